@@ -1,0 +1,94 @@
+"""How far a distribution of exposure is from its target."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairqr.errors import InputError
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = [
+    "DEFAULT_SMOOTHING",
+    "Direction",
+    "jensen_shannon",
+    "kullback_leibler",
+    "most_under_represented",
+    "smooth",
+    "under_representation",
+]
+
+DEFAULT_SMOOTHING = 1e-3
+Direction = Literal["target_exposure", "exposure_target"]
+
+
+def smooth(distribution: ArrayLike, smoothing: float = DEFAULT_SMOOTHING) -> FloatArray:
+    """Mix a distribution with the uniform one: (1−λ)·p + λ/G.
+
+    No share of the result is zero for λ > 0, and two results are equal exactly when the two
+    distributions are.
+
+    Args:
+        distribution: Shape (…, G), sums to 1.
+        smoothing: λ, in [0, 1).
+    """
+    if not 0 <= smoothing < 1:
+        raise InputError(f"The smoothing must be at least 0 and below 1, not {smoothing}.")
+    values = np.asarray(distribution, dtype=np.float64)
+    return np.asarray((1 - smoothing) * values + smoothing / values.shape[-1])
+
+
+def _relative_entropy(p: FloatArray, q: FloatArray) -> FloatArray:
+    """Σ p·ln(p/q) over the last axis, where a zero of p adds nothing and a zero of q is infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(p > 0, p * (np.log(p) - np.log(q)), 0.0)
+    # Rounding can leave a sum of about −1e-17 where the distributions are equal.
+    return np.asarray(np.maximum(terms.sum(axis=-1), 0.0))
+
+
+def kullback_leibler(
+    target: ArrayLike,
+    exposure: ArrayLike,
+    *,
+    smoothing: float = DEFAULT_SMOOTHING,
+    direction: Direction = "target_exposure",
+) -> FloatArray:
+    """Return KL(ε*‖ε) in nats, of both distributions smoothed alike.
+
+    KL(ε*‖ε) = Σ_g ε*_g ln(ε*_g/ε_g). It is 0 exactly at equality, and at most about ln(G/λ). FAIR-QR
+    (Chen & Fang 2025) names KL, but not its direction or smoothing: both are parameters here.
+
+    Args:
+        target: ε*, shape (…, G).
+        exposure: ε, shape (…, G).
+        smoothing: λ of :func:`smooth`. With 0 the divergence can be infinite.
+        direction: ``exposure_target`` gives KL(ε‖ε*).
+    """
+    p, q = smooth(target, smoothing), smooth(exposure, smoothing)
+    return _relative_entropy(p, q) if direction == "target_exposure" else _relative_entropy(q, p)
+
+
+def jensen_shannon(
+    target: ArrayLike, exposure: ArrayLike, *, unit: Literal["nats", "bits"] = "nats"
+) -> FloatArray:
+    """Return the Jensen–Shannon divergence; symmetric, defined with zeros, 0 exactly at equality.
+
+    JS = ½KL(p‖m) + ½KL(q‖m), m = (p+q)/2 (Lin 1991). At most ln 2 nats, which is 1 bit.
+    1 − JS is AWRF (TREC Fair 2022 uses nats).
+    """
+    p, q = np.asarray(target, dtype=np.float64), np.asarray(exposure, dtype=np.float64)
+    middle = (p + q) / 2
+    nats = (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+    return np.asarray(nats / np.log(2)) if unit == "bits" else nats
+
+
+def under_representation(target: ArrayLike, exposure: ArrayLike) -> FloatArray:
+    """Return ε* − ε for each group, in [−1, 1]; positive where the group gets too little."""
+    return np.asarray(target, dtype=np.float64) - np.asarray(exposure, dtype=np.float64)
+
+
+def most_under_represented(target: ArrayLike, exposure: ArrayLike) -> int:
+    """Return the position of the group with the largest ε* − ε, the first one where several tie."""
+    return int(np.argmax(under_representation(target, exposure)))

@@ -1,0 +1,142 @@
+"""Documents, and the JSON Lines files they come from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from fairqr.errors import CorpusError
+from fairqr.retrieval.schema import Attribute, CorpusSchema
+
+__all__ = ["Document", "open_text", "parse_document", "read_documents"]
+
+MAX_ID_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document.
+
+    Attributes:
+        id: Unique in its corpus.
+        title: May be empty.
+        text: May be empty.
+        fields: Everything else that the line of the corpus had, labels of groups included.
+    """
+
+    id: str
+    title: str
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def label(self, attribute: Attribute) -> object:
+        """Return what the document says of an attribute, as it stands in the corpus."""
+        return self.fields.get(attribute.field)
+
+    def membership(self, attribute: Attribute) -> tuple[float, ...]:
+        """Return the share of each group of the attribute; see :meth:`Attribute.membership`."""
+        return attribute.membership(self.label(attribute))
+
+
+def parse_document(line: str | bytes, schema: CorpusSchema) -> Document:
+    """Read one line of a corpus.
+
+    Raises:
+        ValueError: The line is no JSON object with an ``id``, or a label does not fit the schema.
+    """
+    try:
+        data = json.loads(line)
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"it is not valid JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    document = Document(
+        id=_identifier(data.pop("id", None)),
+        title=_text(data.pop("title", ""), "title"),
+        text=_text(data.pop("text", ""), "text"),
+        fields=data,
+    )
+    if not document.title.strip() and not document.text.strip():
+        raise ValueError("it has neither title nor text")
+    for attribute in schema.attributes.values():
+        document.membership(attribute)
+    return document
+
+
+def _identifier(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError("it has no id (a text or a whole number)")
+    if len(value.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+        raise ValueError(f"its id is longer than {MAX_ID_BYTES} bytes")
+    return _encodable(value, "id")
+
+
+def _text(value: object, name: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is not text")
+    return _encodable(value, name)
+
+
+def _encodable(value: str, name: str) -> str:
+    """Refuse lone surrogates, which JSON can carry and no index can store."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"its {name} has half a surrogate pair") from None
+    return value
+
+
+def open_text(path: Path) -> IO[bytes]:
+    """Open a corpus for reading by lines, unpacked where its name ends in ``.gz``.
+
+    Raises:
+        CorpusError: The file does not exist or cannot be read.
+    """
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise CorpusError(f"The corpus {path} cannot be read: {error.strerror or error}.") from None
+    return gzip.open(raw) if path.suffix == ".gz" else raw  # type: ignore[return-value]
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the content of each line that is not blank.
+
+    Raises:
+        CorpusError: The file cannot be read to its end.
+    """
+    number = 0
+    with open_text(path) as stream:
+        try:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, line
+        except (OSError, EOFError) as error:
+            raise CorpusError(
+                f"The corpus {path} breaks off after line {number}: {error}."
+            ) from None
+
+
+def read_documents(path: Path, schema: CorpusSchema) -> Iterator[Document]:
+    """Yield the documents of a JSON Lines file, one at a time.
+
+    Raises:
+        CorpusError: The file cannot be read, or a line is no document; the line is named.
+    """
+    for number, line in numbered_lines(path):
+        try:
+            yield parse_document(line, schema)
+        except ValueError as error:
+            raise CorpusError(
+                f"{path}, line {number}: {error}; 'fairqr corpus check {path}' lists all such lines."
+            ) from None

@@ -1,0 +1,167 @@
+"""How much attention each group gets from a ranking.
+
+A reader looks at rank r with a weight, the discount d(r). The exposure of a group is the sum of
+d(r) × membership over the ranks, normalised to a distribution over the groups (Singh & Joachims
+2018; FAIR-QR, Chen & Fang 2025).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.errors import InputError
+
+__all__ = [
+    "LOG2",
+    "Discount",
+    "FloatArray",
+    "exposure",
+    "group_exposure",
+    "intersection",
+    "normalise",
+    "unknown_share",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Discount:
+    """The weight of each rank, counted from 1.
+
+    ========================  =============================================================
+    ``log2``                  1/log2(r+1), as in nDCG
+    ``trec``                  1/log2(max(r,2)), as in TREC Fair 2021 and 2022
+    ``rbp(p)``                (1−p)·p^(r−1), rank-biased precision, 0 < p < 1
+    ``top_k(k)``              1 up to rank k, then 0: the machine user of RAG
+    ``inverse_log``           1/ln(1+r), as in Zehlike & Castillo (2020)
+    ========================  =============================================================
+    """
+
+    kind: Literal["log2", "trec", "rbp", "top_k", "inverse_log"] = "log2"
+    parameter: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "rbp":
+            if self.parameter is None or not 0 < self.parameter < 1:
+                raise InputError("The discount rbp(p) needs a p between 0 and 1, such as rbp(0.8).")
+        elif self.kind == "top_k":
+            if self.parameter is None or self.parameter < 1 or self.parameter % 1:
+                raise InputError("The discount top_k(k) needs a whole k of at least 1.")
+        elif self.kind not in ("log2", "trec", "inverse_log"):
+            raise InputError(
+                f"There is no discount '{self.kind}'; "
+                "choose log2, trec, rbp(p), top_k(k) or inverse_log."
+            )
+        elif self.parameter is not None:
+            raise InputError(f"The discount {self.kind} takes no parameter.")
+
+    @classmethod
+    def parse(cls, text: str) -> Discount:
+        """Read a discount as it is written above, e.g. ``rbp(0.8)``."""
+        match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*([0-9.eE+-]+)\s*\))?\s*", text)
+        try:
+            parameter = float(match[2]) if match and match[2] else None
+        except ValueError:
+            match = None
+        if not match:
+            raise InputError(f"'{text}' is not a discount; write log2, trec or rbp(0.8).")
+        return cls(match[1], parameter)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return self.kind if self.parameter is None else f"{self.kind}({self.parameter:g})"
+
+    def weights(self, n: int) -> FloatArray:
+        """Return the weights of ranks 1 to n, shape (n,)."""
+        rank = np.arange(1, n + 1, dtype=np.float64)
+        match self.kind, self.parameter:
+            case "trec", _:
+                return np.asarray(1 / np.log2(np.maximum(rank, 2)))
+            case "rbp", float(p):
+                return np.asarray((1 - p) * p ** (rank - 1))
+            case "top_k", float(k):
+                return (rank <= k).astype(np.float64)
+            case "inverse_log", _:
+                return np.asarray(1 / np.log1p(rank))
+            case _:
+                return np.asarray(1 / np.log2(rank + 1))
+
+
+LOG2 = Discount()
+
+
+def group_exposure(
+    memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None
+) -> FloatArray:
+    """Return the exposure of each group, not normalised.
+
+    Args:
+        memberships: Shape (…, n, G): for each ranking the documents in order of rank, and the share
+            of each group in each of them. Rows that sum to less than 1 carry unknown mass.
+        discount: The weight of each rank.
+        k: Only the first k ranks count; all where it is None.
+
+    Returns:
+        Shape (…, G), in units of the discount.
+    """
+    members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
+    weighted: FloatArray = np.matmul(discount.weights(members.shape[-2]), members)
+    return weighted
+
+
+def normalise(exposures: ArrayLike) -> FloatArray:
+    """Scale vectors over groups, shape (…, G), to sum to 1; a vector of zeros stays as it is."""
+    values = np.asarray(exposures, dtype=np.float64)
+    total = values.sum(axis=-1, keepdims=True)
+    return np.divide(values, total, out=np.zeros_like(values), where=total > 0)
+
+
+def exposure(memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None) -> FloatArray:
+    """Return the distribution of exposure over the groups.
+
+    ε_g = Σ_r d(r)·membership_g(r) / Σ_g' Σ_r d(r)·membership_g'(r), over the first k ranks.
+
+    Arguments are those of :func:`group_exposure`. The result sums to 1, or is all zeros where no
+    document of the ranking has a known group: the exposure is then undefined.
+    """
+    return normalise(group_exposure(memberships, discount, k))
+
+
+def unknown_share(
+    memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None
+) -> FloatArray:
+    """Return the share of all exposure that went to unknown mass, in [0, 1], shape (…).
+
+    0 for an empty ranking.
+    """
+    members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
+    total = float(discount.weights(members.shape[-2]).sum())
+    known = group_exposure(members, discount).sum(axis=-1)
+    if total == 0:
+        return np.zeros_like(known)
+    return np.asarray(np.clip(1 - known / total, 0, 1))
+
+
+def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
+    """Return the memberships in the product of several attributes.
+
+    A document that is half European and all female is half «female × European». Unknown mass of one
+    attribute is unknown in the product.
+
+    Args:
+        memberships: One array of shape (n, G_a) for each attribute a.
+
+    Returns:
+        Shape (n, Π G_a), the groups of the last attribute varying fastest.
+    """
+    product = np.asarray(memberships[0], dtype=np.float64)
+    for members in memberships[1:]:
+        other = np.asarray(members, dtype=np.float64)
+        product = np.einsum("ng,nh->ngh", product, other).reshape(len(product), -1)
+    return product

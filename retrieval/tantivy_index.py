@@ -1,0 +1,393 @@
+"""The embedded index: BM25 by tantivy, in process, in one folder.
+
+Layout of the folder: ``manifest.json`` (schema, source, format), ``text/`` (tantivy's own files),
+``ids.*`` (see :mod:`fairqr.retrieval.id_store`) and ``patterns.json``: for each attribute the
+distinct membership vectors, which documents refer to by number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tantivy
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.errors import BuildInProgressError, CorpusError, IndexVersionError
+from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.id_store import IdReader, IdWriter
+from fairqr.retrieval.index import IndexInfo, Progress
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.schema import CorpusSchema
+
+__all__ = ["FORMAT", "Manifest", "TantivyIndex"]
+
+FORMAT = 1
+WRITER_BYTES = 64 << 20
+PROGRESS_EVERY = 500
+
+Pattern = tuple[float, ...]
+
+
+class Manifest(BaseModel):
+    """What a folder says of the index in it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int
+    name: str
+    source: str
+    source_sha256: str
+    corpus_schema: CorpusSchema
+
+
+class TantivyIndex:
+    """An index in a folder; see :class:`fairqr.retrieval.index.Index` for what its methods promise.
+
+    Any number of processes may read at once, and see what is written; one may write at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the index in a folder.
+
+        Raises:
+            IndexVersionError: The folder holds no index that this version can read.
+        """
+        self.folder = folder
+        self.manifest = _read_manifest(folder)
+        try:
+            self._index = tantivy.Index.open(str(folder / "text"))
+        except ValueError as error:
+            raise IndexVersionError(
+                f"The index '{self.manifest.name}' in {folder} is damaged ({error}); "
+                "delete it with 'fairqr index delete' and create it again."
+            ) from None
+        self._index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+        self._analyzer = english_analyzer()
+        self._ids = IdReader(folder)
+        self._patterns: dict[str, FloatArray] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        manifest: Manifest,
+        documents: Iterable[Document],
+        progress: Progress | None = None,
+    ) -> None:
+        """Write a new index into an empty folder.
+
+        Raises:
+            CorpusError: There are no documents, or two have the same id.
+        """
+        (folder / "text").mkdir(parents=True)
+        write_beside(folder / "manifest.json", manifest.model_dump_json(indent=1))
+        write_beside(folder / "patterns.json", "{}")
+        index = tantivy.Index(
+            _text_schema(manifest.corpus_schema), str(folder / "text"), sort_by_field="id"
+        )
+        index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+        count = _write(index, folder, manifest.corpus_schema, documents, progress, replace=False)
+        if count == 0:
+            raise CorpusError(f"The corpus {manifest.source} is empty; it needs a document.")
+        _refuse_duplicates(folder, manifest.source)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def schema(self) -> CorpusSchema:
+        return self.manifest.corpus_schema
+
+    async def info(self) -> IndexInfo:
+        return IndexInfo(
+            name=self.name,
+            backend="tantivy",
+            documents=self._index.searcher().num_docs,
+            location=str(self.folder),
+            source=self.manifest.source,
+            source_sha256=self.manifest.source_sha256,
+        )
+
+    async def search(self, query: str, n: int) -> Ranking:
+        return await asyncio.to_thread(self._search, self._query(query), n)
+
+    async def rescore(self, query: str, ids: Sequence[str]) -> Ranking:
+        return await asyncio.to_thread(self._rescore, query, ids)
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        return await asyncio.to_thread(self._documents, ids)
+
+    async def memberships(self, attribute: str, ids: Sequence[str]) -> FloatArray:
+        return await asyncio.to_thread(self._memberships, attribute, ids)
+
+    async def corpus_shares(self, attribute: str) -> FloatArray:
+        return await asyncio.to_thread(self._corpus_shares, attribute)
+
+    async def document_frequencies(self, words: Sequence[str]) -> list[int]:
+        return await asyncio.to_thread(self._document_frequencies, words)
+
+    async def upsert(self, documents: Iterable[Document], progress: Progress | None = None) -> int:
+        return await asyncio.to_thread(self._upsert, documents, progress)
+
+    async def delete(self, ids: Sequence[str]) -> int:
+        return await asyncio.to_thread(self._delete, ids)
+
+    async def close(self) -> None:
+        """Do nothing: the files are closed when the object goes."""
+
+    # The methods below block, and run in threads.
+
+    def _query(self, text: str) -> tantivy.Query:
+        """Return the disjunction of the text's terms."""
+        schema = self._index.schema
+        return tantivy.Query.boolean_query(
+            [
+                (tantivy.Occur.Should, tantivy.Query.term_query(schema, "body", term))
+                for term in self._analyzer.analyze(text)
+            ]
+        )
+
+    def _search(self, query: tantivy.Query, n: int) -> Ranking:
+        if n < 1:
+            return Ranking([], [])
+        searcher = self._index.searcher()
+        # A segment is sorted by id, and ties come in the order of segments and then of documents.
+        # So one segment breaks ties by id; with several, take in all that tie with the last one.
+        limit = n if searcher.num_segments == 1 else n + 1
+        hits = searcher.search(query, limit, count=False).hits
+        while len(hits) == limit > n and hits[n - 1][0] == hits[-1][0]:
+            limit *= 2
+            hits = searcher.search(query, limit, count=False).hits
+        ids = self._ids[searcher.fast_field_values("number", [address for _, address in hits])]
+        scores = [score for score, _ in hits]
+        if limit == n:
+            return Ranking(ids, scores)
+        return Ranking.of(zip(ids, scores, strict=True)).top(n)
+
+    def _with_ids(self, ids: Sequence[str]) -> tantivy.Query:
+        """Return the query for these documents, each with score 0."""
+        query = tantivy.Query.term_set_query(self._index.schema, "id", list(ids))
+        return tantivy.Query.const_score_query(query, 0.0)
+
+    def _rescore(self, query: str, ids: Sequence[str]) -> Ranking:
+        wanted = (tantivy.Occur.Must, self._with_ids(ids))
+        scored = (tantivy.Occur.Should, self._query(query))
+        return self._search(tantivy.Query.boolean_query([wanted, scored]), len(set(ids)))
+
+    def _addresses(
+        self, searcher: tantivy.Searcher, ids: Sequence[str]
+    ) -> dict[str, tantivy.DocAddress]:
+        if not ids:
+            return {}
+        hits = searcher.search(self._with_ids(ids), len(set(ids)), count=False).hits
+        addresses = [address for _, address in hits]
+        found = self._ids[searcher.fast_field_values("number", addresses)]
+        return dict(zip(found, addresses, strict=True))
+
+    def _documents(self, ids: Sequence[str]) -> list[Document]:
+        searcher = self._index.searcher()
+        addresses = self._addresses(searcher, ids)
+        return [
+            _from_source(searcher.doc(addresses[id_])["source"][0])
+            for id_ in ids
+            if id_ in addresses
+        ]
+
+    def _memberships(self, attribute: str, ids: Sequence[str]) -> FloatArray:
+        field = _pattern_field(self.schema, attribute)
+        searcher = self._index.searcher()
+        addresses = self._addresses(searcher, ids)
+        numbers = dict(
+            zip(addresses, searcher.fast_field_values(field, list(addresses.values())), strict=True)
+        )
+        patterns = self._pattern_table(attribute, max(numbers.values(), default=-1))
+        rows = np.zeros((len(ids), len(self.schema.attribute(attribute).universe)))
+        present = [row for row, id_ in enumerate(ids) if id_ in numbers]
+        if present:
+            rows[present] = patterns[[numbers[ids[row]] for row in present]]
+        return rows
+
+    def _pattern_table(self, attribute: str, number: int) -> FloatArray:
+        """Return the patterns of an attribute, read anew where this number is not yet among them."""
+        with self._lock:
+            if number >= len(self._patterns.get(attribute, ())):
+                self._patterns = {
+                    name: np.array(patterns)
+                    for name, patterns in _read_patterns(self.folder).items()
+                }
+            return self._patterns.get(attribute, np.zeros((0, 0)))
+
+    def _corpus_shares(self, attribute: str) -> FloatArray:
+        field = _pattern_field(self.schema, attribute)
+        counts = self._index.searcher().aggregate(
+            tantivy.Query.all_query(), {"patterns": {"terms": {"field": field, "size": 65_000}}}
+        )
+        buckets = counts["patterns"]["buckets"]
+        numbers = [int(bucket["key"]) for bucket in buckets]
+        documents = np.array([bucket["doc_count"] for bucket in buckets], dtype=np.float64)
+        patterns = self._pattern_table(attribute, max(numbers, default=-1))
+        if not numbers:
+            return np.zeros(len(self.schema.attribute(attribute).universe))
+        shares: FloatArray = documents @ patterns[numbers] / documents.sum()
+        return shares
+
+    def _document_frequencies(self, words: Sequence[str]) -> list[int]:
+        searcher = self._index.searcher()
+        return [self._document_frequency(searcher, word) for word in words]
+
+    def _document_frequency(self, searcher: tantivy.Searcher, word: str) -> int:
+        terms = list(dict.fromkeys(self._analyzer.analyze(word)))
+        if len(terms) <= 1:
+            return sum(searcher.doc_freq("body", term) for term in terms)
+        schema = self._index.schema
+        every = [
+            (tantivy.Occur.Must, tantivy.Query.term_query(schema, "body", term)) for term in terms
+        ]
+        count: int = searcher.search(tantivy.Query.boolean_query(every), 1).count  # type: ignore[attr-defined]
+        return count
+
+    def _upsert(self, documents: Iterable[Document], progress: Progress | None) -> int:
+        return _write(self._index, self.folder, self.schema, documents, progress, replace=True)
+
+    def _delete(self, ids: Sequence[str]) -> int:
+        with _writer(self._index, self.name) as writer:
+            before = self._index.searcher().num_docs
+            for id_ in ids:
+                writer.delete_documents_by_term("id", id_)
+            writer.commit()
+        self._index.reload()
+        return before - self._index.searcher().num_docs
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    try:
+        text = (folder / "manifest.json").read_text(encoding="utf-8")
+        found = json.loads(text).get("format")
+        if found == FORMAT:
+            return Manifest.model_validate_json(text)
+    except (OSError, ValueError, AttributeError, ValidationError):
+        found = "damaged"
+    raise IndexVersionError(
+        f"The index in {folder} has format {found}, and this version of fairqr reads {FORMAT}; "
+        "delete it with 'fairqr index delete' and create it again."
+    )
+
+
+def _read_patterns(folder: Path) -> dict[str, list[Pattern]]:
+    data: dict[str, list[list[float]]] = json.loads((folder / "patterns.json").read_text("utf-8"))
+    return {name: [tuple(pattern) for pattern in patterns] for name, patterns in data.items()}
+
+
+def _pattern_field(schema: CorpusSchema, attribute: str) -> str:
+    schema.attribute(attribute)  # names what there is, where this one is not
+    return f"pattern{list(schema.attributes).index(attribute)}"
+
+
+def _text_schema(schema: CorpusSchema) -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("id", fast=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
+    builder.add_bytes_field("source", stored=True)
+    builder.add_unsigned_field("number", fast=True)
+    for attribute in schema.attributes:
+        builder.add_unsigned_field(_pattern_field(schema, attribute), fast=True)
+    return builder.build()
+
+
+def _writer(index: tantivy.Index, name: str) -> tantivy.IndexWriter:
+    try:
+        # One thread keeps the order of the documents, and so the files, the same each time.
+        return index.writer(WRITER_BYTES, 1)
+    except ValueError as error:
+        if "Lock" in str(error):
+            raise BuildInProgressError(
+                f"Another process is writing to the index '{name}'; wait until it has finished."
+            ) from None
+        raise
+
+
+def _write(
+    index: tantivy.Index,
+    folder: Path,
+    schema: CorpusSchema,
+    documents: Iterable[Document],
+    progress: Progress | None,
+    *,
+    replace: bool,
+) -> int:
+    """Write documents in one transaction and return how many; an error leaves the index as it was."""
+    patterns = {
+        name: {pattern: number for number, pattern in enumerate(known)}
+        for name, known in _read_patterns(folder).items()
+    }
+    count = 0
+    with _writer(index, folder.name) as writer, IdWriter(folder) as ids:
+        try:
+            for document in documents:
+                if replace:
+                    writer.delete_documents_by_term("id", document.id)
+                entry = tantivy.Document()
+                entry.add_text("id", document.id)
+                entry.add_text("body", f"{document.title}\n{document.text}")
+                entry.add_bytes("source", _to_source(document))
+                entry.add_unsigned("number", ids.append(document.id))
+                for name, attribute in schema.attributes.items():
+                    known = patterns.setdefault(name, {})
+                    number = known.setdefault(document.membership(attribute), len(known))
+                    entry.add_unsigned(_pattern_field(schema, name), number)
+                writer.add_document(entry)
+                count += 1
+                if progress and count % PROGRESS_EVERY == 0:
+                    progress(count)
+        except BaseException:
+            writer.rollback()
+            raise
+        # What documents refer to is on disk before the documents are.
+        ids.flush()
+        tables = {name: list(known) for name, known in patterns.items()}
+        write_beside(folder / "patterns.json", json.dumps(tables))
+        writer.commit()
+    index.reload()
+    if progress:
+        progress(count)
+    return count
+
+
+def _refuse_duplicates(folder: Path, source: str) -> None:
+    hashes = np.fromiter(IdReader(folder).hashes(), dtype=np.int64)
+    order = np.argsort(hashes, kind="stable")
+    twice = np.flatnonzero(np.diff(hashes[order]) == 0)
+    reader = IdReader(folder)
+    for position in twice:
+        first, second = sorted(int(n) for n in order[position : position + 2])
+        id_, other = reader[[first, second]]
+        if id_ == other:
+            raise CorpusError(
+                f"The id '{id_}' stands twice in {source}, in documents {first + 1} and "
+                f"{second + 1}; 'fairqr corpus check' names the lines."
+            )
+
+
+def _to_source(document: Document) -> bytes:
+    source: dict[str, Any] = {
+        "id": document.id,
+        "title": document.title,
+        "text": document.text,
+        "fields": dict(document.fields),
+    }
+    return json.dumps(source, ensure_ascii=False).encode()
+
+
+def _from_source(source: bytes) -> Document:
+    return Document(**json.loads(bytes(source)))

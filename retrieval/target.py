@@ -1,0 +1,179 @@
+"""The target ε*: the distribution of exposure over the groups that a ranking should reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from fairqr.errors import TargetError
+from fairqr.retrieval.exposure import FloatArray, normalise
+from fairqr.retrieval.schema import Attribute
+
+__all__ = ["DEFAULT_TARGET", "Part", "Target", "retrieved_distribution"]
+
+Part = Literal["population", "uniform", "corpus", "retrieved", "relevance"]
+PARTS: tuple[Part, ...] = get_args(Part)
+TOLERANCE = 1e-6
+
+
+class Target(BaseModel):
+    """A mixture of named parts, or explicit shares for an attribute.
+
+    The parts are ``population`` (given in the schema), ``uniform``, ``corpus`` (the share of each
+    group in the index), ``retrieved`` (the score-weighted share among the first 500 results of the
+    original query, which stands in for relevance at query time) and ``relevance`` (from judgements,
+    in evaluation only).
+
+    Attributes:
+        parts: The weight of each part; the weights sum to 1.
+        shares: For an attribute named here, the share of each of its groups, instead of the parts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parts: dict[Part, float]
+    shares: dict[str, dict[str, float]] = {}
+
+    @classmethod
+    def parse(cls, texts: str | Sequence[str]) -> Target:
+        """Read targets as they are written on the command line.
+
+        Args:
+            texts: ``retrieved:0.5,population:0.5`` for all attributes, and
+                ``gender=female:0.6,male:0.4`` for one.
+
+        Raises:
+            TargetError: A part does not exist, a share is negative, or the shares do not sum to 1.
+        """
+        parts: dict[Part, float] = dict(DEFAULT_TARGET.parts) if texts else {}
+        shares: dict[str, dict[str, float]] = {}
+        for text in [texts] if isinstance(texts, str) else texts:
+            attribute, equals, mixture = text.rpartition("=")
+            weights = _weights(mixture, text)
+            if equals:
+                shares[attribute.strip()] = weights
+            else:
+                parts = {}
+                for name, weight in weights.items():
+                    if name not in PARTS:
+                        raise TargetError(
+                            f"The target has no part '{name}'; the parts are {', '.join(PARTS)}, "
+                            "and shares of groups are written gender=female:0.5,male:0.5."
+                        )
+                    parts[name] = weight
+        return cls(parts=parts or dict(DEFAULT_TARGET.parts), shares=shares)
+
+    def check(self, attributes: Sequence[Attribute]) -> None:
+        """Raise where the target cannot be computed for these attributes.
+
+        Raises:
+            TargetError: Shares name an attribute or group that does not exist, or the population
+                is asked for and the schema gives none.
+        """
+        by_name = {attribute.name: attribute for attribute in attributes}
+        for name, shares in self.shares.items():
+            if name not in by_name:
+                raise TargetError(
+                    f"The target names the attribute '{name}', which is not measured; "
+                    f"measured: {', '.join(by_name)}."
+                )
+            for group in shares:
+                if group not in by_name[name].universe:
+                    raise TargetError(
+                        f"The target names the group '{group}', which '{name}' does not have; "
+                        f"its groups are {', '.join(by_name[name].universe)}."
+                    )
+        for attribute in attributes:
+            if attribute.name in self.shares or not self.parts.get("population"):
+                continue
+            if attribute.population is None:
+                raise TargetError(
+                    f"The schema gives no population for '{attribute.name}'; add one, "
+                    "or choose a target without it, such as retrieved:0.5,uniform:0.5."
+                )
+
+    def resolve(
+        self, attribute: Attribute, estimates: Mapping[Part, FloatArray] | None = None
+    ) -> FloatArray:
+        """Return ε* over the attribute's universe; sums to 1.
+
+        Args:
+            attribute: Whose groups.
+            estimates: The distribution of each part that is not in the schema (``corpus``,
+                ``retrieved``, ``relevance``). One of all zeros is undefined (no document had a
+                label); its weight is then shared among the other parts.
+
+        Raises:
+            TargetError: No part of the mixture is defined.
+        """
+        if attribute.name in self.shares:
+            shares = self.shares[attribute.name]
+            return np.array([shares.get(group, 0.0) for group in attribute.universe])
+        size = len(attribute.universe)
+        known: dict[Part, FloatArray] = {"uniform": np.full(size, 1 / size), **(estimates or {})}
+        if attribute.population is not None:
+            population = attribute.population
+            known["population"] = np.array([population.get(g, 0.0) for g in attribute.universe])
+        mixture = np.zeros(size)
+        for part, weight in self.parts.items():
+            if part in known and weight:
+                mixture += weight * normalise(known[part])
+        if not mixture.any():
+            raise TargetError(
+                f"The target of '{attribute.name}' is undefined: no document that it is estimated "
+                "from has a label; add a part such as population or uniform."
+            )
+        return normalise(mixture)
+
+    def __str__(self) -> str:
+        parts = [",".join(f"{name}:{weight:g}" for name, weight in self.parts.items())]
+        for attribute, shares in self.shares.items():
+            parts.append(f"{attribute}=" + ",".join(f"{g}:{s:g}" for g, s in shares.items()))
+        return " ".join(parts)
+
+
+DEFAULT_TARGET = Target(parts={"retrieved": 0.5, "population": 0.5})
+
+
+def _weights(mixture: str, text: str) -> dict[str, float]:
+    """Read ``name:weight,…``; the weights are at least 0 and sum to 1."""
+    weights: dict[str, float] = {}
+    for item in mixture.split(","):
+        name, _, number = item.rpartition(":")
+        name = name.strip()
+        try:
+            weight = float(number)
+        except ValueError:
+            name = ""
+        if not name:
+            raise TargetError(
+                f"'{text}' is not a target; write retrieved:0.5,population:0.5 "
+                "or gender=female:0.5,male:0.5."
+            )
+        if not weight >= 0 or math.isinf(weight):
+            raise TargetError(
+                f"The share of '{name}' in the target must be 0 or more, not {weight}."
+            )
+        if name in weights:
+            raise TargetError(f"The target names '{name}' twice.")
+        weights[name] = weight
+    if not math.isclose(total := math.fsum(weights.values()), 1, abs_tol=TOLERANCE):
+        raise TargetError(f"The shares of the target '{text}' must sum to 1, not {total:g}.")
+    return weights
+
+
+def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> FloatArray:
+    """Return the score-weighted share of each group among retrieved documents.
+
+    Args:
+        memberships: Shape (n, G).
+        scores: Shape (n,), at least 0, such as BM25's.
+
+    Returns:
+        Shape (G,); sums to 1, or all zeros where no document has a label.
+    """
+    return normalise(scores @ memberships)

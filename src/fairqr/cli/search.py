@@ -1,0 +1,5 @@
+"""The command ``fairqr search``."""
+
+
+def search() -> None:
+    """Search."""

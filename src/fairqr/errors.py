@@ -1,0 +1,124 @@
+"""Everything that can go wrong for a user, one class per kind.
+
+Each message is one sentence that says what is wrong and what to do. The command prints it and exits
+with code 2; the service answers it as a typed problem whose ``type`` is the class's ``slug``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BuildInProgressError",
+    "CorpusError",
+    "FairqrError",
+    "IndexNotFoundError",
+    "IndexUnavailableError",
+    "IndexVersionError",
+    "InputError",
+    "ModelError",
+    "ModelUnavailableError",
+    "PromptError",
+    "QueryError",
+    "SchemaError",
+    "TargetError",
+    "UnknownAttributeError",
+    "one_line",
+]
+
+
+class FairqrError(Exception):
+    """Base of all errors that a user can cause or mend."""
+
+    slug: ClassVar[str] = "error"
+
+
+class InputError(FairqrError):
+    """A parameter is out of range or does not fit the others."""
+
+    slug = "input"
+
+
+class QueryError(InputError):
+    """The query is empty, or no document contains any of its terms."""
+
+    slug = "query"
+
+
+class SchemaError(InputError):
+    """The YAML schema of a corpus is missing or wrong."""
+
+    slug = "schema"
+
+
+class UnknownAttributeError(InputError):
+    """An attribute or a group is named that the schema does not have."""
+
+    slug = "unknown-attribute"
+
+
+class TargetError(InputError):
+    """The target is not a distribution over the groups of the attribute."""
+
+    slug = "target"
+
+
+class CorpusError(InputError):
+    """A corpus is missing, empty, or has a line that is no document."""
+
+    slug = "corpus"
+
+
+class PromptError(InputError):
+    """A prompt file is malformed or does not exist."""
+
+    slug = "prompt"
+
+
+class IndexNotFoundError(FairqrError):
+    """No index or corpus of that name exists."""
+
+    slug = "index-not-found"
+
+
+class IndexVersionError(FairqrError):
+    """The index was written by another version of fairqr, or is damaged."""
+
+    slug = "index-version"
+
+
+class IndexUnavailableError(FairqrError):
+    """The index cannot be reached or refuses the request."""
+
+    slug = "index-unavailable"
+
+
+class BuildInProgressError(FairqrError):
+    """Another process is writing to the same index."""
+
+    slug = "build-in-progress"
+
+
+class ModelUnavailableError(FairqrError):
+    """The language model cannot be started or is not named rightly."""
+
+    slug = "model-unavailable"
+
+
+class ModelError(FairqrError):
+    """The language model did not give a usable reply.
+
+    ``status`` is one of the values of :data:`fairqr.agents.replies.Status`.
+    """
+
+    slug = "model"
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def one_line(text: object, limit: int = 300) -> str:
+    """Return ``text`` on one line, cut to ``limit`` characters, for use inside an error message."""
+    flat = " ".join(str(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
