@@ -1,1 +1,1 @@
-"""."""
+"""The LangGraph machine: state, context, nodes and builder."""

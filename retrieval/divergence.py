@@ -41,7 +41,7 @@ def smooth(distribution: ArrayLike, smoothing: float = DEFAULT_SMOOTHING) -> Flo
 
 
 def _relative_entropy(p: FloatArray, q: FloatArray) -> FloatArray:
-    """Σ p·ln(p/q) over the last axis, where a zero of p adds nothing and a zero of q is infinite."""
+    """Return Σ p·ln(p/q); a zero of p adds nothing, a zero of q alone is infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(p > 0, p * (np.log(p) - np.log(q)), 0.0)
     # Rounding can leave a sum of about −1e-17 where the distributions are equal.
@@ -57,8 +57,8 @@ def kullback_leibler(
 ) -> FloatArray:
     """Return KL(ε*‖ε) in nats, of both distributions smoothed alike.
 
-    KL(ε*‖ε) = Σ_g ε*_g ln(ε*_g/ε_g). It is 0 exactly at equality, and at most about ln(G/λ). FAIR-QR
-    (Chen & Fang 2025) names KL, but not its direction or smoothing: both are parameters here.
+    KL(ε*‖ε) = Σ_g ε*_g ln(ε*_g/ε_g). It is 0 exactly at equality, and at most about ln(G/λ).
+    FAIR-QR (Chen & Fang 2025) names KL, but not its direction or smoothing: both are parameters.
 
     Args:
         target: ε*, shape (…, G).

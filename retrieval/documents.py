@@ -138,5 +138,6 @@ def read_documents(path: Path, schema: CorpusSchema) -> Iterator[Document]:
             yield parse_document(line, schema)
         except ValueError as error:
             raise CorpusError(
-                f"{path}, line {number}: {error}; 'fairqr corpus check {path}' lists all such lines."
+                f"{path}, line {number}: {error}; "
+                f"'fairqr corpus check {path}' lists all such lines."
             ) from None

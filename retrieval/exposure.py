@@ -119,7 +119,7 @@ def normalise(exposures: ArrayLike) -> FloatArray:
     """Scale vectors over groups, shape (…, G), to sum to 1; a vector of zeros stays as it is."""
     values = np.asarray(exposures, dtype=np.float64)
     total = values.sum(axis=-1, keepdims=True)
-    return np.divide(values, total, out=np.zeros_like(values), where=total > 0)
+    return np.asarray(np.divide(values, total, out=np.zeros_like(values), where=total > 0))
 
 
 def exposure(memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None) -> FloatArray:

@@ -23,7 +23,7 @@ IDS, OFFSETS = "ids.utf8", "ids.offsets"
 class IdWriter:
     """Appends ids to the store of a folder.
 
-    A crash between this store and the index leaves numbers that no document uses, which is harmless.
+    A crash between this store and the index leaves numbers that no document uses: harmless.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -84,7 +84,7 @@ class Index(Protocol):
         ...
 
     async def corpus_shares(self, attribute: str) -> FloatArray:
-        """Return the mean membership over all documents, shape (G,); below 1 by the unknown mass."""
+        """Return the mean membership over all documents, shape (G,); 1 less the unknown mass."""
         ...
 
     async def document_frequencies(self, words: Sequence[str]) -> list[int]:

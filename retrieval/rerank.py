@@ -65,7 +65,7 @@ def exposure_aware(
     attribute_of = np.repeat(np.arange(len(targets)), [len(t) for t in targets])
     size = min(length, len(members))
     order = np.arange(size, dtype=np.intp)
-    labelled = members.any(axis=1)
+    labelled = np.asarray(members.any(axis=1))
     if not labelled.any():
         return order
 

@@ -1,7 +1,7 @@
-"""The schema of a corpus: which attributes its documents have, and which groups each attribute has.
+"""The schema of a corpus: the attributes of its documents, and the groups of each attribute.
 
-The universe of groups comes from here, never from what was retrieved, so that a group that is absent
-from a ranking is seen to be absent.
+The universe of groups comes from here, never from what was retrieved, so that a group that is
+absent from a ranking is seen to be absent.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tantivy
@@ -169,7 +169,7 @@ class TantivyIndex:
         while len(hits) == limit > n and hits[n - 1][0] == hits[-1][0]:
             limit *= 2
             hits = searcher.search(query, limit, count=False).hits
-        ids = self._ids[searcher.fast_field_values("number", [address for _, address in hits])]
+        ids = self._ids[_numbers(searcher, "number", [address for _, address in hits])]
         scores = [score for score, _ in hits]
         if limit == n:
             return Ranking(ids, scores)
@@ -192,7 +192,7 @@ class TantivyIndex:
             return {}
         hits = searcher.search(self._with_ids(ids), len(set(ids)), count=False).hits
         addresses = [address for _, address in hits]
-        found = self._ids[searcher.fast_field_values("number", addresses)]
+        found = self._ids[_numbers(searcher, "number", addresses)]
         return dict(zip(found, addresses, strict=True))
 
     def _documents(self, ids: Sequence[str]) -> list[Document]:
@@ -208,9 +208,8 @@ class TantivyIndex:
         field = _pattern_field(self.schema, attribute)
         searcher = self._index.searcher()
         addresses = self._addresses(searcher, ids)
-        numbers = dict(
-            zip(addresses, searcher.fast_field_values(field, list(addresses.values())), strict=True)
-        )
+        values = _numbers(searcher, field, list(addresses.values()))
+        numbers = dict(zip(addresses, values, strict=True))
         patterns = self._pattern_table(attribute, max(numbers.values(), default=-1))
         rows = np.zeros((len(ids), len(self.schema.attribute(attribute).universe)))
         present = [row for row, id_ in enumerate(ids) if id_ in numbers]
@@ -219,7 +218,7 @@ class TantivyIndex:
         return rows
 
     def _pattern_table(self, attribute: str, number: int) -> FloatArray:
-        """Return the patterns of an attribute, read anew where this number is not yet among them."""
+        """Return the patterns of an attribute, read anew where this number is not among them."""
         with self._lock:
             if number >= len(self._patterns.get(attribute, ())):
                 self._patterns = {
@@ -289,6 +288,13 @@ def _read_patterns(folder: Path) -> dict[str, list[Pattern]]:
     return {name: [tuple(pattern) for pattern in patterns] for name, patterns in data.items()}
 
 
+def _numbers(
+    searcher: tantivy.Searcher, field: str, addresses: list[tantivy.DocAddress]
+) -> list[int]:
+    """Return an integer field of these documents; every document has it."""
+    return cast("list[int]", searcher.fast_field_values(field, addresses))
+
+
 def _pattern_field(schema: CorpusSchema, attribute: str) -> str:
     schema.attribute(attribute)  # names what there is, where this one is not
     return f"pattern{list(schema.attributes).index(attribute)}"
@@ -326,7 +332,7 @@ def _write(
     *,
     replace: bool,
 ) -> int:
-    """Write documents in one transaction and return how many; an error leaves the index as it was."""
+    """Write documents in one transaction and return how many; an error changes nothing."""
     patterns = {
         name: {pattern: number for number, pattern in enumerate(known)}
         for name, known in _read_patterns(folder).items()

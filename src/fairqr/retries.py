@@ -76,8 +76,8 @@ async def with_retries(
 ) -> T:
     """Await ``call()``, again where it failed with an error that can heal.
 
-    Waits as long as the server asks, else 0.5 s, 1 s, 2 s … with jitter; a server that asks for more
-    than ``longest_wait`` seconds is not waited for.
+    Waits as long as the server asks, else 0.5 s, 1 s, 2 s … with jitter; a server that asks for
+    more than ``longest_wait`` seconds is not waited for.
 
     Args:
         call: Makes a new attempt each time.

@@ -26,7 +26,7 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder of weights and cached replies (``FAIRQR_CACHE_DIR``, else the platform's)."""
+    """Return the folder of weights and replies (``FAIRQR_CACHE_DIR``, else the platform's)."""
     return Path(environment("CACHE_DIR") or platformdirs.user_cache_dir("fairqr", appauthor=False))
 
 

@@ -1,4 +1,4 @@
-"""The entry point: puts the commands together, and turns errors into one sentence and exit code 2."""
+"""The entry point: puts the commands together, and turns errors into a sentence and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,0 +1,74 @@
+"""Replies that were paid for already, kept on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fairqr.settings import cache_dir
+
+__all__ = ["ReplyCache", "cache_key"]
+
+
+def cache_key(**parts: Any) -> str:
+    """Return the key of a question: a hash of the model, the prompt's sha256 and all inputs."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class ReplyCache:
+    """A persistent mapping from the key of a question to the JSON object that answered it.
+
+    Several processes may share the file. A damaged or unwritable one is worked around: the cache
+    then forgets, and asking goes on.
+
+    Args:
+        path: The SQLite file; ``replies.sqlite`` in the cache folder where None.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or cache_dir() / "replies.sqlite"
+        self._thread = threading.Lock()
+
+    async def get(self, key: str) -> dict[str, Any] | None:
+        """Return the stored object, or None."""
+        return await asyncio.to_thread(self._get, key)
+
+    async def put(self, key: str, value: Mapping[str, Any]) -> None:
+        """Store an object."""
+        await asyncio.to_thread(self._put, key, value)
+
+    def _connect(self) -> closing[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=10, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS replies"
+            " (key TEXT PRIMARY KEY, value TEXT NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
+        )
+        return closing(connection)
+
+    def _get(self, key: str) -> dict[str, Any] | None:
+        try:
+            with self._thread, self._connect() as connection:
+                row = connection.execute("SELECT value FROM replies WHERE key=?", (key,)).fetchone()
+            value = json.loads(row[0]) if row else None
+        except (OSError, sqlite3.Error, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def _put(self, key: str, value: Mapping[str, Any]) -> None:
+        try:
+            with self._thread, self._connect() as connection:
+                connection.execute(
+                    "INSERT OR REPLACE INTO replies (key, value) VALUES (?, ?)",
+                    (key, json.dumps(dict(value))),
+                )
+        except (OSError, sqlite3.Error):
+            return

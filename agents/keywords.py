@@ -1,0 +1,51 @@
+"""Cleaning the keywords that a model proposes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["MAX_KEYWORDS", "clean_keywords"]
+
+MAX_KEYWORDS = 8
+MAX_CHARACTERS = 40
+MAX_WORDS = 4
+# Looked at, of a reply of any length.
+MAX_CANDIDATES = 1000
+
+_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+
+
+def clean_keywords(
+    candidates: Iterable[object],
+    *,
+    known: Iterable[str] = (),
+    limit: int = MAX_KEYWORDS,
+) -> list[str]:
+    """Return at most ``limit`` usable keywords, in their order.
+
+    Kept is a keyword of 1 to 4 words and at most 40 characters. Punctuation is dropped; so are
+    words that stand in ``known`` or in a keyword before it, since repeating a word changes its
+    weight and not its meaning.
+
+    Args:
+        candidates: What the model proposed; anything that is not text is dropped.
+        known: Texts whose words are already in the query, whatever their case.
+        limit: How many to keep.
+    """
+    seen = {word.casefold() for text in known for word in _WORD.findall(text)}
+    kept: list[str] = []
+    for position, candidate in enumerate(candidates):
+        if position >= MAX_CANDIDATES or len(kept) >= limit:
+            break
+        if not isinstance(candidate, str) or len(candidate) > MAX_CHARACTERS:
+            continue
+        words = _WORD.findall(candidate)
+        if not words or len(words) > MAX_WORDS:
+            continue
+        new = [word for word in words if word.casefold() not in seen]
+        if not new or not any(character.isalpha() for word in new for character in word):
+            continue
+        kept.append(" ".join(new))
+        seen.update(word.casefold() for word in new)
+    return kept

@@ -1,0 +1,210 @@
+"""Refiners: what proposes keywords that lead a query toward an under-represented group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fairqr.agents.chat import ChatModel, Question
+from fairqr.agents.keywords import MAX_CANDIDATES, MAX_KEYWORDS, clean_keywords
+from fairqr.agents.replies import Status, Usage
+from fairqr.prompts.template import PromptReference, PromptTemplate, fence
+
+__all__ = ["LLMRefiner", "Refinement", "RefinementRequest", "Refiner"]
+
+RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms"]
+
+
+@dataclass(frozen=True, slots=True)
+class RefinementRequest:
+    """What to refine.
+
+    Attributes:
+        query: The original query.
+        attribute: e.g. ``gender``.
+        group: The group that is under-represented, e.g. ``female``.
+        keywords: Those in use for this group, from the rounds before.
+        seed: For repeatable sampling.
+        temperature: The prompt's own where None.
+    """
+
+    query: str
+    attribute: str
+    group: str
+    keywords: Sequence[str] = ()
+    seed: int | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refinement:
+    """What came of it.
+
+    Attributes:
+        status: ``ok``; or ``empty`` (no usable keyword), ``repeated`` (none that is new),
+            ``unknown_terms`` (none that any document has), or why the model failed.
+        keywords: To add to the query; not empty if ``ok``.
+        drop: Those of the rounds before to take out again.
+        reason: The model's, if the prompt asks for one.
+        message: For people, if not ``ok``.
+        usage: What it cost.
+    """
+
+    status: RefinementStatus
+    keywords: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    reason: str = ""
+    message: str = ""
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+
+
+class Refiner(Protocol):
+    """Proposes keywords for a query and a group."""
+
+    @property
+    def name(self) -> str:
+        """What refined, as it stands in results."""
+        ...
+
+    @property
+    def prompt(self) -> PromptReference | None:
+        """The prompt that is used, if there is one."""
+        ...
+
+    async def start(self) -> None:
+        """Make ready; raises ModelUnavailableError where something is missing."""
+        ...
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        """Propose keywords; never raises for what a model does wrong."""
+        ...
+
+
+class RefinementReply(BaseModel):
+    """The JSON object that a refine prompt asks for."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    keywords: list[Any] = Field(max_length=100_000)
+    drop: list[Any] = []
+    reason: str | None = None
+
+
+_PROPERTIES: dict[str, dict[str, Any]] = {
+    "keywords": {
+        "type": "array",
+        "items": {"type": "string", "minLength": 2, "maxLength": 30},
+        "minItems": 1,
+        "maxItems": MAX_KEYWORDS,
+    },
+    "drop": {"type": "array", "items": {"type": "string", "maxLength": 30}, "maxItems": 4},
+    "reason": {"type": "string", "maxLength": 300},
+}
+
+
+def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON schema of a reply with these fields, in this order."""
+    return {
+        "type": "object",
+        "properties": {field: _PROPERTIES[field] for field in fields},
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def _validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        reply = RefinementReply.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"'{where}': {first['msg']}") from None
+    # The cache keeps no more than will be looked at.
+    return {
+        "keywords": [k for k in reply.keywords[:MAX_CANDIDATES] if isinstance(k, str)],
+        "drop": [k for k in reply.drop[:MAX_CANDIDATES] if isinstance(k, str)],
+        "reason": (reply.reason or "")[:1000],
+    }
+
+
+class LLMRefiner:
+    """Asks a language model for keywords.
+
+    Args:
+        model: Which model.
+        prompt: A ``refine`` prompt; its input variables are some of query, attribute, group and
+            keywords, and its output fields some of keywords, drop and reason.
+    """
+
+    def __init__(self, model: ChatModel, prompt: PromptTemplate) -> None:
+        self._model = model
+        self._prompt = prompt
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self._model.name
+
+    @property
+    def prompt(self) -> PromptReference:
+        """The prompt in use."""
+        return self._prompt.reference
+
+    async def start(self) -> None:
+        """Start the model."""
+        await self._model.start()
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        """Ask, clean what comes back, and keep what is new."""
+        values = {
+            "query": fence(request.query, 300),
+            "attribute": fence(request.attribute, 64),
+            "group": fence(request.group, 100),
+            "keywords": fence(", ".join(request.keywords), 500) or "none",
+        }
+        reply = await self._model.ask(
+            Question(
+                prompt=self._prompt,
+                values={name: values[name] for name in self._prompt.input_variables},
+                schema=reply_schema(self._prompt.output),
+                validate=_validated,
+                temperature=request.temperature,
+                seed=request.seed,
+            ),
+            deadline,
+        )
+        if reply.status != "ok":
+            return Refinement(reply.status, message=reply.message, usage=reply.usage)
+        proposed = reply.value["keywords"]
+        return refinement_from(
+            proposed,
+            request,
+            who=f"The model {self.name}",
+            drop=reply.value["drop"],
+            reason=reply.value["reason"],
+            usage=reply.usage,
+        )
+
+
+def refinement_from(
+    proposed: Sequence[str],
+    request: RefinementRequest,
+    *,
+    who: str,
+    drop: Sequence[str] = (),
+    reason: str = "",
+    usage: Usage = Usage(),  # noqa: B008 - frozen
+) -> Refinement:
+    """Clean proposed keywords and say by the status what is left of them."""
+    keywords = clean_keywords(proposed, known=[request.query, *request.keywords])
+    dropped = tuple(word for word in request.keywords if word in drop)
+    if keywords:
+        return Refinement("ok", tuple(keywords), dropped, reason, usage=usage)
+    if clean_keywords(proposed):
+        message = f"{who} proposed nothing new for {request.group}."
+        return Refinement("repeated", drop=dropped, message=message, usage=usage)
+    message = f"{who} proposed no usable keyword for {request.group}."
+    return Refinement("empty", message=message, usage=usage)

@@ -1,0 +1,84 @@
+"""What comes back from a model: a typed reply or a typed failure, never a guess."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["Reply", "Status", "Usage", "parse_object"]
+
+Status = Literal[
+    "ok",
+    "parse_error",  # the reply is not the JSON that was asked for, twice
+    "refused",  # the provider or the model declined, or the key is wrong
+    "rate_limited",  # 429, and the wait was too long or too often
+    "timeout",  # no answer in time
+    "unavailable",  # no connection, or 5xx again and again
+    "invalid_request",  # 400, 404 and the like: asking again cannot help
+]
+
+MAX_REPLY_CHARACTERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What asking models cost.
+
+    Attributes:
+        model_calls: Requests that a model answered, or failed to.
+        cached_calls: Requests that the cache answered.
+        prompt_tokens: As the provider counts them.
+        completion_tokens: As the provider counts them.
+    """
+
+    model_calls: int = 0
+    cached_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.model_calls + other.model_calls,
+            self.cached_calls + other.cached_calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one question.
+
+    Attributes:
+        status: ``ok``, or why there is no value.
+        value: The JSON object; empty unless ``ok``.
+        message: Why it failed, for people; empty if ``ok``. Holds no key.
+        usage: What it cost, failed attempts included.
+    """
+
+    status: Status
+    value: Mapping[str, Any] = field(default_factory=dict)
+    message: str = ""
+    usage: Usage = Usage()
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the first JSON object in a reply, which may stand in prose or in a code fence.
+
+    Raises:
+        ValueError: There is no whole object.
+    """
+    decoder = json.JSONDecoder()
+    text = text[:MAX_REPLY_CHARACTERS]
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, _ = decoder.raw_decode(text, start)
+        except (json.JSONDecodeError, RecursionError):
+            start = text.find("{", start + 1)
+            continue
+        if isinstance(value, dict):
+            return value
+    raise ValueError("the reply holds no whole JSON object")

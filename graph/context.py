@@ -1,0 +1,152 @@
+"""What a run is asked to do: the context of the graph, checked at the edge and never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from fairqr.errors import InputError
+from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, Direction
+from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.rerank import RRF_K
+from fairqr.retrieval.target import DEFAULT_TARGET, Target
+
+__all__ = ["METHODS", "Budget", "Context", "Method", "Strategy", "make_context"]
+
+Method = Literal["fairqr", "fair-qr"]
+Pool = Literal["last", "union", "per_group"]
+Rerank = Literal["original_query", "fusion", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How a method refines, what it re-ranks, and how.
+
+    Attributes:
+        groups: Refined for in one round: the ``most`` under-represented group, or ``all`` that are.
+        pool: Which documents are re-ranked: what the ``last`` refined queries retrieved, the
+            ``union`` of all that was retrieved, or the best of each group's refined query
+            (``per_group``).
+        rerank: By the ``original_query`` (the paper), by ``fusion`` of all rankings, or ``none``.
+        exposure_aware: Whether the ranking is then filled toward the target of exposure.
+        depth: How many documents each query retrieves; k where None.
+    """
+
+    groups: Literal["most", "all"]
+    pool: Pool
+    rerank: Rerank
+    exposure_aware: bool
+    depth: int | None
+
+
+METHODS: dict[Method, Strategy] = {
+    # Exposure-aware over fusion, the best of the methods measured.
+    "fairqr": Strategy("all", "union", "fusion", exposure_aware=True, depth=200),
+    # The paper's loop. It re-ranks what the last query retrieved by the original query. A pool that
+    # also held the original top k would be the original ranking again, so the pool is k deep.
+    "fair-qr": Strategy("most", "last", "original_query", exposure_aware=False, depth=None),
+}
+
+
+class Budget(BaseModel):
+    """What one run may spend on models. The loop stops, with its best so far, when it is spent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_calls: int | None = Field(None, ge=0)
+    tokens: int | None = Field(None, ge=0)
+    seconds: float | None = Field(None, gt=0)
+
+
+def _parse_discount(value: object) -> object:
+    return Discount.parse(value) if isinstance(value, str) else value
+
+
+def _parse_target(value: object) -> object:
+    if isinstance(value, str) or (
+        isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    ):
+        return Target.parse(value)
+    return value
+
+
+class Context(BaseModel):
+    """What a run is asked to do.
+
+    Attributes:
+        attributes: Which attributes to measure and mend; all of the schema where empty.
+        intersect: Measure the product of the attributes as one attribute.
+        target: ε*, by parts or by shares.
+        k: How many results to show, and how deep exposure is measured.
+        method: ``fairqr``, or ``fair-qr`` for the paper's.
+        depth, pool, rerank, exposure_aware, groups: Instead of the method's own; see
+            :class:`Strategy`.
+        discount: The weight of each rank.
+        threshold: Stop when the divergence (nats) is at or below it.
+        direction: Of the Kullback–Leibler divergence.
+        smoothing: Of both distributions in it.
+        patience: Stop when the divergence did not decrease for so many rounds.
+        max_iterations: Rounds of refinement at the most.
+        max_groups: Groups refined for in one round at the most.
+        rrf_k: Of reciprocal rank fusion.
+        prompts: The version of each prompt by id, e.g. ``{"refine": "v2"}``.
+        temperature: Of refinement; the prompt's own where None.
+        seed: Of refinement, where the model supports one.
+        budget: What models may cost.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attributes: tuple[str, ...] = ()
+    intersect: bool = False
+    target: Annotated[Target, BeforeValidator(_parse_target)] = DEFAULT_TARGET
+    k: int = Field(20, ge=1, le=10_000)
+    method: Method = "fairqr"
+    depth: int | None = Field(None, ge=1, le=100_000)
+    pool: Pool | None = None
+    rerank: Rerank | None = None
+    exposure_aware: bool | None = None
+    groups: Literal["most", "all"] | None = None
+    discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Discount()
+    threshold: float = Field(0.01, ge=0)
+    direction: Direction = "target_exposure"
+    smoothing: float = Field(DEFAULT_SMOOTHING, ge=0, lt=1)
+    patience: int = Field(1, ge=1)
+    max_iterations: int = Field(5, ge=0, le=100)
+    max_groups: int = Field(4, ge=1)
+    rrf_k: int = Field(RRF_K, ge=0)
+    prompts: dict[str, str] = {}
+    temperature: float | None = Field(None, ge=0, le=2)
+    seed: int | None = None
+    budget: Budget = Budget()
+
+    @property
+    def strategy(self) -> Strategy:
+        """The method's strategy, with what this context says instead."""
+        own = METHODS[self.method]
+        return Strategy(
+            groups=self.groups or own.groups,
+            pool=self.pool or own.pool,
+            rerank=self.rerank or own.rerank,
+            exposure_aware=(
+                own.exposure_aware if self.exposure_aware is None else self.exposure_aware
+            ),
+            depth=max(self.depth or own.depth or self.k, self.k),
+        )
+
+
+def make_context(**values: object) -> Context:
+    """Check the values of a context; those that are None count as not given.
+
+    Raises:
+        InputError: One is wrong; the message names it and what is allowed.
+    """
+    try:
+        return Context.model_validate({k: v for k, v in values.items() if v is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None

@@ -1,0 +1,118 @@
+"""Measuring a list: the exposure of each group, and how far it is from the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairqr.graph.context import Context
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.target import Part, retrieved_distribution
+
+__all__ = ["TARGET_DEPTH", "Measurement", "by_group", "estimate_target", "measure", "rank_key"]
+
+TARGET_DEPTH = 500
+"""How many results of the original query the target part ``retrieved`` is estimated from."""
+
+Target = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Exposure at k.
+
+    Attributes:
+        exposure: By dimension and group; zeros if no document has a label.
+        divergences: By dimension, in nats; None if no document has a label.
+        unknown: By dimension, the share of exposure that went to documents without a label.
+    """
+
+    exposure: dict[str, dict[str, float]]
+    divergences: dict[str, float | None]
+    unknown: dict[str, float]
+
+    @property
+    def divergence(self) -> float | None:
+        """The mean over the dimensions that have one."""
+        return mean_divergence(self.divergences)
+
+
+def mean_divergence(divergences: Mapping[str, float | None]) -> float | None:
+    """Return the mean of those that are defined, or None."""
+    defined = [value for value in divergences.values() if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def rank_key(divergences: Mapping[str, float | None]) -> tuple[int, float]:
+    """Return what orders measurements from best to worst; an undefined divergence is the worst."""
+    undefined = sum(value is None for value in divergences.values())
+    return undefined, mean_divergence(divergences) or 0.0
+
+
+def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:
+    """Name the entries of a vector over the groups."""
+    return dict(zip(dimension.groups, vector.tolist(), strict=True))
+
+
+def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
+    """Return the vector over the groups that these named shares are."""
+    return np.array([shares[group] for group in dimension.groups])
+
+
+async def measure(
+    index: Index,
+    dimensions: Sequence[Dimension],
+    target: Target,
+    ids: Sequence[str],
+    context: Context,
+) -> Measurement:
+    """Measure the first k of a list of documents against the target."""
+    exposures: dict[str, dict[str, float]] = {}
+    divergences: dict[str, float | None] = {}
+    unknown: dict[str, float] = {}
+    for dimension in dimensions:
+        members = await dimension.memberships(index, ids[: context.k])
+        vector = exposure(members, context.discount)
+        exposures[dimension.name] = by_group(dimension, vector)
+        unknown[dimension.name] = float(unknown_share(members, context.discount))
+        divergences[dimension.name] = (
+            float(
+                kullback_leibler(
+                    vector_of(dimension, target[dimension.name]),
+                    vector,
+                    smoothing=context.smoothing,
+                    direction=context.direction,
+                )
+            )
+            if vector.any()
+            else None
+        )
+    return Measurement(exposures, divergences, unknown)
+
+
+async def estimate_target(
+    index: Index, dimensions: Sequence[Dimension], original: Ranking, context: Context
+) -> dict[str, dict[str, float]]:
+    """Compute ε* of each dimension from the results of the original query.
+
+    Raises:
+        TargetError: It is undefined.
+    """
+    target: dict[str, dict[str, float]] = {}
+    for dimension in dimensions:
+        estimates: dict[Part, FloatArray] = {}
+        if context.target.parts.get("corpus"):
+            estimates["corpus"] = await dimension.corpus_shares(index)
+        if context.target.parts.get("retrieved"):
+            members = await dimension.memberships(index, original.ids[:TARGET_DEPTH])
+            scores = np.array(original.scores[:TARGET_DEPTH])
+            estimates["retrieved"] = retrieved_distribution(members, scores)
+        vector = context.target.resolve(dimension.attribute, estimates)
+        target[dimension.name] = by_group(dimension, vector)
+    return target

@@ -1,0 +1,144 @@
+"""The result of a search: a contract that other programs read, and that the service returns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fairqr.graph.context import Method
+from fairqr.graph.state import StopReason
+from fairqr.prompts.template import PromptReference
+
+__all__ = ["Baseline", "Iteration", "RankedDocument", "RefinedGroup", "SearchResult", "UsageReport"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RankedDocument(_Frozen):
+    """One place of a ranking.
+
+    Attributes:
+        rank: From 1.
+        id: The document's.
+        title: The document's.
+        score: What it was ordered by before the exposure-aware step: a BM25 score, or a fused one.
+        groups: For each attribute the share of each group in the document; no groups if unknown.
+    """
+
+    rank: int
+    id: str
+    title: str
+    score: float
+    groups: dict[str, dict[str, float]]
+
+
+class RefinedGroup(_Frozen):
+    """What was added to the query for a group.
+
+    Attributes:
+        attribute: e.g. ``gender``.
+        group: e.g. ``female``.
+        keywords: Added; empty unless the status is ``ok``.
+        dropped: Keywords of earlier rounds that were taken out again.
+        reason: The model's, if the prompt asks for one.
+        status: ``ok``, or why there are no keywords.
+    """
+
+    attribute: str
+    group: str
+    keywords: list[str]
+    dropped: list[str] = []
+    reason: str = ""
+    status: str = "ok"
+
+
+class Iteration(_Frozen):
+    """A round: 0 is the original query, and each later one a refinement.
+
+    Exposure and divergence are those at k of the list that the round had, before the exposure-aware
+    step; see :class:`SearchResult` for what None means.
+    """
+
+    index: int
+    queries: list[str]
+    refinements: list[RefinedGroup]
+    exposure: dict[str, dict[str, float]]
+    divergence: float | None
+    divergences: dict[str, float | None]
+
+
+class Baseline(_Frozen):
+    """The plain retrieval of the original query."""
+
+    ranking: list[RankedDocument]
+    exposure: dict[str, dict[str, float]]
+    divergence: float | None
+    divergences: dict[str, float | None]
+
+
+class UsageReport(_Frozen):
+    """What the search cost."""
+
+    model_calls: int
+    cached_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    milliseconds: float
+
+
+class SearchResult(_Frozen):
+    """A fair search.
+
+    Attributes:
+        query: As it was asked.
+        corpus: The index searched.
+        method: ``fairqr`` or ``fair-qr``.
+        model: What refined; None if nothing did.
+        prompt: The prompt it was asked with; None for a refiner that has none.
+        attributes: Those measured.
+        target: ε* by attribute and group.
+        iterations: The rounds.
+        best_iteration: The index of the round whose lists the ranking comes from.
+        stop_reason: Why the loop ended.
+        ranking: The first k.
+        exposure: Of the ranking, by attribute and group; zeros if no document has a label.
+        divergence: KL(ε*‖ε) in nats, the mean over the attributes; None where it is undefined since
+            no document has a label.
+        divergences: For each attribute.
+        unknown: For each attribute the share of exposure that went to documents without a label.
+        baseline: The plain retrieval.
+        usage: What it cost.
+        warnings: Sentences for people.
+    """
+
+    query: str
+    corpus: str
+    method: Method
+    model: str | None
+    prompt: PromptReference | None
+    attributes: list[str]
+    target: dict[str, dict[str, float]]
+    iterations: list[Iteration]
+    best_iteration: int
+    stop_reason: StopReason
+    ranking: list[RankedDocument]
+    exposure: dict[str, dict[str, float]]
+    divergence: float | None
+    divergences: dict[str, float | None]
+    unknown: dict[str, float]
+    baseline: Baseline
+    usage: UsageReport
+    warnings: list[str] = []
+
+    @property
+    def improvement(self) -> float | None:
+        """How much lower the divergence is than the plain retrieval's, in nats."""
+        if self.divergence is None or self.baseline.divergence is None:
+            return None
+        return self.baseline.divergence - self.divergence
+
+
+StepName = Literal["retrieve", "measure", "choose_group", "refine", "rerank"]

@@ -1,0 +1,128 @@
+"""What a run knows so far. Plain data only: ids, scores, exposures and keywords, never texts."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Literal, TypedDict
+
+from fairqr.retrieval.ranking import Ranking
+
+__all__ = [
+    "GroupKey",
+    "InputState",
+    "IterationRecord",
+    "OutputState",
+    "QueryRecord",
+    "RankingRecord",
+    "RefinementRecord",
+    "State",
+    "StopReason",
+    "UsageRecord",
+    "ranking_of",
+]
+
+StopReason = Literal["converged", "no_improvement", "max_iterations", "budget", "model_failed"]
+GroupKey = tuple[str, str]
+"""The names of an attribute and of one of its groups."""
+
+
+class QueryRecord(TypedDict):
+    """A query to run; attribute and group are None for the original one."""
+
+    text: str
+    attribute: str | None
+    group: str | None
+
+
+class RankingRecord(TypedDict):
+    """What a query retrieved in a round."""
+
+    iteration: int
+    query: QueryRecord
+    ids: list[str]
+    scores: list[float]
+
+
+class RefinementRecord(TypedDict):
+    """What a refiner proposed for a group, or why it did not."""
+
+    attribute: str
+    group: str
+    keywords: list[str]
+    dropped: list[str]
+    reason: str
+    status: str
+
+
+class IterationRecord(TypedDict):
+    """What a round retrieved by, and how exposure then was.
+
+    ``divergences`` has None for an attribute that no document of the measured list has a label of;
+    ``divergence`` is the mean of the others, and None if there is none.
+    """
+
+    index: int
+    queries: list[str]
+    refinements: list[RefinementRecord]
+    exposure: dict[str, dict[str, float]]
+    divergences: dict[str, float | None]
+    divergence: float | None
+    unknown: dict[str, float]
+
+
+class UsageRecord(TypedDict):
+    """What models cost so far."""
+
+    model_calls: int
+    cached_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class InputState(TypedDict):
+    """What a run starts with."""
+
+    query: str
+
+
+class OutputState(TypedDict):
+    """What a run ends with: the object of :class:`fairqr.graph.result.SearchResult`."""
+
+    result: dict[str, object]
+
+
+class State(InputState, OutputState, total=False):
+    """What the nodes of a run share.
+
+    Attributes:
+        started: When the run began, in seconds since the epoch.
+        iteration: The round that is under way; 0 is the original query's.
+        pending: The queries that the next step retrieves by.
+        rankings: All that was retrieved so far.
+        target: ε* by attribute and group.
+        iterations: The rounds that were measured.
+        chosen: The groups to refine for.
+        keywords: Those in use, by attribute and then by group.
+        refinements: Those of the round under way.
+        usage: What models cost so far.
+        stop_reason: Set once the loop is over.
+        warnings: Sentences for people.
+    """
+
+    started: float
+    iteration: int
+    pending: list[QueryRecord]
+    rankings: Annotated[list[RankingRecord], operator.add]
+    target: dict[str, dict[str, float]]
+    iterations: Annotated[list[IterationRecord], operator.add]
+    chosen: list[GroupKey]
+    keywords: dict[str, dict[str, list[str]]]
+    refinements: list[RefinementRecord]
+    usage: UsageRecord
+    stop_reason: StopReason | None
+    warnings: Annotated[list[str], operator.add]
+
+
+def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:
+    """Return the ranking of a record, cut to a depth."""
+    return Ranking(record["ids"][:depth], record["scores"][:depth])

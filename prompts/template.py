@@ -1,0 +1,182 @@
+"""A prompt: messages with placeholders, read from a YAML file and checked when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fairqr.errors import PromptError
+
+__all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
+
+# What a model may take for the end of the data it was given: our own fences.
+_FENCE = re.compile(r"<(\s*/?\s*[A-Za-z_][\w-]*\s*)>")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069]")
+
+
+class PromptReference(BaseModel):
+    """Which prompt a result came from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    version: str
+    sha256: str
+
+
+class Message(BaseModel):
+    """One message of a prompt; its text may hold placeholders such as ``{query}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Defaults(BaseModel):
+    """The settings that a prompt was written for; the caller's own settings win."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    temperature: float = Field(0.3, ge=0, le=2)
+    max_tokens: int = Field(256, ge=1, le=100_000)
+
+
+class PromptTemplate(BaseModel):
+    """A version of a prompt. A published version never changes: a change is a new version.
+
+    Attributes:
+        id: What the prompt is for, e.g. ``refine``.
+        version: ``v1``, ``v2``, …
+        description: One line for people.
+        messages: In the order they are sent.
+        input_variables: The names of all placeholders; no more and no fewer.
+        output: The fields that the reply must have.
+        defaults: Settings to call the model with.
+        sha256: The hash of the file, which stands in every trace and result.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    version: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    description: str
+    messages: tuple[Message, ...] = Field(min_length=1)
+    input_variables: tuple[str, ...]
+    output: tuple[str, ...] = ()
+    defaults: Defaults = Defaults()
+    sha256: str = ""
+
+    @model_validator(mode="after")
+    def _placeholders_are_declared(self) -> PromptTemplate:
+        used: set[str] = set()
+        for message in self.messages:
+            used |= _placeholders(message.content)
+        declared = set(self.input_variables)
+        if missing := sorted(declared - used):
+            raise ValueError(f"no message uses the input variable {{{missing[0]}}}")
+        if extra := sorted(used - declared):
+            raise ValueError(f"the placeholder {{{extra[0]}}} is not among the input variables")
+        return self
+
+    @property
+    def reference(self) -> PromptReference:
+        """Which prompt this is, for results and traces."""
+        return PromptReference(id=self.id, version=self.version, sha256=self.sha256)
+
+    def render(self, values: Mapping[str, str]) -> list[dict[str, str]]:
+        """Return the messages with every placeholder replaced.
+
+        Args:
+            values: A text for each input variable. Text that users or documents wrote belongs
+                through :func:`fence` first.
+
+        Raises:
+            PromptError: A value is missing.
+        """
+        if missing := sorted(set(self.input_variables) - set(values)):
+            raise PromptError(
+                f"The prompt {self.id}/{self.version} needs '{missing[0]}', which is not given."
+            )
+        return [
+            {"role": message.role, "content": _fill(message.content, values)}
+            for message in self.messages
+        ]
+
+
+def _placeholders(text: str) -> set[str]:
+    """Return the names of all placeholders; only plain names are allowed."""
+    names: set[str] = set()
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"a brace is not closed or doubled ({error})") from None
+    for _, name, spec, conversion in parts:
+        if name is None:
+            continue
+        if not name.isidentifier() or spec or conversion:
+            raise ValueError(f"'{{{name}}}' is not a plain placeholder; a literal brace is doubled")
+        names.add(name)
+    return names
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    """Replace each placeholder once; braces inside the values stay as they are."""
+    pieces: list[str] = []
+    for literal, name, _, _ in string.Formatter().parse(text):
+        pieces.append(literal)
+        if name is not None:
+            pieces.append(values[name])
+    return "".join(pieces)
+
+
+def fence(text: str, limit: int = 2000) -> str:
+    """Make text that somebody else wrote safe to stand between tags such as ``<query>``.
+
+    Its own tags lose their angle brackets, invisible and control characters are dropped, runs of
+    white space become one space, and it is cut to ``limit`` characters.
+    """
+    flat = " ".join(_CONTROL.sub(" ", text).split())
+    neutral = _FENCE.sub(r"‹\1›", flat)
+    return neutral if len(neutral) <= limit else neutral[: limit - 1] + "…"
+
+
+def load_template(path: Path) -> PromptTemplate:
+    """Read a prompt from a file.
+
+    Raises:
+        PromptError: The file is missing, is not YAML, or is not a prompt; what is wrong is named.
+    """
+    try:
+        content = path.read_bytes()
+        data: Any = yaml.safe_load(content)
+    except OSError as error:
+        raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise PromptError(f"The prompt {path} is not valid YAML; mend it.") from None
+    if not isinstance(data, dict):
+        raise PromptError(f"The prompt {path} is not a mapping with id, version and messages.")
+    try:
+        template = PromptTemplate.model_validate(
+            {**data, "sha256": hashlib.sha256(content).hexdigest()}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        raise PromptError(
+            f"The prompt {path} is wrong{f' at {where}' if where else ''}: {reason}."
+        ) from None
+    if (template.id, template.version) != (path.parent.name, path.stem):
+        raise PromptError(
+            f"The prompt {path} calls itself {template.id}/{template.version}; "
+            f"its place says {path.parent.name}/{path.stem}, so rename one of them."
+        )
+    return template

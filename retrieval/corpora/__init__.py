@@ -1,0 +1,1 @@
+"""Corpora that ship with the project, each in a package of its own."""

@@ -1,0 +1,105 @@
+"""A dimension of fairness: one attribute, or the product of several."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairqr.errors import TargetError
+from fairqr.retrieval.exposure import FloatArray, intersection
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.schema import Attribute, CorpusSchema
+
+__all__ = ["TIMES", "Dimension", "dimensions_of"]
+
+TIMES = "×"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What exposure is measured over.
+
+    Attributes:
+        attribute: The attribute itself, or one made of the product: its groups are named
+            ``female × Europe``, and its population is the product of the populations (as if the
+            attributes were independent).
+        factors: The attributes of the schema that it is made of.
+    """
+
+    attribute: Attribute
+    factors: tuple[Attribute, ...]
+
+    @property
+    def name(self) -> str:
+        """The attribute's name; ``gender×continent`` for a product."""
+        return self.attribute.name
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups, in the order of all vectors over them."""
+        return self.attribute.universe
+
+    @classmethod
+    def named(cls, schema: CorpusSchema, name: str) -> Dimension:
+        """Return the dimension of that name, a product if it contains ``×``.
+
+        Raises:
+            UnknownAttributeError: The schema lacks an attribute.
+        """
+        factors = tuple(schema.attribute(part) for part in name.split(TIMES))
+        return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
+
+    async def memberships(self, index: Index, ids: Sequence[str]) -> FloatArray:
+        """Return the share of each group in these documents, shape (len(ids), G)."""
+        return intersection([await index.memberships(a.name, ids) for a in self.factors])
+
+    async def corpus_shares(self, index: Index) -> FloatArray:
+        """Return the mean membership over the index, shape (G,).
+
+        Raises:
+            TargetError: For a product, which an index does not keep the shares of.
+        """
+        if len(self.factors) > 1:
+            raise TargetError(
+                f"The target part 'corpus' is not known for {self.name}; choose another part."
+            )
+        return await index.corpus_shares(self.name)
+
+
+def _product(factors: Sequence[Attribute]) -> Attribute:
+    groups = tuple(
+        f" {TIMES} ".join(combination)
+        for combination in itertools.product(*(factor.universe for factor in factors))
+    )
+    population: dict[str, float] | None = None
+    if all(factor.population is not None for factor in factors):
+        shares = [[(f.population or {}).get(g, 0.0) for g in f.universe] for f in factors]
+        products = (math.prod(combination) for combination in itertools.product(*shares))
+        population = dict(zip(groups, products, strict=True))
+    # Not checked again: the checks are for what users write.
+    return Attribute.model_construct(
+        name=TIMES.join(factor.name for factor in factors),
+        field="",
+        groups=groups,
+        population=population,
+        unknown="exclude",
+    )
+
+
+def dimensions_of(
+    schema: CorpusSchema, attributes: Sequence[str], *, intersect: bool = False
+) -> list[Dimension]:
+    """Return what to measure: each attribute, or their product if ``intersect``.
+
+    Args:
+        schema: Of the corpus.
+        attributes: Names; all of the schema where empty.
+        intersect: Measure the product as one dimension.
+
+    Raises:
+        UnknownAttributeError: The schema lacks an attribute.
+    """
+    names = list(dict.fromkeys(attributes)) or list(schema.attributes)
+    return [Dimension.named(schema, name) for name in ([TIMES.join(names)] if intersect else names)]
