@@ -1,7 +1,7 @@
 """One span per step, to OpenTelemetry and, when asked, to a file of JSON lines.
 
-Library code sets no global tracer provider; without one, OpenTelemetry's spans cost next to
-nothing. Queries, documents and replies are content; they are recorded only when asked, and keys never.
+Library code sets no global tracer provider; without one, a span costs next to nothing. Queries,
+documents and replies are content; they are recorded only when asked, and keys never.
 """
 
 from __future__ import annotations

@@ -1,0 +1,319 @@
+"""The named indexes of a user: where they are, how they are built, and how they are opened.
+
+An embedded index is a folder ``<data>/indexes/<name>`` with one folder for each version and a symlink
+``current``. A build writes a new version beside the current one and switches the symlink at the end,
+so a build that is killed leaves the old index or none. An index on an Elasticsearch server is a file
+``<data>/elasticsearch/<name>.json`` that names the server; credentials are never written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fairqr.errors import (
+    BuildInProgressError,
+    IndexNotFoundError,
+    IndexVersionError,
+    InputError,
+)
+from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.index import Index, IndexInfo, Progress
+from fairqr.settings import data_dir
+
+__all__ = ["Backend", "Catalog", "Choice"]
+
+Backend = Literal["tantivy", "elasticsearch"]
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where an index is to be: the backend, and the server where it is on one."""
+
+    backend: Backend = "tantivy"
+    url: str | None = None
+
+
+class Catalog:
+    """The indexes in a folder.
+
+    Args:
+        folder: The user's data folder where None.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        root = folder or data_dir()
+        self._local = root / "indexes"
+        self._remote = root / "elasticsearch"
+
+    def names(self) -> list[tuple[str, Backend]]:
+        """Return the names of all indexes, each with its backend."""
+        local = [path.parent.name for path in self._local.glob("*/current")]
+        remote = [path.stem for path in self._remote.glob("*.json")]
+        entries: list[tuple[str, Backend]] = [(name, "tantivy") for name in local]
+        entries += [(name, "elasticsearch") for name in remote]
+        return sorted(entries)
+
+    async def create(
+        self,
+        name: str,
+        corpus: Corpus,
+        choice: Choice = Choice(),  # noqa: B008 - frozen
+        progress: Progress | None = None,
+        shown_source: str | None = None,
+    ) -> Index:
+        """Build an index from a corpus, in place of one of the same name, and open it.
+
+        Args:
+            name: Lower-case letters, digits, dots, dashes and underscores.
+            corpus: What to index.
+            choice: Where.
+            progress: Told how many documents are written.
+            shown_source: What stands as the source; the file's path where None.
+
+        Raises:
+            InputError: The name is not a name.
+            CorpusError: The corpus is empty or wrong; the index is then as it was.
+            BuildInProgressError: Another process builds the same index.
+        """
+        check_name(name)
+        source = shown_source or str(corpus.path.resolve())
+        if choice.backend == "elasticsearch":
+            from fairqr.retrieval import elasticsearch_index as es
+
+            connection = es.Connection.from_environment(choice.url)
+            await es.build_elasticsearch(
+                connection,
+                name,
+                corpus.schema,
+                corpus.documents(),
+                source=source,
+                source_sha256=corpus.sha256(),
+                progress=progress,
+            )
+            write_beside(self._remote / f"{name}.json", json.dumps({"url": connection.shown}))
+            return await es.ElasticsearchIndex.open(connection, name)
+        return self._build_local(name, corpus, source, progress)
+
+    async def open(self, name: str, choice: Choice | None = None) -> Index:
+        """Open an index.
+
+        Args:
+            name: Of the index.
+            choice: Where it is; where None, the embedded index of that name, or else the one on a
+                server.
+
+        Raises:
+            IndexNotFoundError: There is none.
+            IndexVersionError: It was written by another version.
+        """
+        check_name(name)
+        known = [backend for entry, backend in self.names() if entry == name]
+        if choice is None:
+            if not known:
+                raise IndexNotFoundError(self._no_such(name))
+            choice = Choice("tantivy" if "tantivy" in known else "elasticsearch")
+        if choice.backend == "elasticsearch":
+            from fairqr.retrieval import elasticsearch_index as es
+
+            connection = es.Connection.from_environment(choice.url or self._url_of(name))
+            return await es.ElasticsearchIndex.open(connection, name)
+        if "tantivy" not in known:
+            raise IndexNotFoundError(self._no_such(name))
+        from fairqr.retrieval.tantivy_index import TantivyIndex
+
+        return TantivyIndex((self._local / name / "current").resolve())
+
+    async def resolve(
+        self,
+        corpus: str,
+        choice: Choice | None = None,
+        progress: Callable[[str], Progress] | None = None,
+        schema: Path | None = None,
+    ) -> Index:
+        """Open what a user calls a corpus, and index it first where that is not done yet.
+
+        Args:
+            corpus: The name of an index or of a built-in corpus, or a path.
+            choice: Where the index is or is to be.
+            progress: Called with the name of what is being indexed, once, if anything is.
+            schema: Of the corpus at a path.
+
+        Raises:
+            IndexNotFoundError: There is nothing of that name.
+        """
+        path = Path(corpus)
+        is_path = "/" in corpus or path.suffix in (".jsonl", ".gz") or path.is_file()
+        name = corpus
+        if is_path:
+            found = find_corpus(path, schema)
+            name = _name_of(found.path)
+        elif corpus in BUILT_IN:
+            found = find_corpus(BUILT_IN[corpus])
+        else:
+            return await self.open(corpus, choice)
+        try:
+            index = await self.open(name, choice if choice else self._where(name))
+            # Small files are hashed in no time; a changed one is indexed again.
+            if (await index.info()).source_sha256 == corpus_fingerprint(found):
+                return index
+            await index.close()
+        except (IndexNotFoundError, IndexVersionError):
+            pass
+        return await self.create(
+            name,
+            found,
+            choice or Choice(),
+            progress(name) if progress else None,
+            shown_source=None if is_path else corpus,
+        )
+
+    async def delete(self, name: str, backend: Backend | None = None) -> None:
+        """Delete an index.
+
+        Raises:
+            IndexNotFoundError: There is none.
+            InputError: There are two, one on each backend, and none is named.
+        """
+        known = [b for entry, b in self.names() if entry == name and backend in (None, b)]
+        # What is left of a damaged index is deleted too.
+        if not known and backend != "elasticsearch" and (self._local / name).is_dir():
+            check_name(name)
+            known = ["tantivy"]
+        if not known:
+            raise IndexNotFoundError(self._no_such(name))
+        if len(known) > 1:
+            raise InputError(
+                f"There is an index '{name}' on each backend; name one with --backend."
+            )
+        if known[0] == "elasticsearch":
+            from fairqr.retrieval import elasticsearch_index as es
+
+            connection = es.Connection.from_environment(self._url_of(name))
+            await es.delete_elasticsearch(connection, name)
+            (self._remote / f"{name}.json").unlink(missing_ok=True)
+            return
+        with self._building(name):
+            shutil.rmtree(self._local / name)
+
+    async def infos(self) -> list[IndexInfo | tuple[str, Backend, str]]:
+        """Return what is known of each index; for one that cannot be opened, why."""
+        found: list[IndexInfo | tuple[str, Backend, str]] = []
+        for name, backend in self.names():
+            try:
+                index = await self.open(name, Choice(backend))
+                found.append(await index.info())
+                await index.close()
+            except Exception as error:
+                found.append((name, backend, str(error)))
+        return found
+
+    def _where(self, name: str) -> Choice | None:
+        return None if any(entry == name for entry, _ in self.names()) else Choice()
+
+    def _url_of(self, name: str) -> str | None:
+        try:
+            url: str = json.loads((self._remote / f"{name}.json").read_text("utf-8"))["url"]
+        except (OSError, ValueError, KeyError):
+            return None
+        return url
+
+    def _no_such(self, name: str) -> str:
+        known = ", ".join(
+            [*BUILT_IN, *(entry for entry, _ in self.names() if entry not in BUILT_IN)]
+        )
+        return (
+            f"There is no index '{name}'; there are {known}, and "
+            "'fairqr index create NAME PATH' makes one."
+        )
+
+    def _build_local(
+        self, name: str, corpus: Corpus, source: str, progress: Progress | None
+    ) -> Index:
+        from fairqr.retrieval.tantivy_index import FORMAT, Manifest, TantivyIndex
+
+        folder = self._local / name
+        manifest = Manifest(
+            format=FORMAT,
+            name=name,
+            source=source,
+            source_sha256=corpus_fingerprint(corpus),
+            corpus_schema=corpus.schema,
+        )
+        with self._building(name):
+            current = folder / "current"
+            old = current.resolve().name if current.exists() else "v0"
+            # What a killed build left behind is in nobody's way, and removed here.
+            _remove_versions(folder, keep=old)
+            version = f"v{int(old[1:]) + 1}"
+            try:
+                TantivyIndex.build(folder / version, manifest, corpus.documents(), progress)
+            except BaseException:
+                _remove_versions(folder, keep=old)
+                if old == "v0":
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+            switch = folder / "next"
+            switch.unlink(missing_ok=True)
+            switch.symlink_to(version)
+            switch.replace(current)
+            # Readers of the old version keep their open files.
+            _remove_versions(folder, keep=version)
+        return TantivyIndex(folder / version)
+
+    @contextlib.contextmanager
+    def _building(self, name: str) -> Iterator[None]:
+        """Hold the lock on an index; the system lets go of it when the process dies."""
+        self._local.mkdir(parents=True, exist_ok=True)
+        (self._local / name).mkdir(exist_ok=True)
+        with (self._local / f".{name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BuildInProgressError(
+                    f"Another process is building the index '{name}'; wait until it has finished."
+                ) from None
+            yield
+
+
+def corpus_fingerprint(corpus: Corpus) -> str:
+    """Return a hash of the documents and the schema together."""
+    schema = corpus.schema.model_dump_json()
+    return hashlib.sha256((corpus.sha256() + schema).encode()).hexdigest()
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a folder and of an Elasticsearch index.
+
+    Raises:
+        InputError: It is not a name.
+    """
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise InputError(
+            f"'{name}' cannot be the name of an index; use lower-case letters, digits, dots, "
+            "dashes and underscores."
+        )
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of the index that is made of a file: its own, and a hash of where it is."""
+    stem = re.sub(r"[^a-z0-9_-]+", "-", path.name.lower().split(".")[0]).strip("-_")
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    return f"{stem[:80] or 'corpus'}-{place}"
+
+
+def _remove_versions(folder: Path, keep: str) -> None:
+    for path in folder.glob("v*"):
+        if path.name != keep:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""A corpus on disk: where its documents and its schema are, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fairqr.errors import CorpusError, SchemaError
+from fairqr.retrieval.documents import Document, numbered_lines, parse_document, read_documents
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.files import sha256_of
+from fairqr.retrieval.schema import CorpusSchema, load_schema
+
+__all__ = ["BUILT_IN", "Corpus", "CorpusReport", "check_corpus", "find_corpus"]
+
+BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
+"""The corpora that come with fairqr, by name."""
+
+DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
+SCHEMA = "schema.yaml"
+MAX_PROBLEMS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A JSON Lines file of documents, and the schema of their attributes.
+
+    Attributes:
+        path: The file; unpacked while it is read where its name ends in ``.gz``.
+        schema: Its attributes.
+    """
+
+    path: Path
+    schema: CorpusSchema
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents, one at a time; see :func:`read_documents`."""
+        return read_documents(self.path, self.schema)
+
+    def sha256(self) -> str:
+        """Return the hash of the file."""
+        return sha256_of(self.path)
+
+
+def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
+    """Find the documents and the schema of a corpus.
+
+    Args:
+        path: A file ``people.jsonl`` or ``people.jsonl.gz``, with ``people.schema.yaml`` or
+            ``schema.yaml`` beside it; or a folder with ``documents.jsonl`` and ``schema.yaml``.
+        schema: The schema, wherever it is.
+
+    Raises:
+        CorpusError: There is no such file.
+        SchemaError: There is no schema, or it is wrong.
+    """
+    if path.is_dir():
+        found = [path / name for name in DOCUMENTS if (path / name).is_file()]
+        if not found:
+            raise CorpusError(f"The folder {path} has no {DOCUMENTS[0]}; name the file itself.")
+        path = found[0]
+    if not path.is_file():
+        raise CorpusError(
+            f"There is no corpus {path}; name a JSON Lines file or a folder with one."
+        )
+    if schema is None:
+        stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
+        beside = [path.parent / f"{stem}.{SCHEMA}", path.parent / SCHEMA]
+        schema = next((candidate for candidate in beside if candidate.is_file()), None)
+        if schema is None:
+            raise SchemaError(
+                f"The corpus {path} has no schema; write {beside[0].name} beside it, "
+                "which names the attributes and their groups."
+            )
+    return Corpus(path, load_schema(schema))
+
+
+@dataclass(slots=True)
+class CorpusReport:
+    """What was found in a corpus.
+
+    Attributes:
+        documents: How many lines are documents.
+        problems: The number of a line, and what is wrong with it; the first 100.
+        problem_count: How many problems there are in all.
+        shares: For each attribute the mean membership over the documents, shape (G,).
+    """
+
+    documents: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    problem_count: int = 0
+    shares: dict[str, FloatArray] = field(default_factory=dict)
+
+    def problem(self, line: int, what: str) -> None:
+        """Add a problem."""
+        self.problem_count += 1
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append((line, what))
+
+
+def check_corpus(corpus: Corpus) -> CorpusReport:
+    """Read a whole corpus, and say what is wrong with each line and how large each group is.
+
+    Raises:
+        CorpusError: The file cannot be read.
+    """
+    report = CorpusReport()
+    first_line: dict[str, int] = {}
+    totals = {name: np.zeros(len(a.universe)) for name, a in corpus.schema.attributes.items()}
+    for number, line in numbered_lines(corpus.path):
+        try:
+            document = parse_document(line, corpus.schema)
+        except ValueError as error:
+            report.problem(number, str(error))
+            continue
+        if (first := first_line.setdefault(document.id, number)) != number:
+            report.problem(number, f"the id '{document.id}' stands in line {first} already")
+            continue
+        report.documents += 1
+        for name, attribute in corpus.schema.attributes.items():
+            totals[name] += document.membership(attribute)
+    report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
+    return report

@@ -1,0 +1,43 @@
+"""Fair search: measure the exposure of groups in a ranking, and mend it with a model in the loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairqr.api import FairSearch, Step, open_index, open_model
+    from fairqr.errors import FairqrError
+    from fairqr.graph.builder import build_graph
+    from fairqr.graph.context import Context
+    from fairqr.graph.result import SearchResult
+
+__all__ = [
+    "Context",
+    "FairSearch",
+    "FairqrError",
+    "SearchResult",
+    "Step",
+    "build_graph",
+    "open_index",
+    "open_model",
+]
+
+_HOMES = {
+    "Context": "fairqr.graph.context",
+    "FairSearch": "fairqr.api",
+    "FairqrError": "fairqr.errors",
+    "SearchResult": "fairqr.graph.result",
+    "Step": "fairqr.api",
+    "build_graph": "fairqr.graph.builder",
+    "open_index": "fairqr.api",
+    "open_model": "fairqr.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that the command's help loads none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fairqr' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
