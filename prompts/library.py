@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairqr.errors import PromptError
+from fairqr.prompts.contracts import check_contract
 from fairqr.prompts.template import PromptTemplate, load_template
 from fairqr.settings import prompts_dir
 
@@ -55,5 +56,16 @@ class PromptLibrary:
             if key not in paths:
                 known = ", ".join(f"{id_}/{version}" for id_, version in paths)
                 raise PromptError(f"There is no prompt {key[0]}/{key[1]}; there are {known}.")
-            self._read[key] = load_template(paths[key])
+            self._read[key] = self.read(paths[key])
         return self._read[key]
+
+    @staticmethod
+    def read(path: Path) -> PromptTemplate:
+        """Read a prompt from a file, and check that the code can use it.
+
+        Raises:
+            PromptError: It cannot.
+        """
+        template = load_template(path)
+        check_contract(template)
+        return template

@@ -1,4 +1,4 @@
-"""Fair search: measure the exposure of groups in a ranking, and mend it with a model in the loop."""
+"""Fair search: measure the exposure of groups in a ranking, and mend it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import FairqrError
 from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context, make_context
 from fairqr.graph.result import SearchResult
@@ -136,7 +135,7 @@ class FairSearch:
         return self._run(self.asearch(query, attribute=attribute, **context))
 
     def close(self) -> None:
-        """Close the index if it was opened here, and end the thread that :meth:`search` started."""
+        """Close the index if it was opened here, and end the thread of :meth:`search`."""
         if isinstance(self._corpus, str) and self._graph is not None:
             self._run(self._index.close())
             self._graph = None
@@ -160,7 +159,7 @@ class FairSearch:
         return self._graph
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run in an event loop of our own, on a thread that lives as long as this object is used."""
+        """Run in an event loop of our own, on a thread that lives as long as this object."""
         with self._opening:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

@@ -2,8 +2,109 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(
+    no_args_is_help=True, help="The embedded language models, and their weights in the cache."
+)
+
+PREFIX = "local:"
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As `fairqr models list` names it.")]
+
+
+@app.command("list")
+def list_models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the embedded models, and whether their weights are there."""
+    import json
+
+    from fairqr.agents.weights import WEIGHTS, is_pulled, weights_path
+
+    if as_json:
+        rows = [
+            {
+                "name": f"{PREFIX}{name}",
+                "title": weights.title,
+                "licence": weights.licence,
+                "bytes": weights.size,
+                "pulled": is_pulled(name),
+                "path": str(weights_path(name)),
+            }
+            for name, weights in WEIGHTS.items()
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    width = max(map(len, WEIGHTS)) + len(PREFIX)
+    for name, weights in WEIGHTS.items():
+        pulled = "pulled" if is_pulled(name) else "not pulled"
+        size = f"{weights.size / 1e6:.0f} MB"
+        typer.echo(
+            f"{PREFIX + name:<{width}}  {size:>8}  {pulled:<10}  {weights.licence}  {weights.title}"
+        )
+    typer.echo(
+        "Any model that langchain's init_chat_model names works too, for example openai:gpt-4o."
+    )
+
+
+@app.command("pull")
+def pull_model(name: Name) -> None:
+    """Fetch the weights of an embedded model into the cache; a broken pull resumes."""
+    from fairqr.agents import weights
+
+    name = name.removeprefix(PREFIX)
+    if weights.is_pulled(name):
+        typer.echo(f"{PREFIX}{name} is already there: {weights.weights_path(name)}")
+        return
+    path = _pull_with_bar(name) if sys.stderr.isatty() else weights.pull(name, waiting=_waiting)
+    typer.echo(f"{PREFIX}{name} is ready: {path}")
+
+
+@app.command("remove")
+def remove_model(name: Name) -> None:
+    """Remove the weights of an embedded model from the cache."""
+    from fairqr.agents import weights
+
+    name = name.removeprefix(PREFIX)
+    removed = weights.remove(name, waiting=_waiting)
+    typer.echo(f"{PREFIX}{name} is removed." if removed else f"{PREFIX}{name} was not there.")
+
+
+def _waiting() -> None:
+    typer.echo("Another process is pulling these weights; waiting for it.", err=True)
+
+
+def _pull_with_bar(name: str) -> Path:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from fairqr.agents.weights import pull
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{PREFIX}{name}", total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None)
+
+        return pull(name, progress, waiting=_waiting)

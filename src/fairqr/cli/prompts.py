@@ -2,8 +2,72 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from fairqr.errors import PromptError
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, help="Look at prompts, and check your own.")
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--prompts", help="A folder of your own prompts; FAIRQR_PROMPTS_DIR."),
+]
+
+
+@app.command("list")
+def list_(folder: Folder = None) -> None:
+    """List all prompts; an asterisk marks the version that is used where none is named."""
+    from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
+
+    library = PromptLibrary(folder)
+    for path in library.paths():
+        template = library.get(path.parent.name, path.stem)
+        mark = "*" if DEFAULT_VERSIONS.get(template.id, "v1") == template.version else " "
+        name = f"{template.id}={template.version}"
+        typer.echo(f"{mark} {name:12} {template.sha256[:12]}  {template.description}")
+
+
+@app.command()
+def show(
+    prompt: Annotated[str, typer.Argument(help="What it is for, e.g. refine or refine=v2.")],
+    folder: Folder = None,
+) -> None:
+    """Print a prompt as it is sent, its placeholders in braces."""
+    from fairqr.prompts.library import PromptLibrary
+
+    id_, _, version = prompt.partition("=")
+    template = PromptLibrary(folder).get(id_, version or None)
+    typer.echo(f"{template.id} {template.version}: {template.description}")
+    typer.echo(f"sha256 {template.sha256}")
+    typer.echo(f"input  {', '.join(template.input_variables)}")
+    typer.echo(f"output {', '.join(template.output)}")
+    typer.echo(
+        f"asked at temperature {template.defaults.temperature:g}, "
+        f"for {template.defaults.max_tokens} tokens at the most"
+    )
+    names = {name: f"{{{name}}}" for name in template.input_variables}
+    for message in template.render(names):
+        typer.echo(f"\n--- {message['role']}\n{message['content']}")
+
+
+@app.command()
+def check(folder: Folder = None) -> None:
+    """Check all prompts, your own included; each file that is wrong is named."""
+    from fairqr.prompts.library import PromptLibrary
+
+    paths = PromptLibrary(folder).paths()
+    wrong = 0
+    for path in paths:
+        try:
+            PromptLibrary.read(path)
+        except PromptError as error:
+            wrong += 1
+            typer.echo(str(error))
+    if wrong:
+        raise PromptError(f"{wrong} of {len(paths)} prompts must be mended.")
+    typer.echo(f"{len(paths)} prompts are sound")

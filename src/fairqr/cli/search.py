@@ -1,5 +1,204 @@
 """The command ``fairqr search``."""
 
+from __future__ import annotations
 
-def search() -> None:
-    """Search."""
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, run, warn
+from fairqr.errors import InputError, ModelError
+
+if TYPE_CHECKING:
+    from fairqr.graph.result import SearchResult
+
+__all__ = ["search"]
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="What to search for.")],
+    corpus: Annotated[
+        str, typer.Option(help="A built-in corpus, an index, or the path of a corpus.")
+    ] = "notables",
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="What to be fair about; all attributes if not given.")
+    ] = None,
+    intersect: Annotated[
+        bool, typer.Option("--intersect", help="Measure the product of the attributes.")
+    ] = False,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="retrieved:0.5,population:0.5, or gender=female:0.5,male:0.5."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="How many results.")] = 20,
+    depth: Annotated[
+        int | None, typer.Option(help="How many documents each query retrieves.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="fairqr, or fair-qr for the paper's loop; 'help' explains.")
+    ] = "fairqr",
+    pool: Annotated[str | None, typer.Option(help="last, union or per_group.")] = None,
+    rerank: Annotated[str | None, typer.Option(help="original_query, fusion or none.")] = None,
+    exposure_aware: Annotated[
+        bool | None,
+        typer.Option("--exposure-aware/--no-exposure-aware", help="Fill ranks to the target."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="openai:gpt-4o and the like, local:smollm2-135m, or feedback."),
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="The version of a prompt, e.g. refine=v2.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the model; the prompt's own if not given.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the model, where it supports one.")] = None,
+    max_iterations: Annotated[int, typer.Option(help="Rounds of refinement at the most.")] = 5,
+    threshold: Annotated[float, typer.Option(help="Stop at this divergence, in nats.")] = 0.01,
+    direction: Annotated[
+        str, typer.Option(help="Of KL: target_exposure or exposure_target.")
+    ] = "target_exposure",
+    smoothing: Annotated[float, typer.Option(help="Of both distributions in KL.")] = 1e-3,
+    discount: Annotated[
+        str, typer.Option(help="log2, trec, rbp(p), top_k(k) or inverse_log.")
+    ] = "log2",
+    patience: Annotated[int, typer.Option(help="Rounds without a decrease before it stops.")] = 1,
+    max_calls: Annotated[int | None, typer.Option(help="Budget of model calls.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Budget of tokens.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Budget of time.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one model request may take.")] = 60,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
+    ] = False,
+    backend: Annotated[str | None, BackendOption] = None,
+    url: Annotated[str | None, UrlOption] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="The schema of a corpus that is a path.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 2 if the model failed.")
+    ] = False,
+    trace: Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")] = None,
+    trace_content: Annotated[
+        bool, typer.Option("--trace-content", help="Record queries and replies too.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the exposure by round: a .png or .html file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Search fairly: refine the query toward under-represented groups, and re-rank."""
+    if method == "help":
+        _explain_methods()
+        return
+    if plot and plot.suffix not in (".png", ".html"):
+        raise InputError(f"A plot is a .png or .html file, not {plot.name}.")
+    context: dict[str, Any] = {
+        "attributes": attribute,
+        "intersect": intersect,
+        "target": target,
+        "k": k,
+        "depth": depth,
+        "method": method,
+        "pool": pool,
+        "rerank": rerank,
+        "exposure_aware": exposure_aware,
+        "discount": discount,
+        "threshold": threshold,
+        "direction": direction,
+        "smoothing": smoothing,
+        "patience": patience,
+        "max_iterations": max_iterations,
+        "prompts": _versions(prompt or []),
+        "temperature": temperature,
+        "seed": seed,
+        "budget": {"model_calls": max_calls, "tokens": max_tokens, "seconds": max_seconds},
+    }
+
+    async def work() -> SearchResult:
+        from fairqr.api import FairSearch, open_model
+        from fairqr.cli.render import LiveView, QuietView
+        from fairqr.graph.context import make_context
+        from fairqr.graph.result import SearchResult
+        from fairqr.prompts.library import PromptLibrary
+        from fairqr.retrieval.catalog import Catalog
+
+        asked = make_context(**context)
+        library = PromptLibrary(prompts)
+        for id_, version in asked.prompts.items():
+            library.get(id_, version)
+        with indexing_bar() as bar:
+            index = await Catalog().resolve(corpus, choice(backend, url), bar, schema)
+        refiner = None
+        if max_iterations:
+            refiner = open_model(
+                model, index=index, cache=not no_cache, base_url=base_url, timeout=timeout
+            )
+        view = QuietView() if as_json else LiveView(query, corpus, asked, refiner)
+        result: dict[str, Any] = {}
+        try:
+            with view:
+                fair = FairSearch(index, refiner, prompts=library)
+                async for step in fair.stream(query, **context):
+                    view.show(step)
+                    result = step.update.get("result", result)
+        finally:
+            await index.close()
+        return SearchResult.model_validate(result)
+
+    from fairqr.telemetry import record_to
+
+    with record_to(trace, content=trace_content) if trace else contextlib.nullcontext():
+        result = run(work())
+    for warning in result.warnings:
+        warn(warning)
+    if as_json:
+        sys.stdout.write(result.model_dump_json() + "\n")
+    else:
+        from fairqr.cli.render import print_result
+
+        print_result(result)
+    if plot:
+        from fairqr.cli.plot import draw
+
+        draw(result, plot)
+        if not as_json:
+            typer.echo(f"drawn: {plot}")
+    if strict and result.stop_reason == "model_failed":
+        raise ModelError("failed", "The model failed, and --strict was given.")
+
+
+def _versions(texts: list[str]) -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for text in texts:
+        id_, equals, version = text.partition("=")
+        if not (id_ and equals and version):
+            raise InputError(f"'{text}' names no version of a prompt; write refine=v2.")
+        versions[id_] = version
+    return versions
+
+
+def _explain_methods() -> None:
+    from fairqr.graph.context import METHODS
+
+    about = {
+        "fairqr": "the default: refines for all under-represented groups at once, fuses all "
+        "rankings, and fills the ranks toward the target",
+        "fair-qr": "the paper's: refines for the most under-represented group, and re-ranks what "
+        "the last query retrieved by the original query",
+    }
+    for name, strategy in METHODS.items():
+        aware = "exposure-aware" if strategy.exposure_aware else "not exposure-aware"
+        typer.echo(f"{name}: {about[name]}")
+        typer.echo(
+            f"  pool {strategy.pool}, re-rank {strategy.rerank}, {aware}, "
+            f"depth {strategy.depth or 'k'}, groups {strategy.groups}"
+        )

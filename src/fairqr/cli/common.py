@@ -1,0 +1,88 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fairqr.retrieval.catalog import Choice
+
+__all__ = ["BackendOption", "UrlOption", "choice", "indexing_bar", "notes", "run", "warn"]
+
+T = TypeVar("T")
+
+BackendOption = typer.Option(
+    help="Where the index is: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
+)
+UrlOption = typer.Option(
+    help="The Elasticsearch server; FAIRQR_ELASTICSEARCH_URL where not given.", metavar="URL"
+)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run asynchronous work to its end."""
+    return asyncio.run(work)
+
+
+def notes() -> Console:
+    """Return the console for what is no result: progress, warnings. It writes to stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def warn(message: str) -> None:
+    """Print a warning to stderr."""
+    typer.echo(f"fairqr: {message}", err=True)
+
+
+def choice(backend: str | None, url: str | None) -> Choice | None:
+    """Return where an index is to be, or None where nothing was said.
+
+    Raises:
+        InputError: There is no such backend, or a server is given for the embedded one.
+    """
+    from fairqr.errors import InputError
+    from fairqr.retrieval.catalog import Choice
+
+    if backend is None:
+        return Choice("elasticsearch", url) if url else None
+    if backend not in ("tantivy", "elasticsearch"):
+        raise InputError(f"There is no backend '{backend}'; choose tantivy or elasticsearch.")
+    if backend == "tantivy" and url:
+        raise InputError("The embedded index needs no --url; leave it out or choose elasticsearch.")
+    return Choice(backend, url)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
+    """Show how many documents are indexed, if anybody watches.
+
+    Yields a function that starts the bar for an index and returns what tells it the number.
+    """
+    if not sys.stderr.isatty():
+        yield lambda name: lambda count: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("indexing {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} documents"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=notes(), transient=True) as progress:
+
+        def start(name: str) -> Callable[[int], None]:
+            task = progress.add_task(name, total=None)
+            return lambda count: progress.update(task, completed=count)
+
+        yield start

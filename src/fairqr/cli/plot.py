@@ -1,0 +1,75 @@
+"""Drawing the exposure of the groups by round against the target."""
+
+from __future__ import annotations
+
+import html
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairqr.errors import InputError
+
+if TYPE_CHECKING:
+    from fairqr.graph.result import SearchResult
+
+__all__ = ["draw"]
+
+
+def draw(result: SearchResult, path: Path) -> None:
+    """Draw a search to a ``.png`` or a self-contained ``.html`` file.
+
+    One panel per attribute: the exposure of each group in each round and in the final ranking, with
+    its target as a dashed line; and one panel of the divergence.
+
+    Raises:
+        InputError: matplotlib is missing, or the file cannot be written.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError(
+            "Drawing needs matplotlib; install it with: pip install 'fairqr[plot]'"
+        ) from None
+    names = list(result.target)
+    figure = Figure(figsize=(4.2 * (len(names) + 1), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(names) + 1, squeeze=False)[0]
+    rounds = [str(iteration.index) for iteration in result.iterations] + ["final"]
+    positions = range(len(rounds))
+    for panel, name in zip(panels, names, strict=False):
+        for group, target in result.target[name].items():
+            shares = [iteration.exposure[name][group] for iteration in result.iterations]
+            shares.append(result.exposure[name][group])
+            (line,) = panel.plot(positions, shares, marker="o", label=group)
+            panel.axhline(target, linestyle="--", linewidth=1, color=line.get_color())
+        panel.set_title(f"exposure by {name} (dashed: target)", fontsize=10)
+        panel.set_ylim(-0.03, 1.03)
+        panel.legend(fontsize=8)
+    divergences = [iteration.divergence for iteration in result.iterations] + [result.divergence]
+    defined = [(i, d) for i, d in enumerate(divergences) if d is not None]
+    panels[-1].plot([i for i, _ in defined], [d for _, d in defined], marker="o", color="black")
+    panels[-1].set_title("divergence from the target (nats)", fontsize=10)
+    panels[-1].set_ylim(bottom=0)
+    for panel in panels:
+        panel.set_xticks(list(positions), rounds)
+        panel.set_xlabel("round")
+    figure.suptitle(f"{result.query} in {result.corpus}, {result.method}", fontsize=11)
+    try:
+        if path.suffix == ".png":
+            figure.savefig(path, dpi=130)
+        else:
+            path.write_text(_page(result, figure), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"The plot {path} cannot be written: {error.strerror}.") from None
+
+
+def _page(result: SearchResult, figure: object) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")  # type: ignore[attr-defined]
+    picture = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    title = html.escape(f"{result.query} in {result.corpus}")
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+        f"<body>\n<h1>{title}</h1>\n{picture}\n</body></html>\n"
+    )
