@@ -1,0 +1,164 @@
+"""Schemas, labels and the lines of a corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import CorpusError, SchemaError, UnknownAttributeError
+from fairqr.retrieval.corpus import check_corpus, find_corpus
+from fairqr.retrieval.documents import parse_document, read_documents
+from fairqr.retrieval.schema import Attribute, CorpusSchema, load_schema
+
+GENDER = Attribute(name="gender", field="g", groups=("female", "male"))
+WITH_UNKNOWN = GENDER.model_copy(update={"unknown": "group"})
+SCHEMA = CorpusSchema(attributes={"gender": GENDER})
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("female", (1, 0)),
+        (["female", "male"], (0.5, 0.5)),
+        (["male", "male", "female", "male"], (0.25, 0.75)),
+        ({"female": 1, "male": 3}, (0.25, 0.75)),
+        ({"female": 1, "unknown": 1}, (0.5, 0)),
+        (None, (0, 0)),
+        ("", (0, 0)),
+        ([], (0, 0)),
+        ({"female": 0}, (0, 0)),
+        ("unknown", (0, 0)),
+    ],
+)
+def test_each_way_to_write_a_label(label: object, expected: tuple[float, float]) -> None:
+    assert GENDER.membership(label) == expected
+    assert WITH_UNKNOWN.membership(label) == (*expected, 1 - sum(expected))
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["women", ["female", 3], {"female": -1}, {"female": "1"}, {"female": True}, 3, {"x": 1}],
+)
+def test_a_label_that_names_no_group_is_refused(label: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        GENDER.membership(label)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["female", "male", "unknown"]), st.floats(0, 1e6), min_size=1)
+)
+def test_memberships_are_shares(weights: dict[str, float]) -> None:
+    shares = WITH_UNKNOWN.membership(weights)
+    assert sum(shares) == pytest.approx(1)
+    assert all(0 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("attributes: {gender: {field: g, groups: [a]}}", "two groups"),
+        ("attributes: {gender: {field: g, groups: [a, a]}}", "named twice"),
+        ("attributes: {gender: {field: g, groups: [a, unknown]}}", "reserved"),
+        ("attributes: {gender: {groups: [a, b]}}", "attributes.gender.field"),
+        ("attributes: {gender: {field: g, groups: [a, b], colour: red}}", "colour"),
+        ("attributes: {gender: {field: g, groups: [a, b], population: {a: 1, c: 0}}}", "'c'"),
+        ("attributes: {gender: {field: g, groups: [a, b], population: {a: 0.9}}}", "sum to 1"),
+        ("attributes: {gender: {field: g, groups: [a, b], population: {a: 2, b: -1}}}", "0 or"),
+        ("attributes: {gender: {field: g, groups: [a, b], unknown: drop}}", "unknown"),
+        ("attributes: {}", "at least one"),
+        ("attributes: [", "line"),
+        ("just a text", "wrong"),
+        ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
+    ],
+)
+def test_a_wrong_schema_is_refused_and_the_place_named(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text(text)
+    with pytest.raises(SchemaError) as caught:
+        load_schema(path)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_attribute_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(UnknownAttributeError, match=r"'age'.*gender"):
+        SCHEMA.attribute("age")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (b"{", "JSON"),
+        (b"[1]", "object"),
+        (b'{"title": "x"}', "no id"),
+        (b'{"id": "", "title": "x"}', "no id"),
+        (b'{"id": true, "title": "x"}', "no id"),
+        (b'{"id": "1"}', "neither title nor text"),
+        (b'{"id": "1", "text": 3}', "text is not text"),
+        (b'{"id": "1", "text": "x", "g": "boy"}', "'boy'"),
+        (b'{"id": "1", "text": "\\ud800"}', "surrogate"),
+        (b'{"id": "1", "text": "\xff"}', "UTF-8"),
+        (b'{"id": "' + b"x" * 600 + b'", "text": "x"}', "longer"),
+        (b"[" * 100_000, "JSON"),
+    ],
+)
+def test_a_line_that_is_no_document_is_refused(line: bytes, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        parse_document(line, SCHEMA)
+
+
+@pytest.fixture
+def corpus_path(tmp_path: Path) -> Path:
+    (tmp_path / "schema.yaml").write_text(
+        "attributes: {gender: {field: g, groups: [female, male]}}"
+    )
+    lines = [
+        json.dumps({"id": 1, "title": "one", "g": "female"}),
+        "",
+        json.dumps({"id": "2", "title": "two", "g": "boy"}),
+        "{",
+        json.dumps({"id": "1", "title": "again"}),
+        json.dumps({"id": "3", "title": "three"}),
+    ]
+    path = tmp_path / "people.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_check_names_every_wrong_line_and_the_share_of_each_group(corpus_path: Path) -> None:
+    report = check_corpus(find_corpus(corpus_path))
+    assert [line for line, _ in report.problems] == [3, 4, 5]
+    assert report.problem_count == 3
+    assert report.documents == 2
+    assert report.shares["gender"].tolist() == [0.5, 0.0]
+
+
+def test_reading_stops_at_the_first_wrong_line_and_names_it(corpus_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"line 3: .*'boy'.*fairqr corpus check"):
+        list(read_documents(corpus_path, SCHEMA))
+
+
+def test_a_corpus_needs_a_file_and_a_schema(tmp_path: Path, corpus_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no corpus"):
+        find_corpus(tmp_path / "nowhere.jsonl")
+    (tmp_path / "schema.yaml").unlink()
+    with pytest.raises(SchemaError, match=r"people\.schema\.yaml"):
+        find_corpus(corpus_path)
+    with pytest.raises(CorpusError, match=r"documents\.jsonl"):
+        find_corpus(tmp_path)
+
+
+def test_a_packed_corpus_that_breaks_off_is_named(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "documents.jsonl.gz"
+    whole = gzip.compress(b'{"id": "1", "title": "x"}\n' * 1000)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorpusError, match="breaks off"):
+        list(read_documents(path, SCHEMA))
