@@ -99,7 +99,7 @@ class Catalog:
                 corpus.schema,
                 corpus.documents(),
                 source=source,
-                source_sha256=corpus.sha256(),
+                source_sha256=corpus_fingerprint(corpus),
                 progress=progress,
             )
             write_beside(self._remote / f"{name}.json", json.dumps({"url": connection.shown}))

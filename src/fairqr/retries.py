@@ -88,7 +88,7 @@ async def with_retries(
     Raises:
         Exception: The error of the last attempt.
     """
-    backoff = tenacity.wait_exponential_jitter(initial=0.5, max=8, jitter=0.25)
+    backoff = tenacity.wait_exponential_jitter(multiplier=0.5, max=8, jitter=0.25)
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
