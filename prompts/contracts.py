@@ -31,7 +31,7 @@ CONTRACTS = {
     "refine": Contract(
         inputs=frozenset({"query", "attribute", "group", "keywords"}),
         needed_inputs=frozenset({"query", "group"}),
-        outputs=frozenset({"keywords", "drop", "reason"}),
+        outputs=frozenset({"topic", "keywords", "drop", "reason"}),
         needed_outputs=frozenset({"keywords"}),
     ),
 }

@@ -16,29 +16,33 @@ SHIPPED = Path(__file__).parent / "templates"
 DEFAULT_VERSIONS = {"refine": "v2"}
 """The version of each prompt that is used where none is named."""
 
+Key = tuple[str, str]
+
 
 class PromptLibrary:
-    """Finds prompts by id and version in ``<folder>/<id>/<version>.yaml``.
+    """Prompts by id and version, read once from ``<folder>/<id>/<version>.yaml``.
 
     Args:
         overrides: The user's folder; ``FAIRQR_PROMPTS_DIR`` where None. A prompt there stands in
             for the shipped one of the same id and version, or adds another version.
+
+    Raises:
+        PromptError: The folder does not exist. A file that is wrong is complained about when its
+            prompt is asked for.
     """
 
     def __init__(self, overrides: Path | None = None) -> None:
         own = overrides or prompts_dir()
         if own is not None and not own.is_dir():
             raise PromptError(f"The folder of prompts {own} does not exist.")
-        self.folders = [own, SHIPPED] if own else [SHIPPED]
-        self._read: dict[tuple[str, str], PromptTemplate] = {}
+        self._prompts: dict[Key, PromptTemplate | PromptError] = {}
+        for folder in [SHIPPED, own] if own else [SHIPPED]:
+            for path in folder.glob("*/*.yaml"):
+                self._prompts[path.parent.name, path.stem] = _read(path)
 
-    def paths(self) -> list[Path]:
-        """Return the files of all prompts in use, by id and version."""
-        found: dict[tuple[str, str], Path] = {}
-        for folder in self.folders:
-            for path in sorted(folder.glob("*/*.yaml")):
-                found.setdefault((path.parent.name, path.stem), path)
-        return [found[key] for key in sorted(found)]
+    def names(self) -> list[Key]:
+        """Return the ids and versions of all prompts, in order."""
+        return sorted(self._prompts)
 
     def get(self, id_: str, version: str | None = None) -> PromptTemplate:
         """Return a prompt.
@@ -51,21 +55,20 @@ class PromptLibrary:
             PromptError: There is no such prompt, or its file is wrong.
         """
         key = (id_, version or DEFAULT_VERSIONS.get(id_, "v1"))
-        if key not in self._read:
-            paths = {(path.parent.name, path.stem): path for path in self.paths()}
-            if key not in paths:
-                known = ", ".join(f"{id_}/{version}" for id_, version in paths)
-                raise PromptError(f"There is no prompt {key[0]}/{key[1]}; there are {known}.")
-            self._read[key] = self.read(paths[key])
-        return self._read[key]
+        found = self._prompts.get(key)
+        if found is None:
+            known = ", ".join("/".join(each) for each in self.names())
+            raise PromptError(f"There is no prompt {'/'.join(key)}; there are {known}.")
+        if isinstance(found, PromptError):
+            raise PromptError(str(found))
+        return found
 
-    @staticmethod
-    def read(path: Path) -> PromptTemplate:
-        """Read a prompt from a file, and check that the code can use it.
 
-        Raises:
-            PromptError: It cannot.
-        """
+def _read(path: Path) -> PromptTemplate | PromptError:
+    """Read a prompt and check that the code can use it, or return what is wrong with it."""
+    try:
         template = load_template(path)
         check_contract(template)
-        return template
+    except PromptError as error:
+        return error
+    return template

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +17,11 @@ from fairqr.errors import PromptError
 
 __all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
 
-# What a model may take for the end of the data it was given: our own fences.
-_FENCE = re.compile(r"<(\s*/?\s*[A-Za-z_][\w-]*\s*)>")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069]")
+# What a model may take for a tag, and so for the end of the data it was given. Not only our own
+# tags: a half one or one with attributes reads like them.
+_TAG = re.compile(r"<(?=\s*/?\s*[^\W\d])([^<>]*)(>?)")
+# Of no width, and yet read by a model: texts can be hidden in these.
+_SELECTORS = re.compile(r"[\U000e0100-\U000e01ef]")
 
 
 class PromptReference(BaseModel):
@@ -47,6 +50,7 @@ class Defaults(BaseModel):
 
     temperature: float = Field(0.3, ge=0, le=2)
     max_tokens: int = Field(256, ge=1, le=100_000)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
 
 
 class PromptTemplate(BaseModel):
@@ -143,9 +147,18 @@ def fence(text: str, limit: int = 2000) -> str:
     Its own tags lose their angle brackets, invisible and control characters are dropped, runs of
     white space become one space, and it is cut to ``limit`` characters.
     """
-    flat = " ".join(_CONTROL.sub(" ", text).split())
-    neutral = _FENCE.sub(r"‹\1›", flat)
+    flat = " ".join("".join(map(_visible, _SELECTORS.sub("", text))).split())
+    neutral = _TAG.sub(lambda tag: f"‹{tag[1]}{'›' if tag[2] else ''}", flat)
     return neutral if len(neutral) <= limit else neutral[: limit - 1] + "…"
+
+
+def _visible(character: str) -> str:
+    """Return a character, a space for one that controls, and nothing for one that nobody sees."""
+    category = unicodedata.category(character)
+    if category in ("Cc", "Zl", "Zp"):
+        return " "
+    # Format characters, overrides of the direction among them, and halves of pairs.
+    return "" if category in ("Cf", "Cs") else character
 
 
 def load_template(path: Path) -> PromptTemplate:
@@ -159,7 +172,7 @@ def load_template(path: Path) -> PromptTemplate:
         data: Any = yaml.safe_load(content)
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, ValueError, RecursionError):  # a date such as 2001-99-99 is the second
         raise PromptError(f"The prompt {path} is not valid YAML; mend it.") from None
     if not isinstance(data, dict):
         raise PromptError(f"The prompt {path} is not a mapping with id, version and messages.")

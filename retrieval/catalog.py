@@ -1,13 +1,15 @@
 """The named indexes of a user: where they are, how they are built, and how they are opened.
 
-An embedded index is a folder ``<data>/indexes/<name>`` with one folder for each version and a symlink
-``current``. A build writes a new version beside the current one and switches the symlink at the end,
-so a build that is killed leaves the old index or none. An index on an Elasticsearch server is a file
-``<data>/elasticsearch/<name>.json`` that names the server; credentials are never written down.
+An embedded index is a folder ``<data>/indexes/<name>`` with one folder for each version and a
+symlink ``current``. A build writes a new version beside the current one and switches the symlink at
+the end, so a build that is killed leaves the old index or none. An index on an Elasticsearch server
+is a file ``<data>/elasticsearch/<name>.json`` that names the server; credentials are never written
+down.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -69,7 +71,7 @@ class Catalog:
         self,
         name: str,
         corpus: Corpus,
-        choice: Choice = Choice(),  # noqa: B008 - frozen
+        choice: Choice = Choice(),
         progress: Progress | None = None,
         shown_source: str | None = None,
     ) -> Index:
@@ -99,12 +101,13 @@ class Catalog:
                 corpus.schema,
                 corpus.documents(),
                 source=source,
-                source_sha256=corpus_fingerprint(corpus),
+                source_sha256=await asyncio.to_thread(corpus_fingerprint, corpus),
                 progress=progress,
             )
-            write_beside(self._remote / f"{name}.json", json.dumps({"url": connection.shown}))
+            note = json.dumps({"url": connection.shown})
+            await asyncio.to_thread(write_beside, self._remote / f"{name}.json", note)
             return await es.ElasticsearchIndex.open(connection, name)
-        return self._build_local(name, corpus, source, progress)
+        return await asyncio.to_thread(self._build_local, name, corpus, source, progress)
 
     async def open(self, name: str, choice: Choice | None = None) -> Index:
         """Open an index.
@@ -119,21 +122,19 @@ class Catalog:
             IndexVersionError: It was written by another version.
         """
         check_name(name)
-        known = [backend for entry, backend in self.names() if entry == name]
+        known = await asyncio.to_thread(self._backends_of, name)
         if choice is None:
             if not known:
-                raise IndexNotFoundError(self._no_such(name))
+                raise await asyncio.to_thread(self._no_such, name)
             choice = Choice("tantivy" if "tantivy" in known else "elasticsearch")
         if choice.backend == "elasticsearch":
             from fairqr.retrieval import elasticsearch_index as es
 
-            connection = es.Connection.from_environment(choice.url or self._url_of(name))
-            return await es.ElasticsearchIndex.open(connection, name)
+            url = choice.url or await asyncio.to_thread(self._url_of, name)
+            return await es.ElasticsearchIndex.open(es.Connection.from_environment(url), name)
         if "tantivy" not in known:
-            raise IndexNotFoundError(self._no_such(name))
-        from fairqr.retrieval.tantivy_index import TantivyIndex
-
-        return TantivyIndex((self._local / name / "current").resolve())
+            raise await asyncio.to_thread(self._no_such, name)
+        return await asyncio.to_thread(self._open_local, name)
 
     async def resolve(
         self,
@@ -153,20 +154,14 @@ class Catalog:
         Raises:
             IndexNotFoundError: There is nothing of that name.
         """
-        path = Path(corpus)
-        is_path = "/" in corpus or path.suffix in (".jsonl", ".gz") or path.is_file()
-        name = corpus
-        if is_path:
-            found = find_corpus(path, schema)
-            name = _name_of(found.path)
-        elif corpus in BUILT_IN:
-            found = find_corpus(BUILT_IN[corpus])
-        else:
+        found = await asyncio.to_thread(_named_corpus, corpus, schema)
+        if found is None:
             return await self.open(corpus, choice)
+        name = corpus if corpus in BUILT_IN else _name_of(found.path)
         try:
-            index = await self.open(name, choice if choice else self._where(name))
-            # Small files are hashed in no time; a changed one is indexed again.
-            if (await index.info()).source_sha256 == corpus_fingerprint(found):
+            index = await self.open(name, choice)
+            built_from = (await index.info()).source_sha256
+            if built_from == await asyncio.to_thread(corpus_fingerprint, found):
                 return index
             await index.close()
         except (IndexNotFoundError, IndexVersionError):
@@ -176,7 +171,7 @@ class Catalog:
             found,
             choice or Choice(),
             progress(name) if progress else None,
-            shown_source=None if is_path else corpus,
+            shown_source=corpus if corpus in BUILT_IN else None,
         )
 
     async def delete(self, name: str, backend: Backend | None = None) -> None:
@@ -186,13 +181,13 @@ class Catalog:
             IndexNotFoundError: There is none.
             InputError: There are two, one on each backend, and none is named.
         """
-        known = [b for entry, b in self.names() if entry == name and backend in (None, b)]
+        check_name(name)
+        known = [b for b in self._backends_of(name) if backend in (None, b)]
         # What is left of a damaged index is deleted too.
         if not known and backend != "elasticsearch" and (self._local / name).is_dir():
-            check_name(name)
             known = ["tantivy"]
         if not known:
-            raise IndexNotFoundError(self._no_such(name))
+            raise self._no_such(name)
         if len(known) > 1:
             raise InputError(
                 f"There is an index '{name}' on each backend; name one with --backend."
@@ -205,7 +200,7 @@ class Catalog:
             (self._remote / f"{name}.json").unlink(missing_ok=True)
             return
         with self._building(name):
-            shutil.rmtree(self._local / name)
+            await asyncio.to_thread(shutil.rmtree, self._local / name)
 
     async def infos(self) -> list[IndexInfo | tuple[str, Backend, str]]:
         """Return what is known of each index; for one that cannot be opened, why."""
@@ -219,8 +214,13 @@ class Catalog:
                 found.append((name, backend, str(error)))
         return found
 
-    def _where(self, name: str) -> Choice | None:
-        return None if any(entry == name for entry, _ in self.names()) else Choice()
+    def _backends_of(self, name: str) -> list[Backend]:
+        return [backend for entry, backend in self.names() if entry == name]
+
+    def _open_local(self, name: str) -> Index:
+        from fairqr.retrieval.tantivy_index import TantivyIndex
+
+        return TantivyIndex((self._local / name / "current").resolve())
 
     def _url_of(self, name: str) -> str | None:
         try:
@@ -229,11 +229,11 @@ class Catalog:
             return None
         return url
 
-    def _no_such(self, name: str) -> str:
+    def _no_such(self, name: str) -> IndexNotFoundError:
         known = ", ".join(
             [*BUILT_IN, *(entry for entry, _ in self.names() if entry not in BUILT_IN)]
         )
-        return (
+        return IndexNotFoundError(
             f"There is no index '{name}'; there are {known}, and "
             "'fairqr index create NAME PATH' makes one."
         )
@@ -285,6 +285,16 @@ class Catalog:
                     f"Another process is building the index '{name}'; wait until it has finished."
                 ) from None
             yield
+
+
+def _named_corpus(corpus: str, schema: Path | None) -> Corpus | None:
+    """Return the corpus that a path or the name of a built-in one stands for."""
+    if corpus in BUILT_IN:
+        return find_corpus(BUILT_IN[corpus])
+    path = Path(corpus)
+    if "/" in corpus or path.suffix in (".jsonl", ".gz") or path.is_file():
+        return find_corpus(path, schema)
+    return None
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:

@@ -6,6 +6,7 @@ Both order documents that were retrieved already. Re-ranking by the original que
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,28 +63,35 @@ def exposure_aware(
     """
     members = np.concatenate([np.asarray(m, dtype=np.float64) for m in memberships], axis=1)
     target = np.concatenate([np.asarray(t, dtype=np.float64) for t in targets])
-    attribute_of = np.repeat(np.arange(len(targets)), [len(t) for t in targets])
     size = min(length, len(members))
     order = np.arange(size, dtype=np.intp)
-    labelled = np.asarray(members.any(axis=1))
-    if not labelled.any():
+    queues: defaultdict[tuple[float, ...], deque[int]] = defaultdict(deque)
+    for position, pattern in enumerate(map(tuple, members.tolist())):
+        queues[pattern].append(position)
+    unlabelled = set(queues.pop((0.0,) * len(target), ()))
+    if not queues:
         return order
 
-    patterns, pattern_of = np.unique(members[labelled], axis=0, return_inverse=True)
-    positions = np.flatnonzero(labelled)
-    queues = [positions[pattern_of == p].tolist() for p in range(len(patterns))]
-    heads = np.array([queue.pop(0) for queue in queues])
-    used_up = len(members)
-
-    weights = discount.weights(size)
-    received = np.zeros_like(target)
-    for rank in np.flatnonzero(labelled[:size]):
-        given = np.bincount(attribute_of, received) + weights[rank]
-        owed = patterns @ (target * given[attribute_of] - received)
-        owed[heads == used_up] = -np.inf
+    patterns, waiting = np.array(list(queues)), list(queues.values())
+    heads = np.array([queue.popleft() for queue in waiting])
+    used_up = np.zeros(len(waiting), dtype=bool)
+    # What is owed to the groups after a document of a pattern: the target's share of the exposure
+    # that it gives out in each attribute, less what it gives to the group itself.
+    sizes = [len(t) for t in targets]
+    given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
+    owed_after = target * np.repeat(given, sizes, axis=1) - patterns
+    due = np.zeros_like(target)
+    for rank, weight in enumerate(discount.weights(size).tolist()):
+        if rank in unlabelled:
+            continue
+        owed = patterns @ (due + weight * target)
+        owed[used_up] = -np.inf
         tied = np.flatnonzero(owed >= owed.max() - 1e-12)
-        best = tied[np.argmin(heads[tied])]
+        best = tied[heads[tied].argmin()] if len(tied) > 1 else tied[0]
         order[rank] = heads[best]
-        received += weights[rank] * patterns[best]
-        heads[best] = queues[best].pop(0) if queues[best] else used_up
+        due += weight * owed_after[best]
+        if waiting[best]:
+            heads[best] = waiting[best].popleft()
+        else:
+            used_up[best] = True
     return order

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairqr.api import FairSearch, Step, open_index, open_model
+    from fairqr.agents.models import open_model
+    from fairqr.api import FairSearch, Step, open_index
     from fairqr.errors import FairqrError
     from fairqr.graph.builder import build_graph
     from fairqr.graph.context import Context
@@ -30,7 +31,7 @@ _HOMES = {
     "Step": "fairqr.api",
     "build_graph": "fairqr.graph.builder",
     "open_index": "fairqr.api",
-    "open_model": "fairqr.api",
+    "open_model": "fairqr.agents.models",
 }
 
 

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models import open_model
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context, make_context
@@ -18,10 +17,9 @@ from fairqr.graph.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.index import Index
-from fairqr.settings import default_model
 from fairqr.telemetry import span
 
-__all__ = ["FairSearch", "Step", "open_index", "open_model"]
+__all__ = ["FairSearch", "Step", "open_index"]
 
 T = TypeVar("T")
 
@@ -44,24 +42,6 @@ async def open_index(corpus: str, *, backend: str | None = None, url: str | None
     """Open an index by name, or index a built-in corpus or a path first; see :class:`Catalog`."""
     choice = Choice(backend or "tantivy", url) if backend or url else None  # type: ignore[arg-type]
     return await Catalog().resolve(corpus, choice)
-
-
-def open_model(
-    name: str | None = None, *, index: Index | None = None, cache: bool = True, **options: Any
-) -> ChatModel | Refiner:
-    """Return what refines queries.
-
-    Args:
-        name: As :class:`ChatModel` takes it; ``feedback`` for relevance feedback without a language
-            model, which needs the index; the configured model where None.
-        index: For ``feedback``.
-        cache: Keep replies on disk, and never ask the same twice.
-        options: More for :class:`ChatModel`.
-    """
-    name = name or default_model()
-    if name == "feedback" and index is not None:
-        return FeedbackRefiner(index)
-    return ChatModel(name, cache=ReplyCache() if cache else None, **options)
 
 
 class FairSearch:
@@ -130,7 +110,7 @@ class FairSearch:
     ) -> SearchResult:
         """Search, from code that is not asynchronous. Arguments are those of :meth:`asearch`.
 
-        It may be called from several threads, and inside a running event loop, such as a notebook's.
+        It may be called from several threads, and inside a running event loop, as in a notebook.
         """
         return self._run(self.asearch(query, attribute=attribute, **context))
 

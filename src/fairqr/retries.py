@@ -1,19 +1,21 @@
 """The one owner of retries, for model and index clients alike.
 
 The clients' own retries are switched off. Tried again is what can heal: an unreachable or slow
-server, an answer 429, 502, 503, 504 or another 5xx; never an answer such as 400 or 401, and never a
-quota that is used up.
+server, an answer 429, 502, 503, 504 or another 5xx (but 501, which is a no for good); never an
+answer such as 400 or 401, and never a quota that is used up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import email.utils
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import tenacity
 
-__all__ = ["can_heal", "retry_after", "with_retries"]
+__all__ = ["can_heal", "is_used_up", "retry_after", "with_retries"]
 
 T = TypeVar("T")
 
@@ -43,12 +45,18 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
+def is_used_up(error: BaseException) -> bool:
+    """Tell whether a quota is used up, which waiting does not mend."""
+    return "insufficient_quota" in (getattr(error, "code", None), getattr(error, "type", None))
+
+
 def can_heal(error: BaseException) -> bool:
     """Tell whether the same request may succeed later."""
     status = status_of(error)
     if status is not None:
-        used_up = getattr(error, "code", None) == "insufficient_quota"
-        return (status == 429 and not used_up) or status == 408 or status >= 500
+        if status == 429:
+            return not is_used_up(error)
+        return status == 408 or (status >= 500 and status != 501)
     if isinstance(error, TimeoutError):
         return True
     return any(kind.__name__ in _CONNECTION_ERRORS for kind in type(error).__mro__)
@@ -60,9 +68,16 @@ def retry_after(error: BaseException) -> float | None:
         headers: Any = getattr(holder, "headers", None)
         if headers is None:
             continue
+        asked = headers.get("retry-after")
+        if not isinstance(asked, str):
+            continue
         try:
-            return max(0.0, float(headers.get("retry-after")))
-        except (TypeError, ValueError):
+            return max(0.0, float(asked))
+        except ValueError:
+            pass
+        try:  # the other form that HTTP allows
+            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+        except (ValueError, OverflowError):
             continue
     return None
 
@@ -72,6 +87,7 @@ async def with_retries(
     *,
     attempts: int = 4,
     longest_wait: float = 30.0,
+    total: float = float("inf"),
     on_retry: Callable[[int, BaseException], None] | None = None,
 ) -> T:
     """Await ``call()``, again where it failed with an error that can heal.
@@ -83,6 +99,7 @@ async def with_retries(
         call: Makes a new attempt each time.
         attempts: How many at the most.
         longest_wait: In seconds, for one wait.
+        total: In seconds; an attempt that would begin later than this is not waited for.
         on_retry: Told the number of the attempt that failed, and its error, before each wait.
 
     Raises:
@@ -104,7 +121,7 @@ async def with_retries(
             on_retry(state.attempt_number, error)
 
     retrying = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(attempts),
+        stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(total),
         wait=wait,
         retry=tenacity.retry_if_exception(worth_it),
         before_sleep=tell,

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
@@ -33,11 +33,20 @@ class Recorder:
     def __init__(self, stream: IO[str], content: bool) -> None:
         self._stream = stream
         self.content = content
+        self.begun = False
+        self.failure: str | None = None
 
     def write(self, line: dict[str, Any]) -> None:
-        """Write one line."""
-        self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self._stream.flush()
+        """Write one line; where that fails, the run goes on and ``failure`` says why."""
+        try:
+            if not self.begun:
+                with suppress(OSError):  # a pipe or a device has nothing to cut off
+                    self._stream.truncate(0)
+            self.begun = True
+            self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            self.failure = error.strerror
 
 
 class Span:
@@ -117,23 +126,33 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
 
 
 @contextmanager
-def record_to(path: Path, *, content: bool = False) -> Iterator[None]:
+def record_to(path: Path, *, content: bool = False) -> Iterator[Recorder]:
     """Write the spans of everything that runs inside to a new file of JSON lines.
 
     Args:
-        path: Replaced if it exists.
+        path: Replaced if it exists, once there is something to write.
         content: Record queries, keywords and replies too.
+
+    Yields:
+        The recorder, whose ``failure`` says at the end why the file is not whole, if it is not.
 
     Raises:
         InputError: The file cannot be written.
     """
+    existed = path.exists()
     try:
-        stream = path.open("w", encoding="utf-8")
+        # Appended to at first: an input error must not cost the record of an earlier run. A model
+        # may send half a surrogate pair; its escape is what JSON writes, too.
+        stream = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise InputError(f"The trace {path} cannot be written: {error.strerror}.") from None
-    with stream:
-        token = _recorder.set(Recorder(stream, content))
-        try:
-            yield
-        finally:
-            _recorder.reset(token)
+    recorder = Recorder(stream, content)
+    token = _recorder.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _recorder.reset(token)
+        with suppress(OSError):  # said by ``failure`` already
+            stream.close()
+        if not existed and not recorder.begun:
+            path.unlink(missing_ok=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,8 +30,22 @@ UrlOption = typer.Option(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work to its end."""
-    return asyncio.run(work)
+    """Run asynchronous work to its end; Ctrl-C ends it at once.
+
+    By default asyncio would wait until the work next awaits something, and indexing does so only
+    when it is over.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work)
+    before = signal.signal(signal.SIGINT, _interrupt)
+    try:
+        return asyncio.run(work)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def notes() -> Console:

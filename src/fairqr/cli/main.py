@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fairqr.cli import corpus, index, models, prompts, search, trace
-from fairqr.errors import FairqrError
+from fairqr.errors import FairqrError, one_line
 
 __all__ = ["app", "main"]
+
+INTERRUPTED = 130
+# Some versions of typer bring a click of their own, so this class is found through typer.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="fairqr",
@@ -48,15 +53,47 @@ def _options(
 
 def main() -> None:
     """Run the command; errors that a user can mend end with one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        # No text of a document or a model is worth a traceback on a terminal that cannot show it.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code: object = 0
     try:
-        app()
+        # The framework's own handling would print a usage text around its errors.
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except FairqrError as error:
-        typer.echo(f"fairqr: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("fairqr: interrupted", err=True)
-        sys.exit(130)
+        _fail(str(error))
+    except _UsageError as error:
+        _explain(error)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone, as `| head` does; say nothing when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        # A full disk, or a folder that is not ours.
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror}; check the path, its rights and the disk.")
+    if code == INTERRUPTED:
+        typer.echo("fairqr: interrupted", err=True)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.echo(f"fairqr: {sentence}", err=True)
+    sys.exit(2)
+
+
+def _explain(error: Any) -> NoReturn:
+    """Say in one line what is wrong with the arguments; show the help where there are none."""
+    context = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message())
+        sys.exit(2)
+    what = one_line(error.format_message()).rstrip(".")
+    command = context.command_path if context else "fairqr"
+    _fail(f"{what}; see '{command} --help'.")

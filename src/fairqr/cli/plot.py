@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import html
 import io
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.errors import InputError
+from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:
     from fairqr.graph.result import SearchResult
 
-__all__ = ["draw"]
+__all__ = ["check_plot", "draw"]
+
+NEEDS_MATPLOTLIB = "Drawing needs matplotlib; install it with: pip install 'fairqr[plot]'"
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a plot that cannot be drawn, before the work that it would show is done.
+
+    Raises:
+        InputError: It is no ``.png`` or ``.html`` file, its folder is missing, or matplotlib is.
+    """
+    if path.suffix not in (".png", ".html"):
+        raise InputError(f"A plot is a .png or .html file, not {path.name}.")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"The plot {path} cannot be written; name a file in a folder that exists.")
+    if find_spec("matplotlib") is None:
+        raise InputError(NEEDS_MATPLOTLIB)
 
 
 def draw(result: SearchResult, path: Path) -> None:
@@ -28,9 +46,7 @@ def draw(result: SearchResult, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError(
-            "Drawing needs matplotlib; install it with: pip install 'fairqr[plot]'"
-        ) from None
+        raise InputError(NEEDS_MATPLOTLIB) from None
     names = list(result.target)
     figure = Figure(figsize=(4.2 * (len(names) + 1), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -55,11 +71,14 @@ def draw(result: SearchResult, path: Path) -> None:
         panel.set_xticks(list(positions), rounds)
         panel.set_xlabel("round")
     figure.suptitle(f"{result.query} in {result.corpus}, {result.method}", fontsize=11)
+    if path.suffix == ".png":
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=130)
+        content = buffer.getvalue()
+    else:
+        content = _page(result, figure).encode()
     try:
-        if path.suffix == ".png":
-            figure.savefig(path, dpi=130)
-        else:
-            path.write_text(_page(result, figure), encoding="utf-8")
+        write_beside(path, content)
     except OSError as error:
         raise InputError(f"The plot {path} cannot be written: {error.strerror}.") from None
 

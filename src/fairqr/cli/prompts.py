@@ -25,8 +25,8 @@ def list_(folder: Folder = None) -> None:
     from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
 
     library = PromptLibrary(folder)
-    for path in library.paths():
-        template = library.get(path.parent.name, path.stem)
+    for id_, version in library.names():
+        template = library.get(id_, version)
         mark = "*" if DEFAULT_VERSIONS.get(template.id, "v1") == template.version else " "
         name = f"{template.id}={template.version}"
         typer.echo(f"{mark} {name:12} {template.sha256[:12]}  {template.description}")
@@ -60,14 +60,15 @@ def check(folder: Folder = None) -> None:
     """Check all prompts, your own included; each file that is wrong is named."""
     from fairqr.prompts.library import PromptLibrary
 
-    paths = PromptLibrary(folder).paths()
+    library = PromptLibrary(folder)
+    names = library.names()
     wrong = 0
-    for path in paths:
+    for id_, version in names:
         try:
-            PromptLibrary.read(path)
+            library.get(id_, version)
         except PromptError as error:
             wrong += 1
             typer.echo(str(error))
     if wrong:
-        raise PromptError(f"{wrong} of {len(paths)} prompts must be mended.")
-    typer.echo(f"{len(paths)} prompts are sound")
+        raise PromptError(f"{wrong} of {len(names)} prompts must be mended.")
+    typer.echo(f"{len(names)} prompts are sound")

@@ -166,6 +166,8 @@ def _rankings(result: SearchResult) -> Table:
 
 
 def _shown(title: str) -> str:
+    # A document must not be able to steer the terminal.
+    title = "".join(character if character.isprintable() else " " for character in title)
     return title if len(title) <= 30 else title[:29] + "…"
 
 

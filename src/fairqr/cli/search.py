@@ -99,8 +99,10 @@ def search(
     if method == "help":
         _explain_methods()
         return
-    if plot and plot.suffix not in (".png", ".html"):
-        raise InputError(f"A plot is a .png or .html file, not {plot.name}.")
+    if plot:
+        from fairqr.cli.plot import check_plot
+
+        check_plot(plot)
     context: dict[str, Any] = {
         "attributes": attribute,
         "intersect": intersect,
@@ -124,7 +126,8 @@ def search(
     }
 
     async def work() -> SearchResult:
-        from fairqr.api import FairSearch, open_model
+        from fairqr.agents.models import open_model
+        from fairqr.api import FairSearch
         from fairqr.cli.render import LiveView, QuietView
         from fairqr.graph.context import make_context
         from fairqr.graph.result import SearchResult
@@ -156,12 +159,16 @@ def search(
 
     from fairqr.telemetry import record_to
 
-    with record_to(trace, content=trace_content) if trace else contextlib.nullcontext():
+    with record_to(trace, content=trace_content) if trace else contextlib.nullcontext() as recorder:
         result = run(work())
+    if recorder and recorder.failure:
+        warn(f"The trace {trace} is not whole: {recorder.failure}.")
     for warning in result.warnings:
         warn(warning)
     if as_json:
-        sys.stdout.write(result.model_dump_json() + "\n")
+        # JSON is UTF-8, whatever the terminal takes.
+        sys.stdout.buffer.write(result.model_dump_json().encode() + b"\n")
+        sys.stdout.buffer.flush()
     else:
         from fairqr.cli.render import print_result
 

@@ -51,7 +51,7 @@ def show(file: Annotated[Path, typer.Argument(help="What 'fairqr search --trace'
         parent = span["parent"] if span["parent"] in known else None
         children.setdefault(parent, []).append(span)
     console = Console(highlight=False)
-    for root in children.get(None, []):
+    for root in children.pop(None, []):
         tree = Tree(_line(root))
         _grow(tree, root, children)
         console.print(tree)
@@ -64,23 +64,52 @@ def read_spans(file: Path) -> list[Span]:
         InputError: The file cannot be read, or is no recorded run.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The trace {file} cannot be read ({error}).") from None
+        # A killed run may have ended within a character. Texts may hold what Python, but not JSON,
+        # takes for the end of a line.
+        lines = file.read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        raise InputError(f"The trace {file} cannot be read: {error.strerror}.") from None
+    if lines[-1] == "":
+        lines.pop()
+        cut_off = 0
+    else:
+        cut_off = len(lines)
     spans: list[Span] = []
     for number, line in enumerate(lines, start=1):
         try:
             span = json.loads(line)
-            spans.append({key: span[key] for key in _KEYS})
-        except (ValueError, KeyError, TypeError):
-            if number < len(lines) or number == 1:
-                raise InputError(f"{file}, line {number} is not a span of a run.") from None
+            spans.append({key: _checked(span[key], kind) for key, kind in _KEYS.items()})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            if number != cut_off or number == 1:
+                raise InputError(
+                    f"{file}, line {number} is not a span of a run; "
+                    "name a file that 'fairqr search --trace' wrote."
+                ) from None
     if not spans:
         raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
     return spans
 
 
-_KEYS = ("name", "span", "parent", "start", "milliseconds", "status", "attributes", "events")
+_KEYS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "span": (str,),
+    "parent": (str, type(None)),
+    "start": (int, float),
+    "milliseconds": (int, float),
+    "status": (str,),
+    "attributes": (dict,),
+    "events": (list,),
+}
+
+
+def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
+    """Return the value of a span, refused where it is of another kind."""
+    if not isinstance(value, kinds):
+        raise TypeError
+    for event in value if isinstance(value, list) else ():
+        if not (isinstance(event["name"], str) and isinstance(event["attributes"], dict)):
+            raise TypeError
+    return value
 
 
 def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]]) -> None:
@@ -92,7 +121,8 @@ def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]]) -> Non
     for event in span["events"]:
         told = ", ".join(f"{key} {_value(value)}" for key, value in event["attributes"].items())
         tree.add(Text(f"• {event['name']}: {told}", style="cyan"))
-    for child in children.get(span["span"], []):
+    # Taken out, so that spans which name each other as parents cannot go round in circles.
+    for child in children.pop(span["span"], []):
         _grow(tree.add(_line(child)), child, children)
 
 
@@ -102,8 +132,8 @@ def _line(span: Span) -> Any:
     line = Text.assemble((str(span["name"]), "bold"), f"  {span['milliseconds']:.1f} ms")
     attributes = span["attributes"]
     if "fairqr.prompt.id" in attributes:
-        line.append(f"  {attributes['fairqr.prompt.id']}={attributes['fairqr.prompt.version']}")
-        line.append(f" {attributes['fairqr.prompt.sha256'][:12]}", style="dim")
+        line.append(f"  {attributes['fairqr.prompt.id']}={attributes.get('fairqr.prompt.version')}")
+        line.append(f" {attributes.get('fairqr.prompt.sha256', '')!s:.12}", style="dim")
     if "gen_ai.usage.input_tokens" in attributes:
         tokens = (
             attributes["gen_ai.usage.input_tokens"],

@@ -1,0 +1,47 @@
+# `make demo` and `make test` set up everything they need. A second run is quick.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench lock notables clean
+
+demo: $(READY)
+	$(BIN)/fairqr models pull smollm2-135m
+	$(BIN)/fairqr search "film director" --corpus notables --attribute gender
+
+test: $(READY)
+	$(BIN)/pytest
+
+# Types and layers are checked on the installed wheel, which is what users get.
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	rm -rf build
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
+	cd build && MYPYPATH=check ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr
+	PYTHONPATH=build/check $(BIN)/lint-imports
+	rm -rf build
+
+bench: $(READY)
+	$(BIN)/python tests/performance/bench.py --json bench.json
+
+# The lock names versions and hashes, and no place to get them from.
+lock: $(READY)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --all-extras pyproject.toml --output-file requirements.lock
+
+# Makes the corpus anew from Pantheon's table; see retrieval/corpora/notables/README.md.
+notables: $(READY)
+	@test -n "$(PANTHEON)" || { echo "name the table: make notables PANTHEON=pantheon.tsv"; exit 2; }
+	$(BIN)/python -m fairqr.retrieval.corpora.notables.build $(PANTHEON) retrieval/corpora/notables
+
+$(READY): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,119 @@
+"""The embedded language model: llama.cpp in this process, behind an OpenAI-compatible endpoint.
+
+It listens on loopback only, on a free port, and asks for a random key. It is started on first use,
+once per process and model, and never downloads anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Any
+
+from fairqr.agents.weights import is_pulled, lookup, weights_path
+from fairqr.errors import ModelUnavailableError
+
+__all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "start_local"]
+
+SLOTS = 4
+"""How many requests are answered at once; more wait their turn."""
+
+CONTEXT_TOKENS = 2048
+"""How many tokens the prompt and the reply of one request may have together."""
+
+
+class LocalServer:
+    """A running llama.cpp server; it ends with the process.
+
+    Close or cancel requests before the process ends, as asyncio does by itself: llama.cpp may crash
+    at exit under a daemon thread that still reads a reply.
+
+    Get one from :func:`start_local` or :func:`local_server`, which share one per model.
+
+    Raises:
+        ModelUnavailableError: xllamacpp is not installed, or cannot load the weights.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self._key = secrets.token_urlsafe(32)
+        self._server: Any = _start(name, path, self._key)
+        self._base_url = f"{self._server.listening_address}/v1"
+
+    @property
+    def base_url(self) -> str:
+        """The address to give to an OpenAI client; it ends with ``/v1``."""
+        return self._base_url
+
+    @property
+    def api_key(self) -> str:
+        """The key that every request must carry; it is made anew for each server."""
+        return self._key
+
+    def __repr__(self) -> str:
+        return f"LocalServer({self.name!r}, {self._base_url!r})"
+
+
+_running: dict[Path, LocalServer] = {}
+_lock = threading.Lock()
+
+
+def local_server(name: str) -> LocalServer:
+    """Return the server of an embedded model, started where it does not run yet (0.3 s).
+
+    Raises:
+        ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
+            not pulled or damaged.
+    """
+    path = weights_path(name).resolve()
+    with _lock:
+        if path not in _running:
+            _running[path] = LocalServer(name, path)
+        return _running[path]
+
+
+async def start_local(name: str) -> LocalServer:
+    """Do as :func:`local_server` does, without blocking the event loop."""
+    return await asyncio.to_thread(local_server, name)
+
+
+def _start(name: str, path: Path, key: str) -> Any:
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise _missing(name) from error
+    if not is_pulled(name):
+        raise _missing(name)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.model_alias = {name}  # else every reply names the path on this machine
+    params.port = 0
+    params.api_keys = [key]
+    params.n_parallel = SLOTS
+    params.n_ctx = SLOTS * CONTEXT_TOKENS
+    params.cache_ram_mib = 0  # else old prompts are kept, 20 MB each, until they fill 8 GB
+    # Its threads spin while they wait for each other: one that gets no core stalls all of them,
+    # tenfold on a busy machine, so half of the cores are left to the rest.
+    threads = max(1, (os.cpu_count() or 2) // 2)
+    params.cpuparams.n_threads = threads
+    params.cpuparams_batch.n_threads = threads
+    params.ui = False
+    params.verbosity = -1  # else it writes 200 lines to stderr
+    try:
+        return xllamacpp.Server(params)
+    except RuntimeError:
+        raise ModelUnavailableError(
+            f"llama.cpp cannot load {path}: run `fairqr models remove {name}` and "
+            f"`fairqr models pull {name}`."
+        ) from None
+
+
+def _missing(name: str) -> ModelUnavailableError:
+    title = lookup(name).title
+    return ModelUnavailableError(
+        f"The embedded model {name} ({title}) is not installed: run `pip install 'fairqr[local]'` "
+        f"and `fairqr models pull {name}`, or name another model."
+    )

@@ -1,0 +1,88 @@
+"""``langgraph.json`` works: the development server serves the graph through its HTTP API."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """Start the server on a free port, wait until it answers, and end it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "FAIRQR_DATA_DIR": str(tmp_path / "data"),
+        "FAIRQR_CACHE_DIR": str(tmp_path / "cache"),
+        "FAIRQR_MODEL": "feedback",
+        "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+        "LANGSMITH_TRACING": "false",
+    }
+    command = [Path(sys.executable).with_name("langgraph"), "dev", "--no-browser", "--no-reload"]
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                if httpx.get(f"{url}/ok", timeout=5).is_success:
+                    break
+            except httpx.TransportError:
+                pass
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"langgraph dev did not start:\n{log.read_text()[-2000:]}")
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_graph_runs_through_the_http_api(server: str) -> None:
+    """A run with a context gives the search result; a second one on the cached graph too."""
+    for attribute in ("gender", "continent"):
+        answer = httpx.post(
+            f"{server}/runs/wait",
+            json={
+                "assistant_id": "fairqr",
+                "input": {"query": "physicist"},
+                "context": {"attributes": [attribute], "k": 10},
+            },
+            timeout=120,
+        )
+        result = answer.json()["result"]
+        assert result["attributes"] == [attribute]
+        assert len(result["ranking"]) == 10
+        assert result["divergence"] < result["baseline"]["divergence"]
+
+
+def test_its_steps_can_be_streamed(server: str) -> None:
+    request = {
+        "assistant_id": "fairqr",
+        "input": {"query": "chemist"},
+        "context": {"attributes": ["gender"]},
+        "stream_mode": "updates",
+    }
+    with httpx.stream("POST", f"{server}/runs/stream", json=request, timeout=120) as answer:
+        text = "".join(answer.iter_text())
+    for node in ("begin", "retrieve", "measure", "choose_group", "refine", "rerank"):
+        assert f'"{node}"' in text

@@ -1,0 +1,255 @@
+"""The embedded model, for real: weights pulled, llama.cpp in process, asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from fairqr.agents.local import LocalServer, local_server, start_local
+from fairqr.agents.weights import WEIGHTS, weights_path
+from fairqr.errors import ModelUnavailableError
+from tests.integration.local_model import MODEL
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "keywords": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 30},
+            "minItems": 2,
+            "maxItems": 4,
+        },
+        "sport": {"type": "string", "enum": ["tennis", "chess"]},
+    },
+    "required": ["keywords", "sport"],
+    "additionalProperties": False,
+}
+
+BOTH_COMMANDS = (
+    r"The embedded model smollm2-135m .* is not installed: run `pip install 'fairqr\[local\]'` "
+    r"and `fairqr models pull smollm2-135m`"
+)
+
+
+def client(server: LocalServer) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        base_url=server.base_url, api_key=server.api_key, max_retries=0, timeout=120
+    )
+
+
+async def keywords(asking: openai.AsyncOpenAI, topic: str) -> dict[str, object]:
+    reply = await asking.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": f"Give search keywords about {topic}, as JSON."}],
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "keywords", "schema": SCHEMA, "strict": True},
+        },
+        max_tokens=150,
+        temperature=0.3,
+        seed=1,
+    )
+    assert reply.model == MODEL, "the reply does not name a path on this machine"
+    answer: dict[str, object] = json.loads(reply.choices[0].message.content or "")
+    return answer
+
+
+def check(answer: dict[str, object]) -> None:
+    assert set(answer) == {"keywords", "sport"}
+    assert answer["sport"] in ("tennis", "chess")
+    words = answer["keywords"]
+    assert isinstance(words, list)
+    assert 2 <= len(words) <= 4
+    assert all(isinstance(word, str) and len(word) <= 30 for word in words)
+
+
+@pytest.mark.model
+async def test_a_reply_keeps_to_the_schema(model_cache: Path) -> None:
+    check(await keywords(client(await start_local(MODEL)), "women in tennis"))
+
+
+@pytest.mark.model
+async def test_four_questions_at_once(model_cache: Path) -> None:
+    asking = client(await start_local(MODEL))
+    topics = ("women in tennis", "chess in Africa", "young physicists", "poets of Asia")
+    for answer in await asyncio.gather(*(keywords(asking, topic) for topic in topics)):
+        check(answer)
+
+
+@pytest.mark.model
+async def test_four_replies_are_written_side_by_side(model_cache: Path) -> None:
+    asking = client(await start_local(MODEL))
+    begun: list[float] = []
+    ended: list[float] = []
+
+    async def ask(topic: str) -> None:
+        stream = await asking.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"Tell a story about {topic}."}],
+            max_tokens=200,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        first = True
+        async for chunk in stream:
+            if first and chunk.choices and chunk.choices[0].delta.content:
+                begun.append(time.monotonic())
+                first = False
+        ended.append(time.monotonic())
+
+    await asyncio.gather(*(ask(topic) for topic in ("a cat", "a dog", "a hen", "a pig")))
+    assert len(begun) == 4
+    assert max(begun) < min(ended)
+
+
+@pytest.mark.model
+async def test_one_server_is_shared_however_many_start_it(model_cache: Path) -> None:
+    servers = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
+    assert len({id(server) for server in servers}) == 1
+    assert local_server(MODEL) is servers[0]
+    assert servers[0].base_url.startswith("http://127.0.0.1:")
+    assert servers[0].api_key not in repr(servers[0])
+
+
+@pytest.mark.model
+async def test_a_stranger_without_the_key_is_refused(model_cache: Path) -> None:
+    server = await start_local(MODEL)
+    stranger = openai.AsyncOpenAI(base_url=server.base_url, api_key="guess", max_retries=0)
+    with pytest.raises(openai.AuthenticationError):
+        await stranger.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hello"}]
+        )
+
+
+# Asks for a reply that takes many seconds, touches the file once its first word is there, and then
+# does what the test wants to see.
+ASKING = """
+import asyncio, sys
+from pathlib import Path
+import openai
+from fairqr.agents.local import local_server, start_local
+QUESTION = dict(
+    model="smollm2-135m", messages=[{"role": "user", "content": "Tell a long story."}],
+    max_tokens=1900, stream=True, extra_body={"ignore_eos": True})
+def ask():
+    server = local_server("smollm2-135m")
+    asking = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
+    for chunk in asking.chat.completions.create(**QUESTION):
+        Path(sys.argv[1]).touch()
+async def ask_in_asyncio():
+    server = await start_local("smollm2-135m")
+    asking = openai.AsyncOpenAI(base_url=server.base_url, api_key=server.api_key)
+    async for chunk in await asking.chat.completions.create(**QUESTION):
+        Path(sys.argv[1]).touch()
+"""
+THEN = {
+    "waits": """
+try:
+    ask()
+except KeyboardInterrupt:
+    sys.exit(130)
+""",
+    "waits in asyncio": """
+try:
+    asyncio.run(ask_in_asyncio())
+except KeyboardInterrupt:
+    sys.exit(130)
+""",
+    "ends": """
+async def main():
+    task = asyncio.create_task(ask_in_asyncio())
+    while not Path(sys.argv[1]).exists():
+        await asyncio.sleep(0.01)
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("then", "sent", "code"),
+    [
+        ("ends", None, 0),
+        ("waits", signal.SIGTERM, -signal.SIGTERM),
+        ("waits", signal.SIGINT, 130),
+        ("waits in asyncio", signal.SIGTERM, -signal.SIGTERM),
+        ("waits in asyncio", signal.SIGINT, 130),
+    ],
+)
+def test_the_process_ends_at_once_and_says_nothing(
+    model_cache: Path, tmp_path: Path, then: str, sent: signal.Signals | None, code: int
+) -> None:
+    asked = tmp_path / "asked"
+    child = subprocess.Popen(
+        [sys.executable, "-c", ASKING + THEN[then], str(asked)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        begun = time.monotonic()
+        while not asked.exists() and child.poll() is None and time.monotonic() < begun + 60:
+            time.sleep(0.01)
+        assert asked.exists()
+        begun = time.monotonic()
+        if sent is not None:
+            child.send_signal(sent)
+        stdout, stderr = child.communicate(timeout=30)
+        took = time.monotonic() - begun
+    finally:
+        child.kill()
+        child.wait()
+    assert (stdout, stderr) == ("", "")
+    assert child.returncode == code
+    assert took < 8, "the reply would take longer"
+
+
+@pytest.mark.model
+def test_damaged_weights_are_one_sentence(
+    pulled_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
+    path = weights_path(MODEL)
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(WEIGHTS[MODEL].size)
+    with pytest.raises(ModelUnavailableError, match=f"`fairqr models remove {MODEL}` and"):
+        local_server(MODEL)
+
+
+async def test_missing_weights_are_not_fetched_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
+    with pytest.raises(ModelUnavailableError, match=BOTH_COMMANDS):
+        await start_local(MODEL)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(ModelUnavailableError, match=BOTH_COMMANDS):
+        await start_local(MODEL)
+
+
+async def test_an_unknown_name_is_answered_with_the_names() -> None:
+    with pytest.raises(ModelUnavailableError, match=r"'gpt-9'.*smollm2-135m"):
+        await start_local("gpt-9")
+
+
+def test_importing_the_module_does_not_load_llama_cpp() -> None:
+    script = "import sys, fairqr.agents.local; sys.exit('xllamacpp' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", script], env=os.environ, check=False).returncode == 0
+    )
