@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class FeedbackRefiner:
         best = best[: self._documents]
         texts = await self._index.documents([ranking.ids[row] for row in best])
 
-        weight: Counter[str] = Counter()
+        weight: defaultdict[str, float] = defaultdict(float)
         for row, document in zip(best, texts, strict=True):
             words = [word.casefold() for word in _WORD.findall(document.text)]
             # A name says who somebody is, not what the group's documents have in common.
@@ -70,7 +70,7 @@ class FeedbackRefiner:
             for word, count in Counter(words).items():
                 if word not in own_name:
                     weight[word] += float(merit[row]) * count / len(words)
-        frequent = [word for word, _ in weight.most_common(self._candidates)]
+        frequent = sorted(weight, key=lambda word: (-weight[word], word))[: self._candidates]
         frequencies = await self._index.document_frequencies(frequent)
         size = (await self._index.info()).documents
         typical = {

@@ -21,16 +21,17 @@ from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.state import (
     GroupKey,
+    IterationRecord,
     QueryRecord,
     RankingRecord,
     RefinementRecord,
     State,
-    UsageRecord,
     ranking_of,
+    usage_record,
 )
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.index import Index
-from fairqr.telemetry import Span, span
+from fairqr.telemetry import current_span, span
 
 __all__ = ["Nodes"]
 
@@ -39,25 +40,23 @@ MOSTLY_UNKNOWN = 0.5
 
 Update = dict[str, Any]
 RefinerFor = Callable[[Context], Refiner | None]
-Step = Callable[["Nodes", State, Context, Span], Awaitable[Update]]
+Node = Callable[["Nodes", State, Runtime[Context]], Awaitable[Update]]
 
 
-def step(name: str) -> Callable[[Step], Callable[..., Awaitable[Update]]]:
-    """Make a method a node: give it the context, and time it in a span."""
+def traced(node: Node) -> Node:
+    """Time a node in a span of its name."""
 
-    def decorate(method: Step) -> Callable[..., Awaitable[Update]]:
-        @functools.wraps(method)
-        async def node(self: Nodes, state: State, runtime: Runtime[Context]) -> Update:
-            with span(f"fairqr.{name}") as opened:
-                # LangGraph passes None where the caller gave no context.
-                return await method(self, state, runtime.context or Context(), opened)
+    @functools.wraps(node)
+    async def timed(self: Nodes, state: State, runtime: Runtime[Context]) -> Update:
+        with span(f"fairqr.{node.__name__}"):
+            return await node(self, state, runtime)
 
-        # LangGraph reads the node's parameters from its own signature.
-        node.__annotations__ = {"state": State, "runtime": Runtime[Context], "return": Update}
-        del node.__wrapped__  # type: ignore[attr-defined]
-        return node
+    return timed
 
-    return decorate
+
+def context_of(runtime: Runtime[Context]) -> Context:
+    """Return the context of a run; LangGraph gives None where the caller gave none."""
+    return runtime.context or Context()
 
 
 class Nodes:
@@ -75,9 +74,10 @@ class Nodes:
     def _dimensions(self, context: Context) -> list[Dimension]:
         return dimensions_of(self._index.schema, context.attributes, intersect=context.intersect)
 
-    @step("begin")
-    async def begin(self, state: State, context: Context, opened: Span) -> Update:
+    @traced
+    async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
         """Check what is asked, before anything is spent."""
+        context, opened = context_of(runtime), current_span()
         query = state["query"].strip()
         opened.content("fairqr.query", query)
         if not query:
@@ -107,13 +107,14 @@ class Nodes:
             "pending": [original],
             "keywords": {},
             "refinements": [],
-            "usage": UsageRecord(**dataclasses.asdict(Usage())),
+            "usage": usage_record(Usage()),
             "stop_reason": None,
         }
 
-    @step("retrieve")
-    async def retrieve(self, state: State, context: Context, opened: Span) -> Update:
+    @traced
+    async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
         """Search by the pending queries."""
+        context, opened = context_of(runtime), current_span()
         depth = context.strategy.depth or context.k
         first = state["iteration"] == 0
         n = max(depth, TARGET_DEPTH) if first else depth
@@ -142,26 +143,27 @@ class Nodes:
         opened.set("fairqr.target", target)
         return {"rankings": rankings, "target": target}
 
-    @step("measure")
-    async def measure(self, state: State, context: Context, opened: Span) -> Update:
+    @traced
+    async def measure(self, state: State, runtime: Runtime[Context]) -> Update:
         """Measure the exposure of the round's list, and decide whether to stop."""
+        context, opened = context_of(runtime), current_span()
         number = state["iteration"]
         found = measured_list(state["rankings"], number, context)
         measured = await measure(
             self._index, self._dimensions(context), state["target"], found.ids, context
         )
-        record = {
-            "index": number,
-            "queries": [query["text"] for query in state["pending"]],
-            "refinements": state["refinements"],
-            "exposure": measured.exposure,
-            "divergences": measured.divergences,
-            "divergence": measured.divergence,
-            "unknown": measured.unknown,
-        }
+        record = IterationRecord(
+            index=number,
+            queries=[query["text"] for query in state["pending"]],
+            refinements=state["refinements"],
+            exposure=measured.exposure,
+            divergences=measured.divergences,
+            divergence=measured.divergence,
+            unknown=measured.unknown,
+        )
         iterations = [*state.get("iterations", []), record]
         seconds = time.time() - state["started"]
-        reason = decide_stop(iterations, context, state["usage"], seconds)  # type: ignore[arg-type]
+        reason = decide_stop(iterations, context, state["usage"], seconds)
         opened.event("divergence", value=measured.divergence, exposure=measured.exposure)
         opened.set("fairqr.iteration", number)
         if reason:
@@ -176,9 +178,10 @@ class Nodes:
             ]
         return {"iterations": [record], "stop_reason": reason, "warnings": warnings}
 
-    @step("choose_group")
-    async def choose_group(self, state: State, context: Context, opened: Span) -> Update:
+    @traced
+    async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
         """Name the groups to refine for: the most under-represented one, or all that are."""
+        context, opened = context_of(runtime), current_span()
         best = state["iterations"][best_iteration(state["iterations"])]
         chosen = under_represented(
             state["target"], best["exposure"], context.strategy.groups, context.max_groups
@@ -186,9 +189,10 @@ class Nodes:
         opened.set("fairqr.groups", [f"{name}={group}" for name, group in chosen])
         return {"chosen": chosen}
 
-    @step("refine")
-    async def refine(self, state: State, context: Context, opened: Span) -> Update:
+    @traced
+    async def refine(self, state: State, runtime: Runtime[Context]) -> Update:
         """Ask for keywords for all chosen groups at once, and make them into queries."""
+        context, opened = context_of(runtime), current_span()
         refiner = self._refiner_for(context)
         if refiner is None:  # begin() refuses this
             raise ModelUnavailableError("No model is given to refine with.")
@@ -233,9 +237,10 @@ class Nodes:
         message = "No document contains any of the proposed keywords."
         return dataclasses.replace(refinement, status="unknown_terms", keywords=(), message=message)
 
-    @step("rerank")
-    async def rerank(self, state: State, context: Context, opened: Span) -> Update:
+    @traced
+    async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
         """Re-rank by the original intent, and put the result together."""
+        context, opened = context_of(runtime), current_span()
         result = await assemble(
             self._index,
             self._dimensions(context),
@@ -274,7 +279,7 @@ def _after_refinement(
             kept = [word for word in used if word not in answer.drop]
             keywords[name][group] = [*kept, *answer.keywords]
     update: Update = {
-        "usage": UsageRecord(**dataclasses.asdict(usage)),
+        "usage": usage_record(usage),
         "refinements": refinements,
         "warnings": list(
             dict.fromkeys(answer.message for answer in answers if answer.status != "ok")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Literal, TypedDict
 
+from fairqr.agents.replies import Usage
 from fairqr.retrieval.ranking import Ranking
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "StopReason",
     "UsageRecord",
     "ranking_of",
+    "usage_record",
 ]
 
 StopReason = Literal["converged", "no_improvement", "max_iterations", "budget", "model_failed"]
@@ -121,6 +123,16 @@ class State(InputState, OutputState, total=False):
     usage: UsageRecord
     stop_reason: StopReason | None
     warnings: Annotated[list[str], operator.add]
+
+
+def usage_record(usage: Usage) -> UsageRecord:
+    """Return a usage as plain data."""
+    return UsageRecord(
+        model_calls=usage.model_calls,
+        cached_calls=usage.cached_calls,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+    )
 
 
 def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:

@@ -21,10 +21,10 @@ from opentelemetry.trace import Status, StatusCode
 from fairqr.errors import InputError
 from fairqr.settings import environment
 
-__all__ = ["Recorder", "Span", "record_to", "span"]
+__all__ = ["Recorder", "Span", "current_span", "record_to", "span"]
 
 _recorder: ContextVar[Recorder | None] = ContextVar("fairqr_recorder", default=None)
-_parent: ContextVar[str | None] = ContextVar("fairqr_parent_span", default=None)
+_current: ContextVar[Span | None] = ContextVar("fairqr_span", default=None)
 
 
 class Recorder:
@@ -53,6 +53,7 @@ class Span:
     """A step that is being timed."""
 
     def __init__(self, otel: trace.Span, content: bool) -> None:
+        self.id = secrets.token_hex(8)
         self._otel = otel
         self._content = content
         self.attributes: dict[str, Any] = {}
@@ -72,6 +73,11 @@ class Span:
         """Record something that happened within the step."""
         self.events.append({"name": name, "attributes": attributes})
         self._otel.add_event(name, {key: _plain(value) for key, value in attributes.items()})
+
+
+def current_span() -> Span:
+    """Return the innermost step that is being timed; one that leads nowhere outside of any."""
+    return _current.get() or Span(trace.INVALID_SPAN, content=False)
 
 
 def _plain(value: Any) -> Any:
@@ -98,8 +104,8 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
         step = Span(otel, content)
         for key, value in attributes.items():
             step.set(key, value)
-        own, parent = secrets.token_hex(8), _parent.get()
-        token = _parent.set(own)
+        parent = _current.get()
+        token = _current.set(step)
         started, clock = time.time(), time.perf_counter()
         status = "ok"
         try:
@@ -109,13 +115,13 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
             otel.set_status(Status(StatusCode.ERROR, status))
             raise
         finally:
-            _parent.reset(token)
+            _current.reset(token)
             if recorder:
                 recorder.write(
                     {
                         "name": name,
-                        "span": own,
-                        "parent": parent,
+                        "span": step.id,
+                        "parent": parent.id if parent else None,
                         "start": started,
                         "milliseconds": round((time.perf_counter() - clock) * 1000, 3),
                         "status": status,
