@@ -1,0 +1,138 @@
+"""When the loop stops, which round is best, and whom it helps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import InputError
+from fairqr.graph.context import Budget, Context, make_context
+from fairqr.graph.decisions import best_iteration, budget_is_spent, decide_stop, under_represented
+from fairqr.graph.state import IterationRecord, UsageRecord
+
+NOTHING = UsageRecord(model_calls=0, cached_calls=0, prompt_tokens=0, completion_tokens=0)
+SPENT = UsageRecord(model_calls=3, cached_calls=9, prompt_tokens=100, completion_tokens=20)
+
+
+def rounds(*divergences: float | None) -> list[IterationRecord]:
+    return [
+        IterationRecord(
+            index=index,
+            queries=[],
+            refinements=[],
+            exposure={},
+            divergences={"gender": divergence},
+            divergence=divergence,
+            unknown={},
+        )
+        for index, divergence in enumerate(divergences)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("divergences", "settings", "expected"),
+    [
+        ([0.01], {}, "converged"),
+        ([0.5], {}, None),
+        ([0.5, 0.4], {}, None),
+        ([0.5, 0.5], {}, "no_improvement"),
+        ([0.5, 0.6], {}, "no_improvement"),
+        ([0.5, 0.6], {"patience": 2}, None),
+        ([0.5, 0.6, 0.55], {"patience": 2}, "no_improvement"),
+        ([0.5, 0.6, 0.4], {"patience": 2}, None),
+        ([0.5, 0.4, 0.3], {"max_iterations": 2}, "max_iterations"),
+        ([0.5], {"max_iterations": 0}, "max_iterations"),
+        ([0.005], {"max_iterations": 0}, "converged"),
+        ([None], {}, None),
+        ([None, None], {}, "no_improvement"),
+        ([None, 0.5], {}, None),
+        ([0.5, None], {}, "no_improvement"),
+        ([0.5, 0.01], {"threshold": 0.0}, None),
+        ([0.0], {"threshold": 0.0}, "converged"),
+    ],
+)
+def test_when_the_loop_stops(
+    divergences: list[float | None], settings: dict[str, object], expected: str | None
+) -> None:
+    assert decide_stop(rounds(*divergences), make_context(**settings), NOTHING, 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent"),
+    [
+        ({}, False),
+        ({"model_calls": 3}, True),
+        ({"model_calls": 4}, False),
+        ({"tokens": 120}, True),
+        ({"tokens": 121}, False),
+        ({"seconds": 5}, True),
+        ({"seconds": 6}, False),
+        ({"model_calls": 0}, True),
+    ],
+)
+def test_when_a_budget_is_spent(budget: dict[str, float], spent: bool) -> None:
+    assert budget_is_spent(Budget(**budget), SPENT, seconds=5) is spent  # type: ignore[arg-type]
+    context = Context(budget=Budget(**budget))  # type: ignore[arg-type]
+    assert (decide_stop(rounds(0.5), context, SPENT, 5) == "budget") is spent
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 7)), min_size=1, max_size=8))
+def test_the_best_round_has_the_lowest_divergence_and_is_the_first_of_its_kind(
+    divergences: list[float | None],
+) -> None:
+    best = best_iteration(rounds(*divergences))
+    defined = [value for value in divergences if value is not None]
+    expected = divergences.index(min(defined)) if defined else 0
+    assert best == expected
+
+
+def test_whom_the_loop_helps() -> None:
+    target = {"place": {"a": 0.5, "b": 0.3, "c": 0.2}, "age": {"x": 0.6, "y": 0.4}}
+    exposure = {"place": {"a": 0.1, "b": 0.2, "c": 0.7}, "age": {"x": 0.35, "y": 0.65}}
+    every = [("place", "a"), ("age", "x"), ("place", "b")]
+    assert under_represented(target, exposure, "all", 9) == every
+    assert under_represented(target, exposure, "all", 2) == every[:2]
+    assert under_represented(target, exposure, "most", 9) == every[:1]
+    assert under_represented(target, target, "all", 9) == []
+
+
+def test_documents_without_a_label_are_nobody_to_search_for() -> None:
+    target = {"age": {"x": 0.2, "unknown": 0.8}}
+    assert under_represented(target, {"age": {"x": 0.1, "unknown": 0.0}}, "most", 1) == [
+        ("age", "x")
+    ]
+
+
+def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
+    target = {"age": {"x": 0.5, "y": 0.3, "z": 0.2}}
+    large = {"age": {"x": 0.4, "y": 0.295, "z": 0.305}}
+    small = {"age": {"x": 0.497, "y": 0.296, "z": 0.207}}
+    assert under_represented(target, large, "all", 9) == [("age", "x")]
+    assert under_represented(target, small, "all", 9) == [("age", "y")]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"k": 0}, "'k'"),
+        ({"method": "best"}, "'method'.*'fairqr' or 'fair-qr'"),
+        ({"pool": "all"}, "'pool'"),
+        ({"colour": 1}, "'colour'"),
+        ({"discount": "log3"}, "log3"),
+        ({"smoothing": 1}, "'smoothing'"),
+        ({"budget": {"seconds": 0}}, r"budget\.seconds"),
+        ({"target": "uniform:2"}, "sum to 1"),
+    ],
+)
+def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        make_context(**values)
+
+
+def test_what_a_context_says_wins_over_its_method() -> None:
+    assert Context(method="fair-qr", k=10).strategy.depth == 10
+    assert Context(method="fair-qr", depth=50).strategy.depth == 50
+    assert Context(depth=5, k=10).strategy.depth == 10
+    assert Context(exposure_aware=False).strategy.exposure_aware is False
+    assert Context(rerank="none").strategy.rerank == "none"

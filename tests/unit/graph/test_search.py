@@ -1,0 +1,322 @@
+"""The loop over a small index, with a refiner whose answers are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from fairqr import FairSearch, build_graph
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.replies import Usage
+from fairqr.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
+from fairqr.graph.context import Context
+from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.exposure import exposure
+from fairqr.retrieval.index import Index
+from fairqr.telemetry import record_to
+
+
+class KnownRefiner:
+    """Answers from a table by group; counts what it is asked, and how much of it at once."""
+
+    name = "known"
+    prompt: PromptReference | None = None
+
+    def __init__(self, answers: dict[str, Sequence[str] | Refinement]) -> None:
+        self.answers = answers
+        self.asked: list[RefinementRequest] = []
+        self.at_once = self.most_at_once = 0
+
+    async def start(self) -> None: ...
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        self.asked.append(request)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        answer = self.answers.get(request.group, ())
+        if isinstance(answer, Refinement):
+            return answer
+        new = tuple(word for word in answer if word not in request.keywords)
+        usage = Usage(model_calls=1, prompt_tokens=10, completion_tokens=2)
+        if not new:
+            return Refinement("repeated", usage=usage, message="nothing new")
+        return Refinement("ok", new[:1], usage=usage)
+
+
+@pytest.fixture
+async def index(tmp_path: Path) -> AsyncIterator[Index]:
+    """Forty men and twenty women in science; women's texts say 'scholar', and come late."""
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n"
+        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
+        "  place: {field: p, groups: [north, south], population: {north: 0.5, south: 0.5}}\n"
+    )
+    documents = [
+        {"id": f"m{i:02}", "title": f"Man {i}", "text": "science " * 3 + "filler " * i, "g": "male"}
+        | {"p": "north" if i % 4 else "south"}
+        for i in range(40)
+    ]
+    documents += [
+        {"id": f"w{i:02}", "title": f"Woman {i}", "text": "science scholar " + "filler " * (i + 20)}
+        | {"g": "female", "p": "north"}
+        for i in range(20)
+    ]
+    documents += [{"id": f"x{i}", "text": "scholar other"} for i in range(5)]
+    path = tmp_path / "people.jsonl"
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    index = await Catalog(tmp_path / "data").resolve(str(path))
+    yield index
+    await index.close()
+
+
+FEMALE = {"female": ["scholar"], "male": ["filler"]}
+
+
+async def test_the_loop_shows_the_group_that_was_missing(index: Index) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    result = await search.asearch("science", attribute="gender", target="population:1", k=10)
+    assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
+    assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
+    assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.03)
+    assert result.divergence is not None
+    assert result.divergence < 0.01
+    assert result.iterations[0].queries == ["science"]
+    assert result.iterations[1].queries == ["science scholar"]
+    assert result.iterations[1].refinements[0].group == "female"
+    assert result.model == "known"
+    assert result.usage.model_calls >= 1
+
+
+async def test_the_exposure_reported_is_that_of_the_ranking_returned(index: Index) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    for method in ("fairqr", "fair-qr"):
+        result = await search.asearch("science", attribute="gender", k=10, method=method)
+        members = await index.memberships("gender", [d.id for d in result.ranking])
+        assert list(result.exposure["gender"].values()) == pytest.approx(exposure(members))
+        assert [d.rank for d in result.ranking] == list(range(1, 11))
+
+
+async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original_query(
+    index: Index,
+) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    target = "gender=female:0.9,male:0.1"
+    result = await search.asearch(
+        "science", attribute="gender", target=target, k=10, method="fair-qr"
+    )
+    last = await index.search("science scholar", 10)
+    assert result.iterations[1].queries == ["science scholar"]
+    assert [d.id for d in result.ranking] == (await index.rescore("science", last.ids)).ids
+    assert [d.id for d in result.ranking] != last.ids
+
+
+async def test_a_pool_that_contains_the_original_top_reranked_by_the_query_is_the_original(
+    index: Index,
+) -> None:
+    """The trap: with the pool 'union' the paper's re-ranking takes back all that was gained."""
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    result = await search.asearch(
+        "science", attribute="gender", target="population:1", k=10, method="fair-qr", pool="union"
+    )
+    assert [d.id for d in result.ranking] == [d.id for d in result.baseline.ranking]
+
+
+@pytest.mark.parametrize("pool", ["last", "union", "per_group"])
+@pytest.mark.parametrize("rerank", ["original_query", "fusion", "none"])
+@pytest.mark.parametrize("aware", [True, False])
+async def test_no_strategy_ends_less_fair_than_it_began(
+    index: Index, pool: str, rerank: str, aware: bool
+) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    result = await search.asearch(
+        "science",
+        attribute=["gender", "place"],
+        k=10,
+        pool=pool,
+        rerank=rerank,
+        exposure_aware=aware,
+    )
+    assert result.divergence is not None
+    assert result.baseline.divergence is not None
+    assert result.divergence <= result.baseline.divergence
+    assert len({d.id for d in result.ranking}) == 10
+
+
+async def test_several_groups_are_asked_about_at_once(index: Index) -> None:
+    refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
+    result = await FairSearch(index, refiner).asearch("science", target="population:1", k=10)
+    assert refiner.most_at_once == 2
+    assert [r.group for r in result.iterations[1].refinements] == ["female", "south"]
+    assert set(result.divergences) == {"gender", "place"}
+    mean = sum(value or 0 for value in result.divergences.values()) / 2
+    assert result.divergence == pytest.approx(mean)
+
+
+async def test_attributes_can_be_measured_as_their_product(index: Index) -> None:
+    refiner = KnownRefiner({"female × south": ["scholar"], "female × north": ["scholar"]})
+    result = await FairSearch(index, refiner).asearch(
+        "science", attribute=["gender", "place"], intersect=True, target="population:1", k=10
+    )
+    assert result.attributes == ["gender", "place"]
+    assert list(result.target["gender×place"].values()) == pytest.approx([0.25] * 4)
+    assert sum(result.exposure["gender×place"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "stop", "rounds"),
+    [
+        ({"female": ["unheard-of"], "male": ["unheard-of"]}, "model_failed", 1),
+        ({}, "model_failed", 1),
+        ({"female": Refinement("timeout", message="late")}, "model_failed", 1),
+        ({"female": Refinement("parse_error", message="prose")}, "model_failed", 1),
+    ],
+)
+async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
+    index: Index, answers: dict[str, Sequence[str] | Refinement], stop: str, rounds: int
+) -> None:
+    result = await FairSearch(index, KnownRefiner(answers)).asearch(
+        "science", attribute="gender", k=10
+    )
+    assert result.stop_reason == stop
+    assert len(result.iterations) == rounds
+    assert result.ranking == result.baseline.ranking
+    assert result.warnings
+
+
+async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(index: Index) -> None:
+    refiner = KnownRefiner({"female": ["scholar"]})
+    result = await FairSearch(index, refiner).asearch(
+        "science", attribute="gender", target="population:1", k=10, threshold=0, patience=9
+    )
+    assert result.stop_reason == "no_improvement"
+    assert len(result.iterations) == 2
+    assert result.divergence is not None
+    assert result.divergence < 0.01
+
+
+async def test_no_model_is_needed_to_rerank_alone(index: Index) -> None:
+    result = await FairSearch(index, KnownRefiner({})).asearch(
+        "science", attribute="gender", k=10, max_iterations=0
+    )
+    assert result.stop_reason == "max_iterations"
+    assert result.model is None
+    assert result.improvement is not None
+    assert result.improvement > 0
+    graph = build_graph(index=index)
+    with pytest.raises(ModelUnavailableError, match="max_iterations"):
+        await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
+
+
+async def test_a_graph_without_a_context_measures_all_attributes(index: Index) -> None:
+    graph = build_graph(index=index, model=KnownRefiner(FEMALE))
+    state = await graph.ainvoke({"query": "science"})
+    assert state["result"]["attributes"] == ["gender", "place"]
+
+
+async def test_a_list_without_any_label_has_no_divergence_and_says_so(index: Index) -> None:
+    result = await FairSearch(index, KnownRefiner({})).asearch(
+        "other", attribute="gender", k=3, target="population:1", max_iterations=0
+    )
+    assert result.baseline.divergence is None
+    assert result.unknown == {"gender": 1.0}
+    assert "100%" in result.warnings[0]
+    assert json.loads(result.model_dump_json())["divergences"] == {"gender": None}
+
+
+@pytest.mark.parametrize(
+    ("query", "context", "kind"),
+    [
+        ("", {}, QueryError),
+        ("  \n", {}, QueryError),
+        ("zebra", {}, QueryError),
+        ("the", {}, QueryError),
+        ("x" * 5001, {}, QueryError),
+        ("science", {"k": 66}, InputError),
+        ("science", {"attribute": "age"}, UnknownAttributeError),
+        ("science", {"target": "age=x:1"}, InputError),
+        ("science", {"target": "gender=woman:1"}, InputError),
+        ("science", {"depth": 0}, InputError),
+    ],
+)
+async def test_what_cannot_be_searched_is_refused(
+    index: Index, query: str, context: dict[str, object], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind):
+        await FairSearch(index, KnownRefiner(FEMALE)).asearch(query, **context)
+
+
+async def test_the_steps_are_streamed_in_order(index: Index) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    names = [
+        step.name
+        async for step in search.stream("science", attribute="gender", target="population:1", k=10)
+    ]
+    assert names[:6] == ["begin", "retrieve", "measure", "choose_group", "refine", "retrieve"]
+    assert names[-1] == "rerank"
+
+
+async def test_the_same_search_gives_the_same_result(index: Index) -> None:
+    async def once() -> dict[str, object]:
+        result = await FairSearch(index, KnownRefiner(FEMALE)).asearch("science", k=10)
+        return result.model_dump(exclude={"usage"})
+
+    assert await once() == await once()
+
+
+async def test_a_state_holds_no_text_and_nothing_of_numpy(index: Index) -> None:
+    saver = InMemorySaver()
+    graph = build_graph(index=index, model=KnownRefiner(FEMALE), checkpointer=saver)
+    config = {"configurable": {"thread_id": "1"}}
+    await graph.ainvoke({"query": "science"}, config=config)  # type: ignore[call-overload]
+    state = (await graph.aget_state(config)).values  # type: ignore[arg-type]
+    del state["result"]
+    written = json.dumps(state)
+    assert "filler filler" not in written
+    assert "Woman" not in written
+
+
+def test_the_synchronous_search_works_inside_a_running_loop(index: Index, tmp_path: Path) -> None:
+    """As in a notebook; and one object serves several threads."""
+    with FairSearch(index, KnownRefiner(FEMALE)) as search:
+
+        async def cell() -> object:
+            return search.search("science", attribute="gender", k=10).ranking[0].id
+
+        assert asyncio.run(cell()) == asyncio.run(cell())
+
+
+async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
+    index: Index, tmp_path: Path
+) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+
+    async def traced(content: bool) -> tuple[list[dict[str, object]], str]:
+        path = tmp_path / f"trace-{content}.jsonl"
+        with record_to(path, content=content):
+            await search.asearch("science", attribute="gender", target="population:1", k=10)
+        return [json.loads(line) for line in path.read_text().splitlines()], path.read_text()
+
+    spans, text = await traced(content=False)
+    root = spans[-1]
+    assert root["name"] == "invoke_workflow fairqr"
+    assert root["parent"] is None
+    children = [span["name"] for span in spans if span["parent"] == root["span"]]
+    assert children[:4] == [
+        "fairqr.begin",
+        "fairqr.retrieve",
+        "fairqr.measure",
+        "fairqr.choose_group",
+    ]
+    assert "science" not in text
+    assert "scholar" not in text
+    _, with_content = await traced(content=True)
+    assert "science" in with_content
+    assert "scholar" in with_content

@@ -1,0 +1,127 @@
+"""The house: one import name, layers that import downwards only, and a wheel of just that."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAYERS = ("agents", "graph", "prompts", "retrieval", "evaluation")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy of what git tracks, so that nothing stale gets in."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    for name in filter(None, tracked.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(ROOT / name)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, source],
+        check=True,
+        capture_output=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"fairqr", f"fairqr-{wheel.name.split('-')[1]}.dist-info"}
+    for needed in (
+        "fairqr/py.typed",
+        "fairqr/graph/builder.py",
+        "fairqr/cli/main.py",
+        "fairqr/prompts/templates/refine/v1.yaml",
+        "fairqr/retrieval/corpora/notables/documents.jsonl.gz",
+        "fairqr/retrieval/corpora/notables/schema.yaml",
+        "fairqr/retrieval/corpora/notables/topics.jsonl",
+        "fairqr/retrieval/corpora/notables/qrels.txt",
+    ):
+        assert needed in names
+
+
+def test_every_module_of_the_layers_is_in_the_wheel(wheel: Path) -> None:
+    """A subpackage that pyproject.toml does not list would be left out silently."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for layer in LAYERS:
+        for path in (ROOT / layer).rglob("*.py"):
+            assert f"fairqr/{path.relative_to(ROOT).as_posix()}" in names
+    for path in (ROOT / "src").rglob("*.py"):
+        assert path.relative_to(ROOT / "src").as_posix() in names
+
+
+def test_no_layer_is_importable_by_its_bare_name() -> None:
+    """A bare ``agents`` would collide with the one that other distributions install."""
+    code = (
+        "import sys, fairqr.api, fairqr.graph.studio, fairqr.cli.main\n"
+        f"assert not set({LAYERS}) & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
+
+
+def test_imports_go_down_only(wheel: Path, tmp_path: Path) -> None:
+    """The contract stands in pyproject.toml; here it is held against the wheel."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    run = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / "pyproject.toml"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 kept, 0 broken" in run.stdout
+
+
+def test_help_loads_none_of_the_heavy_libraries() -> None:
+    code = (
+        "import sys\n"
+        "sys.argv = ['fairqr', '--help']\n"
+        "from fairqr.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code in (0, None)\n"
+        "heavy = {'langgraph', 'langchain', 'langchain_core', 'openai', 'elasticsearch', 'numpy'}\n"
+        "loaded = heavy & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_lock_has_hashes_and_names_no_place_to_get_things_from() -> None:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    assert not [line for line in lines if "://" in line or line.startswith(("-i", "--index"))]
+    packages = [line for line in lines if line and line[0].isalnum()]
+    assert all(line.endswith("\\") for line in packages)
+
+
+def test_every_requirement_of_the_project_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
+    locked = {
+        line.split("==")[0].lower()
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if "==" in line
+    }
+    for requirement in wanted:
+        name = re.split(r"[\[<>=!~ ;]", requirement)[0].lower()
+        assert name in locked, requirement
+        assert "<" in requirement or name in ("xllamacpp", "pip", "setuptools"), requirement
