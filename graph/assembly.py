@@ -43,15 +43,11 @@ async def assemble(
     original = ranking_of(state["rankings"][0]).top(context.k)
     plain = await measure(index, dimensions, state["target"], original.ids, context)
     best, final, measured = 0, original, plain
-    nothing_gained = state["stop_reason"] == "model_failed" and len(state["iterations"]) == 1
-    if not nothing_gained:
-        best = best_iteration(state["iterations"])
-        ranking = await _final_ranking(index, dimensions, state, context, best)
-        found = await measure(index, dimensions, state["target"], ranking.ids, context)
-        if rank_key(found.divergences) <= rank_key(plain.divergences):
-            final, measured = ranking, found
-        else:
-            best = 0
+    # A model that failed before it gave anything leaves the plain retrieval.
+    if state["stop_reason"] != "model_failed" or len(state["iterations"]) > 1:
+        found = await _best_ranking(index, dimensions, state, context)
+        if rank_key(found[2].divergences) <= rank_key(plain.divergences):
+            best, final, measured = found
     documents = {
         document.id: document
         for document in await index.documents(list(dict.fromkeys([*final.ids, *original.ids])))
@@ -89,6 +85,28 @@ async def assemble(
         ),
         warnings=state.get("warnings", []),
     )
+
+
+async def _best_ranking(
+    index: Index, dimensions: Sequence[Dimension], state: State, context: Context
+) -> tuple[int, Ranking, Measurement]:
+    """Return the best round, its ranking after re-ranking, and how that is exposed.
+
+    The best round is the one that was measured best. But the exposure-aware step can bring the
+    lists of many rounds equally near to the target. Then the last round that it brings there is the
+    best one, because its list rests on all that was retrieved.
+    """
+    rounds = [best_iteration(state["iterations"])]
+    if context.strategy.exposure_aware:
+        rounds = [record["index"] for record in reversed(state["iterations"])]
+    candidates: list[tuple[int, Ranking, Measurement]] = []
+    for number in rounds:
+        ranking = await _final_ranking(index, dimensions, state, context, number)
+        found = await measure(index, dimensions, state["target"], ranking.ids, context)
+        candidates.append((number, ranking, found))
+        if rank_key(found.divergences) <= (0, context.threshold):
+            return candidates[-1]
+    return min(candidates, key=lambda candidate: rank_key(candidate[2].divergences))
 
 
 async def _final_ranking(

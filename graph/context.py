@@ -31,6 +31,9 @@ class Strategy:
             (``per_group``).
         rerank: By the ``original_query`` (the paper), by ``fusion`` of all rankings, or ``none``.
         exposure_aware: Whether the ranking is then filled toward the target of exposure.
+        evidence: Whether a keyword needs evidence in the index. One of the topic is then added to
+            the query, one of the group only adds to the scores of what the query finds, and others
+            are dropped. Otherwise all are added to the query.
         depth: How many documents each query retrieves; k where None.
     """
 
@@ -38,15 +41,18 @@ class Strategy:
     pool: Pool
     rerank: Rerank
     exposure_aware: bool
+    evidence: bool
     depth: int | None
 
 
 METHODS: dict[Method, Strategy] = {
     # Exposure-aware over fusion, the best of the methods measured.
-    "fairqr": Strategy("all", "union", "fusion", exposure_aware=True, depth=200),
+    "fairqr": Strategy("all", "union", "fusion", exposure_aware=True, evidence=True, depth=200),
     # The paper's loop. It re-ranks what the last query retrieved by the original query. A pool that
     # also held the original top k would be the original ranking again, so the pool is k deep.
-    "fair-qr": Strategy("most", "last", "original_query", exposure_aware=False, depth=None),
+    "fair-qr": Strategy(
+        "most", "last", "original_query", exposure_aware=False, evidence=False, depth=None
+    ),
 }
 
 
@@ -81,7 +87,7 @@ class Context(BaseModel):
         target: ε*, by parts or by shares.
         k: How many results to show, and how deep exposure is measured.
         method: ``fairqr``, or ``fair-qr`` for the paper's.
-        depth, pool, rerank, exposure_aware, groups: Instead of the method's own; see
+        depth, pool, rerank, exposure_aware, evidence, groups: Instead of the method's own; see
             :class:`Strategy`.
         discount: The weight of each rank.
         threshold: Stop when the divergence (nats) is at or below it.
@@ -108,6 +114,7 @@ class Context(BaseModel):
     pool: Pool | None = None
     rerank: Rerank | None = None
     exposure_aware: bool | None = None
+    evidence: bool | None = None
     groups: Literal["most", "all"] | None = None
     discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Discount()
     threshold: float = Field(0.01, ge=0)
@@ -133,6 +140,7 @@ class Context(BaseModel):
             exposure_aware=(
                 own.exposure_aware if self.exposure_aware is None else self.exposure_aware
             ),
+            evidence=own.evidence if self.evidence is None else self.evidence,
             depth=max(self.depth or own.depth or self.k, self.k),
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import time
 from collections.abc import Awaitable, Callable
@@ -19,17 +18,18 @@ from fairqr.graph.context import Context
 from fairqr.graph.decisions import best_iteration, decide_stop, under_represented
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
+from fairqr.graph.refinement import CheckedRefinement, after_refinement, kept_only, shown
 from fairqr.graph.state import (
     GroupKey,
     IterationRecord,
     QueryRecord,
     RankingRecord,
-    RefinementRecord,
     State,
     ranking_of,
     usage_record,
 )
 from fairqr.retrieval.dimension import Dimension, dimensions_of
+from fairqr.retrieval.evidence import gather_evidence
 from fairqr.retrieval.index import Index
 from fairqr.telemetry import current_span, span
 
@@ -99,13 +99,14 @@ class Nodes:
             )
         if refiner is not None and context.max_iterations:
             await refiner.start()
-        original = QueryRecord(text=query, attribute=None, group=None)
+        original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
             "query": query,
             "started": time.time(),
             "iteration": 0,
             "pending": [original],
             "keywords": {},
+            "topic_words": [],
             "refinements": [],
             "usage": usage_record(Usage()),
             "stop_reason": None,
@@ -122,8 +123,8 @@ class Nodes:
 
         async def retrieved(query: QueryRecord) -> RankingRecord:
             with span(f"retrieval {self._index.name}") as search:
-                search.content("fairqr.query", query["text"])
-                found = await self._index.search(query["text"], n)
+                search.content("fairqr.query", shown(query))
+                found = await self._index.search(query["text"], n, boost=query["boost"])
                 search.set("fairqr.documents", len(found))
             return RankingRecord(
                 iteration=state["iteration"], query=query, ids=found.ids, scores=found.scores
@@ -154,7 +155,7 @@ class Nodes:
         )
         record = IterationRecord(
             index=number,
-            queries=[query["text"] for query in state["pending"]],
+            queries=[shown(query) for query in state["pending"]],
             refinements=state["refinements"],
             exposure=measured.exposure,
             divergences=measured.divergences,
@@ -209,33 +210,48 @@ class Nodes:
                 seed=context.seed,
                 temperature=context.temperature,
             )
-            return await self._known(await refiner.refine(request, deadline))
+            return await refiner.refine(request, deadline)
 
         answers = await asyncio.gather(*(refined(key) for key in state["chosen"]))
         usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
-        for (name, group), answer in zip(state["chosen"], answers, strict=True):
+        checked = await asyncio.gather(
+            *(
+                self._checked(answer, key, state, context)
+                for key, answer in zip(state["chosen"], answers, strict=True)
+            )
+        )
+        for key, answer in zip(state["chosen"], checked, strict=True):
             opened.event(
                 "refinement",
-                attribute=name,
-                group=group,
-                status=answer.status,
-                keywords=len(answer.keywords),
+                attribute=key[0],
+                group=key[1],
+                status=answer.refinement.status,
+                keywords=len(answer.refinement.keywords),
             )
-            opened.content(f"fairqr.keywords.{name}.{group}", list(answer.keywords))
-        return _after_refinement(state, context, answers, usage)
+            opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
+        return after_refinement(state, context, checked, usage)
 
-    async def _known(self, refinement: Refinement) -> Refinement:
-        """Drop keywords that no document has."""
-        if refinement.status != "ok":
-            return refinement
-        frequencies = await self._index.document_frequencies(refinement.keywords)
-        known = tuple(
-            word for word, n in zip(refinement.keywords, frequencies, strict=True) if n > 0
+    async def _checked(
+        self, answer: Refinement, key: GroupKey, state: State, context: Context
+    ) -> CheckedRefinement:
+        """Keep the keywords that the index has evidence for, or at least documents."""
+        if answer.status != "ok":
+            return CheckedRefinement(answer)
+        if not context.strategy.evidence:
+            frequencies = await self._index.document_frequencies(answer.keywords)
+            kept = [word for word, n in zip(answer.keywords, frequencies, strict=True) if n]
+            return kept_only(answer, kept, kept)
+        evidence = await gather_evidence(
+            self._index,
+            state["rankings"][0]["ids"],
+            answer.keywords,
+            Dimension.named(self._index.schema, key[0]),
+            key[1],
         )
-        if known:
-            return dataclasses.replace(refinement, keywords=known)
-        message = "No document contains any of the proposed keywords."
-        return dataclasses.replace(refinement, status="unknown_terms", keywords=(), message=message)
+        pairs = list(zip(answer.keywords, evidence, strict=True))
+        topic = [word for word, found in pairs if found.is_of_the_topic()]
+        kept = [word for word, found in pairs if word in topic or found.is_of_the_group()]
+        return kept_only(answer, kept, topic, known=any(found.documents for found in evidence))
 
     @traced
     async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
@@ -252,72 +268,3 @@ class Nodes:
         opened.set("fairqr.stop_reason", result.stop_reason)
         opened.event("divergence", value=result.divergence, baseline=result.baseline.divergence)
         return {"result": result.model_dump(mode="json")}
-
-
-_NOTHING_NEW = ("repeated", "empty", "unknown_terms")
-
-
-def _after_refinement(
-    state: State, context: Context, answers: list[Refinement], usage: Usage
-) -> Update:
-    """Return the state with the next round's queries, or with the reason why there are none."""
-    keywords = {name: dict(groups) for name, groups in state["keywords"].items()}
-    refinements: list[RefinementRecord] = []
-    for (name, group), answer in zip(state["chosen"], answers, strict=True):
-        refinements.append(
-            RefinementRecord(
-                attribute=name,
-                group=group,
-                keywords=list(answer.keywords),
-                dropped=list(answer.drop),
-                reason=answer.reason,
-                status=answer.status,
-            )
-        )
-        if answer.status == "ok":
-            used = keywords.setdefault(name, {}).get(group, [])
-            kept = [word for word in used if word not in answer.drop]
-            keywords[name][group] = [*kept, *answer.keywords]
-    update: Update = {
-        "usage": usage_record(usage),
-        "refinements": refinements,
-        "warnings": list(
-            dict.fromkeys(answer.message for answer in answers if answer.status != "ok")
-        ),
-    }
-    helped = [
-        key for key, answer in zip(state["chosen"], answers, strict=True) if answer.status == "ok"
-    ]
-    if not helped:
-        gave_nothing_new = any(answer.status in _NOTHING_NEW for answer in answers)
-        nothing_before = len(state["iterations"]) == 1
-        failed = not gave_nothing_new or (nothing_before and usage.model_calls > 0)
-        return {**update, "stop_reason": "model_failed" if failed else "no_improvement"}
-    return {
-        **update,
-        "keywords": keywords,
-        "iteration": state["iteration"] + 1,
-        "pending": _queries(state["query"], helped, keywords, context),
-    }
-
-
-def _queries(
-    query: str,
-    helped: list[GroupKey],
-    keywords: dict[str, dict[str, list[str]]],
-    context: Context,
-) -> list[QueryRecord]:
-    """Add the keywords to the original query, whose own terms always stay.
-
-    One query per group; refining for one group a round, the query grows by all keywords so far.
-    """
-    if context.strategy.groups == "most":
-        every = [
-            word for groups in keywords.values() for words in groups.values() for word in words
-        ]
-        name, group = helped[0]
-        return [QueryRecord(text=" ".join([query, *every]), attribute=name, group=group)]
-    return [
-        QueryRecord(text=" ".join([query, *keywords[name][group]]), attribute=name, group=group)
-        for name, group in helped
-    ]

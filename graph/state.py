@@ -29,9 +29,13 @@ GroupKey = tuple[str, str]
 
 
 class QueryRecord(TypedDict):
-    """A query to run; attribute and group are None for the original one."""
+    """A query to run; attribute and group are None for the original one.
+
+    Documents need a term of ``text``; those of ``boost`` only add to their scores.
+    """
 
     text: str
+    boost: str
     attribute: str | None
     group: str | None
 
@@ -105,6 +109,7 @@ class State(InputState, OutputState, total=False):
         iterations: The rounds that were measured.
         chosen: The groups to refine for.
         keywords: Those in use, by attribute and then by group.
+        topic_words: Those of them that are of the query's topic.
         refinements: Those of the round under way.
         usage: What models cost so far.
         stop_reason: Set once the loop is over.
@@ -119,6 +124,7 @@ class State(InputState, OutputState, total=False):
     iterations: Annotated[list[IterationRecord], operator.add]
     chosen: list[GroupKey]
     keywords: dict[str, dict[str, list[str]]]
+    topic_words: list[str]
     refinements: list[RefinementRecord]
     usage: UsageRecord
     stop_reason: StopReason | None

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fairqr.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.index import Index
@@ -54,6 +56,16 @@ class Dimension:
     async def memberships(self, index: Index, ids: Sequence[str]) -> FloatArray:
         """Return the share of each group in these documents, shape (len(ids), G)."""
         return intersection([await index.memberships(a.name, ids) for a in self.factors])
+
+    async def independent_shares(self, index: Index) -> FloatArray:
+        """Return the shares that the groups would have if the attributes were independent, (G,).
+
+        For one attribute these are its shares of the corpus.
+        """
+        shares = np.ones(1)
+        for factor in self.factors:
+            shares = np.kron(shares, await index.corpus_shares(factor.name))
+        return shares
 
     async def corpus_shares(self, index: Index) -> FloatArray:
         """Return the mean membership over the index, shape (G,).

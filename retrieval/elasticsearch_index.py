@@ -107,8 +107,10 @@ class ElasticsearchIndex:
             source_sha256=self._meta.source_sha256,
         )
 
-    async def search(self, query: str, n: int) -> Ranking:
-        matching = {"match": {"body": query}}
+    async def search(self, query: str, n: int, *, boost: str = "") -> Ranking:
+        matching: dict[str, Any] = {"match": {"body": query}}
+        if boost:
+            matching = {"bool": {"must": matching, "should": {"match": {"body": boost}}}}
         return await (self._rank(matching, n) if n <= WINDOW else self._rank_pages(matching, n))
 
     async def rescore(self, query: str, ids: Sequence[str]) -> Ranking:

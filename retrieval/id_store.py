@@ -84,7 +84,7 @@ class IdReader:
         """Yield a 64-bit hash of every id in the store, for finding duplicates."""
         self._map()
         start = 0
-        for end in self._ends.tolist():
+        for end in map(int, self._ends):
             yield hash(self._bytes[start:end])
             start = end
 

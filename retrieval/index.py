@@ -59,8 +59,11 @@ class Index(Protocol):
         """Return what is known of the index."""
         ...
 
-    async def search(self, query: str, n: int) -> Ranking:
-        """Return the best n documents that contain a term of the query; fewer where fewer do."""
+    async def search(self, query: str, n: int, *, boost: str = "") -> Ranking:
+        """Return the best n documents that contain a term of the query; fewer where fewer do.
+
+        Terms of ``boost`` add to the score of a document, but do not alone make it a result.
+        """
         ...
 
     async def rescore(self, query: str, ids: Sequence[str]) -> Ranking:

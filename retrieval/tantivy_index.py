@@ -119,8 +119,11 @@ class TantivyIndex:
             source_sha256=self.manifest.source_sha256,
         )
 
-    async def search(self, query: str, n: int) -> Ranking:
-        return await asyncio.to_thread(self._search, self._query(query), n)
+    async def search(self, query: str, n: int, *, boost: str = "") -> Ranking:
+        wanted = self._query(query)
+        if boost:
+            wanted = _boosted(wanted, self._query(boost))
+        return await asyncio.to_thread(self._search, wanted, n)
 
     async def rescore(self, query: str, ids: Sequence[str]) -> Ranking:
         return await asyncio.to_thread(self._rescore, query, ids)
@@ -181,9 +184,8 @@ class TantivyIndex:
         return tantivy.Query.const_score_query(query, 0.0)
 
     def _rescore(self, query: str, ids: Sequence[str]) -> Ranking:
-        wanted = (tantivy.Occur.Must, self._with_ids(ids))
-        scored = (tantivy.Occur.Should, self._query(query))
-        return self._search(tantivy.Query.boolean_query([wanted, scored]), len(set(ids)))
+        wanted = _boosted(self._with_ids(ids), self._query(query))
+        return self._search(wanted, len(set(ids)))
 
     def _addresses(
         self, searcher: tantivy.Searcher, ids: Sequence[str]
@@ -293,6 +295,11 @@ def _numbers(
 ) -> list[int]:
     """Return an integer field of these documents; every document has it."""
     return cast("list[int]", searcher.fast_field_values(field, addresses))
+
+
+def _boosted(query: tantivy.Query, boost: tantivy.Query) -> tantivy.Query:
+    """Return the query for what the first one finds, with the scores of both added."""
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Should, boost)])
 
 
 def _pattern_field(schema: CorpusSchema, attribute: str) -> str:

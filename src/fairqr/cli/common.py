@@ -21,6 +21,8 @@ __all__ = ["BackendOption", "UrlOption", "choice", "indexing_bar", "notes", "run
 
 T = TypeVar("T")
 
+_interrupted = threading.Event()
+
 BackendOption = typer.Option(
     help="Where the index is: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
 )
@@ -30,11 +32,7 @@ UrlOption = typer.Option(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work to its end; Ctrl-C ends it at once.
-
-    By default asyncio would wait until the work next awaits something, and indexing does so only
-    when it is over.
-    """
+    """Run asynchronous work to its end; Ctrl-C ends it at once, indexing included."""
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
     before = signal.signal(signal.SIGINT, _interrupt)
@@ -45,7 +43,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _interrupt(*_: object) -> None:
+    # Indexing goes on in a thread, which only its own progress can stop.
+    _interrupted.set()
     raise KeyboardInterrupt
+
+
+def _go_on() -> None:
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 def notes() -> Console:
@@ -85,7 +90,7 @@ def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
     Yields a function that starts the bar for an index and returns what tells it the number.
     """
     if not sys.stderr.isatty():
-        yield lambda name: lambda count: None
+        yield lambda name: lambda count: _go_on()
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -99,6 +104,11 @@ def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
 
         def start(name: str) -> Callable[[int], None]:
             task = progress.add_task(name, total=None)
-            return lambda count: progress.update(task, completed=count)
+
+            def show(count: int) -> None:
+                _go_on()
+                progress.update(task, completed=count)
+
+            return show
 
         yield start

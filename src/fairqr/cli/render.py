@@ -123,7 +123,7 @@ def print_result(result: SearchResult) -> None:
     console.print(exposure_bars(result.exposure, result.target))
     console.print(_rankings(result))
     usage = result.usage
-    asked = f"{usage.model_calls} model calls" if usage.model_calls != 1 else "1 model call"
+    asked = _count(usage.model_calls, "model call")
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
     by = ""
@@ -133,7 +133,7 @@ def print_result(result: SearchResult) -> None:
             by += f" with {result.prompt.id}={result.prompt.version}"
         by += "; "
     console.print(
-        f"{by}stopped after {len(result.iterations) - 1} rounds: {_STOPPED[result.stop_reason]}; "
+        f"{by}stopped after {_count(len(result.iterations) - 1, 'round')}: {_STOPPED[result.stop_reason]}; "
         f"{asked}, {usage.prompt_tokens} + {usage.completion_tokens} tokens, "
         f"{usage.milliseconds / 1000:.2f} s",
         style="dim",
@@ -142,13 +142,13 @@ def print_result(result: SearchResult) -> None:
 
 
 def _rankings(result: SearchResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("", justify="right")
-    table.add_column("plain retrieval", no_wrap=True)
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("re-ranked", no_wrap=True)
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("was", justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", justify="right", no_wrap=True, min_width=3)
+    table.add_column("plain retrieval", no_wrap=True, ratio=3)
+    table.add_column("", style="dim", no_wrap=True, ratio=2)
+    table.add_column("re-ranked", no_wrap=True, ratio=3)
+    table.add_column("", style="dim", no_wrap=True, ratio=2)
+    table.add_column("was", justify="right", no_wrap=True, min_width=4)
     place = {document.id: document.rank for document in result.baseline.ranking}
     before, after = result.baseline.ranking, result.ranking
     for row in range(max(len(before), len(after))):
@@ -163,6 +163,10 @@ def _rankings(result: SearchResult) -> Table:
             _move(new, place) if new else "",
         )
     return table
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _shown(title: str) -> str:

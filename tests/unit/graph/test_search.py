@@ -173,8 +173,7 @@ async def test_attributes_can_be_measured_as_their_product(index: Index) -> None
 @pytest.mark.parametrize(
     ("answers", "stop", "rounds"),
     [
-        ({"female": ["unheard-of"], "male": ["unheard-of"]}, "model_failed", 1),
-        ({}, "model_failed", 1),
+        ({"female": Refinement("empty", message="nothing")}, "model_failed", 1),
         ({"female": Refinement("timeout", message="late")}, "model_failed", 1),
         ({"female": Refinement("parse_error", message="prose")}, "model_failed", 1),
     ],
@@ -189,6 +188,18 @@ async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
     assert len(result.iterations) == rounds
     assert result.ranking == result.baseline.ranking
     assert result.warnings
+
+
+@pytest.mark.parametrize("answers", [{"female": ["unheard-of"]}, {}])
+async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_that_needs_none(
+    index: Index, answers: dict[str, Sequence[str] | Refinement]
+) -> None:
+    search = FairSearch(index, KnownRefiner(answers))
+    result = await search.asearch("science", attribute="gender", k=10)
+    assert result.stop_reason == "no_improvement"
+    assert len(result.warnings) == 1
+    assert result.improvement is not None
+    assert result.improvement > 0
 
 
 async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(index: Index) -> None:
