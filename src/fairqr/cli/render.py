@@ -133,7 +133,8 @@ def print_result(result: SearchResult) -> None:
             by += f" with {result.prompt.id}={result.prompt.version}"
         by += "; "
     console.print(
-        f"{by}stopped after {_count(len(result.iterations) - 1, 'round')}: {_STOPPED[result.stop_reason]}; "
+        f"{by}stopped after {_count(len(result.iterations) - 1, 'round')}: "
+        f"{_STOPPED[result.stop_reason]}; "
         f"{asked}, {usage.prompt_tokens} + {usage.completion_tokens} tokens, "
         f"{usage.milliseconds / 1000:.2f} s",
         style="dim",

@@ -99,6 +99,8 @@ def search(
     if method == "help":
         _explain_methods()
         return
+    # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
+    query = query.encode(errors="replace").decode()
     if plot:
         from fairqr.cli.plot import check_plot
 
