@@ -886,3 +886,24 @@ async def test_the_wrong_scheme(as_elastic: Connection, elasticsearch_url: str) 
     tls = Connection(url=elasticsearch_url.replace("http", "https"), attempts=1)
     with pytest.raises(IndexUnavailableError, match="starts with http:// or https://"):
         await ElasticsearchIndex.open(tls, "any")
+
+
+async def test_boosting_words_never_make_a_document_a_result(elasticsearch_url: str) -> None:
+    """They only add to scores, as over the embedded index."""
+    schema = CorpusSchema.model_validate(
+        {"attributes": {"gender": {"field": "g", "groups": ["female", "male"]}}}
+    )
+    connection = Connection(url=elasticsearch_url)
+    documents = [
+        Document("a", "", "physicist and he"),
+        Document("b", "", "physicist and she"),
+        Document("c", "", "she she she"),
+    ]
+    await build_elasticsearch(
+        connection, "boost", schema, documents, source="test", source_sha256="0"
+    )
+    index = await ElasticsearchIndex.open(connection, "boost")
+    assert (await index.search("physicist", 9)).ids == ["a", "b"]
+    assert (await index.search("physicist", 9, boost="she")).ids == ["b", "a"]
+    await index.close()
+    await delete_elasticsearch(connection, "boost")
