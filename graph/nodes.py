@@ -15,7 +15,12 @@ from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError
 from fairqr.graph.assembly import assemble
 from fairqr.graph.context import Context
-from fairqr.graph.decisions import best_iteration, decide_stop, under_represented
+from fairqr.graph.decisions import (
+    best_iteration,
+    budget_is_spent,
+    decide_stop,
+    under_represented,
+)
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.refinement import CheckedRefinement, after_refinement, kept_only, shown
@@ -184,8 +189,11 @@ class Nodes:
         """Name the groups to refine for: the most under-represented one, or all that are."""
         context, opened = context_of(runtime), current_span()
         best = state["iterations"][best_iteration(state["iterations"])]
+        limit = context.max_groups
+        if context.budget.model_calls is not None:
+            limit = min(limit, context.budget.model_calls - state["usage"]["model_calls"])
         chosen = under_represented(
-            state["target"], best["exposure"], context.strategy.groups, context.max_groups
+            state["target"], best["exposure"], context.strategy.groups, limit
         )
         opened.set("fairqr.groups", [f"{name}={group}" for name, group in chosen])
         return {"chosen": chosen}
@@ -229,7 +237,9 @@ class Nodes:
                 keywords=len(answer.refinement.keywords),
             )
             opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
-        return after_refinement(state, context, checked, usage)
+        seconds = time.time() - state["started"]
+        spent = budget_is_spent(context.budget, usage_record(usage), seconds)
+        return after_refinement(state, context, checked, usage, budget_is_spent=spent)
 
     async def _checked(
         self, answer: Refinement, key: GroupKey, state: State, context: Context

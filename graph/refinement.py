@@ -65,12 +65,18 @@ def shown(query: QueryRecord) -> str:
 
 
 def after_refinement(
-    state: State, context: Context, answers: Sequence[CheckedRefinement], usage: Usage
+    state: State,
+    context: Context,
+    answers: Sequence[CheckedRefinement],
+    usage: Usage,
+    *,
+    budget_is_spent: bool = False,
 ) -> dict[str, Any]:
     """Return what a round of refinement changes: the next queries, or why the loop ends.
 
-    It ends where no group has a new keyword: with ``model_failed`` if the model failed for all of
-    them, and with ``no_improvement`` if it did its work.
+    It ends where no group has a new keyword: with ``budget`` if that is spent, which may be why the
+    model gave nothing; with ``model_failed`` if the model failed for all groups; and with
+    ``no_improvement`` if it did its work.
     """
     refinements = [answer.refinement for answer in answers]
     keyed = list(zip(state["chosen"], refinements, strict=True))
@@ -95,6 +101,8 @@ def after_refinement(
     update["warnings"] = list(dict.fromkeys(refinement.message for refinement in told))
     if not helped:
         reason = "model_failed" if len(failed) == len(refinements) else "no_improvement"
+        if failed and budget_is_spent:
+            reason = "budget"
         return {**update, "stop_reason": reason}
     keywords = _with_new(state["keywords"], keyed)
     new_topic = [word for answer in answers for word in answer.topic]
