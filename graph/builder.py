@@ -43,7 +43,8 @@ def build_graph(
         model: What refines queries: a chat model, which is asked with the prompt that the context
             names, or a refiner of your own. None serves contexts with ``max_iterations=0``.
         prompts: Where prompts come from.
-        checkpointer: Of langgraph, to keep states.
+        checkpointer: Of langgraph, to keep states; run with ``durability="exit"`` to write each
+            run's state once.
     """
     nodes = Nodes(index, _refiner_source(model, prompts or PromptLibrary()))
     builder = StateGraph(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from langgraph.runtime import Runtime
 
@@ -45,7 +45,7 @@ MOSTLY_UNKNOWN = 0.5
 
 Update = dict[str, Any]
 RefinerFor = Callable[[Context], Refiner | None]
-Node = Callable[["Nodes", State, Runtime[Context]], Awaitable[Update]]
+Node = TypeVar("Node", bound=Callable[..., Any])
 
 
 def traced(node: Node) -> Node:
@@ -54,9 +54,11 @@ def traced(node: Node) -> Node:
     @functools.wraps(node)
     async def timed(self: Nodes, state: State, runtime: Runtime[Context]) -> Update:
         with span(f"fairqr.{node.__name__}"):
-            return await node(self, state, runtime)
+            update: Update = await node(self, state, runtime)
+            return update
 
-    return timed
+    # LangGraph and type checkers look at the node's own parameters.
+    return cast("Node", timed)
 
 
 def context_of(runtime: Runtime[Context]) -> Context:

@@ -62,9 +62,9 @@ class Dimension:
 
         For one attribute these are its shares of the corpus.
         """
-        shares = np.ones(1)
+        shares: FloatArray = np.ones(1)
         for factor in self.factors:
-            shares = np.kron(shares, await index.corpus_shares(factor.name))
+            shares = np.asarray(np.kron(shares, await index.corpus_shares(factor.name)))
         return shares
 
     async def corpus_shares(self, index: Index) -> FloatArray:
