@@ -6,6 +6,7 @@ document a number, and this store has the id that the number stands for.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from collections.abc import Iterable, Sequence
@@ -61,37 +62,39 @@ class IdWriter:
 
 
 class IdReader:
-    """Reads ids by number; maps the files into memory and maps them again when they have grown."""
+    """Reads ids by number; maps the files into memory and maps them again when they have grown.
+
+    Several threads may read at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._bytes: mmap.mmap | bytes = b""
+        # Where each id begins, and at last where the last one ends; and the ids themselves. They
+        # are replaced together, since another thread may read meanwhile.
+        self._mapped: tuple[NDArray[np.int64], mmap.mmap | bytes] = np.zeros(1, dtype=np.int64), b""
 
     def __getitem__(self, numbers: Sequence[int]) -> list[str]:
         """Return the ids of these numbers."""
         if not numbers:
             return []
         wanted = np.asarray(numbers, dtype=np.int64)
-        if wanted.max() >= len(self._ends):
-            self._map()
-        # Position −1 is the end of the last id, so the start of the first one is put right apart.
-        starts = np.where(wanted > 0, self._ends[wanted - 1], 0).tolist()
-        data, ends = self._bytes, self._ends[wanted].tolist()
+        bounds, data = self._mapped
+        if wanted.max() + 1 >= len(bounds):
+            bounds, data = self._map()
+        starts, ends = bounds[wanted].tolist(), bounds[wanted + 1].tolist()
         return [data[start:end].decode() for start, end in zip(starts, ends, strict=True)]
 
     def hashes(self) -> Iterable[int]:
         """Yield a 64-bit hash of every id in the store, for finding duplicates."""
-        self._map()
-        start = 0
-        for end in map(int, self._ends):
-            yield hash(self._bytes[start:end])
-            start = end
+        bounds, data = self._map()
+        for start, end in itertools.pairwise(map(int, bounds)):
+            yield hash(data[start:end])
 
-    def _map(self) -> None:
-        self._ends = _ends(self._folder)
+    def _map(self) -> tuple[NDArray[np.int64], mmap.mmap | bytes]:
+        bounds = np.concatenate([np.zeros(1, dtype=np.int64), _ends(self._folder)])
         with (self._folder / IDS).open("rb") as stream:
-            self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped = bounds, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._mapped
 
 
 def _ends(folder: Path) -> NDArray[np.int64]:

@@ -336,3 +336,13 @@ async def test_a_named_backend_is_the_one_that_is_opened(catalog: Catalog, make:
     index: Index = await catalog.open("here", Choice("tantivy"))
     assert (await index.info()).backend == "tantivy"
     assert [info.name for info in await catalog.infos() if not isinstance(info, tuple)] == ["here"]
+
+
+async def test_many_threads_may_be_the_first_to_read(catalog: Catalog, make: Make) -> None:
+    """The ids are mapped into memory by whoever reads first; nobody sees half of that."""
+    await catalog.create("cold", make(generated(300)))
+    for _ in range(20):
+        index = await catalog.open("cold")
+        rankings = await asyncio.gather(*(index.search(f"w{n}", 300) for n in range(6)))
+        assert all(id_.startswith("d") for ranking in rankings for id_ in ranking.ids)
+        assert all(len(set(ranking.ids)) == len(ranking) for ranking in rankings)

@@ -1,0 +1,94 @@
+"""Tasks that run in a process of their own, so that their peak of memory is theirs alone.
+
+Each prints one JSON object: ``seconds``, the peaks ``megabytes`` and ``own_megabytes`` (see
+:class:`measuring.PeakMemory`), and ``start_megabytes``, of its own once it was imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from measuring import PeakMemory
+
+QUERIES = 20
+TOP = 500
+
+
+def main(task: str, *arguments: str) -> None:
+    """Run a task and print what it took."""
+    run, needs = TASKS[task]
+    for name in needs:
+        importlib.import_module(name)
+    with PeakMemory() as start:
+        pass
+    began = time.perf_counter()
+    with PeakMemory() as peak:
+        run(*arguments)
+    report = {
+        "seconds": time.perf_counter() - began,
+        "megabytes": peak.megabytes,
+        "own_megabytes": peak.own_megabytes,
+        "start_megabytes": start.own_megabytes,
+    }
+    print(json.dumps(report))
+
+
+def index(corpus: str, name: str) -> None:
+    """Index a corpus from disk, by the real reader, under a name."""
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.corpus import find_corpus
+
+    asyncio.run(Catalog().create(name, find_corpus(Path(corpus))))
+
+
+def search(name: str) -> None:
+    """Search an index, as often as the other searchers do."""
+    from generated import queries
+
+    from fairqr.retrieval.catalog import Catalog
+
+    async def work() -> None:
+        opened = await Catalog().open(name)
+        for query in queries(QUERIES):
+            await opened.search(query, TOP)
+
+    asyncio.run(work())
+
+
+def bare_search(folder: str) -> None:
+    """Search the peer's index."""
+    from bare import BareIndex
+    from generated import queries
+
+    opened = BareIndex(Path(folder))
+    for query in queries(QUERIES):
+        opened.search(query, TOP)
+
+
+def fair_search(name: str) -> None:
+    """Search fairly, by the whole loop, refined by relevance feedback."""
+    from generated import queries
+
+    from fairqr import FairSearch
+
+    with FairSearch(name, "feedback") as fair:
+        for query in queries(QUERIES):
+            fair.search(query)
+
+
+INDEXING = ("fairqr.retrieval.catalog", "fairqr.retrieval.tantivy_index")
+TASKS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "index": (index, INDEXING),
+    "search": (search, (*INDEXING, "generated")),
+    "bare_search": (bare_search, ("bare", "generated")),
+    "fair_search": (fair_search, (*INDEXING, "fairqr.api", "generated")),
+}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,186 @@
+"""What LangGraph and tracing add to a loop whose steps cost next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
+from unittest import mock
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+from measuring import Row, in_turns, in_turns_async, median
+from stubs import InstantIndex, InstantRefiner
+from workspace import Workspace
+
+from fairqr.graph.builder import build_graph
+from fairqr.graph.context import Context
+from fairqr.graph.nodes import Nodes
+
+__all__ = ["graph_rows", "tracing_rows"]
+
+ROUNDS = 5
+MAX_MILLISECONDS = 1.5
+# Never converged, never out of patience: every run has as many rounds.
+CONTEXT = Context(k=20, depth=20, threshold=0, patience=ROUNDS + 1, max_iterations=ROUNDS)
+ACCUMULATED = ("rankings", "iterations", "warnings")
+
+
+async def run_bare(nodes: Nodes) -> dict[str, Any]:
+    """Run the loop by calling its nodes one after the other, without LangGraph."""
+    runtime = Runtime(context=CONTEXT)
+    state: dict[str, Any] = {"query": "word", "rankings": [], "iterations": [], "warnings": []}
+
+    async def take(step: Callable[..., Any]) -> None:
+        for key, value in (await step(state, runtime)).items():
+            state[key] = state[key] + value if key in ACCUMULATED else value
+
+    await take(nodes.begin)
+    while True:
+        await take(nodes.retrieve)
+        await take(nodes.measure)
+        if state["stop_reason"]:
+            break
+        await take(nodes.choose_group)
+        await take(nodes.refine)
+        if state["stop_reason"]:
+            break
+    await take(nodes.rerank)
+    return state
+
+
+class _Counted(TypedDict, total=False):
+    """The state of the loop that does nothing."""
+
+    rounds: int
+
+
+def _empty_graph() -> Any:
+    """Return a graph of the same shape whose nodes do nothing but count the rounds."""
+
+    async def nothing(state: _Counted) -> _Counted:
+        return {}
+
+    async def count(state: _Counted) -> _Counted:
+        return {"rounds": state.get("rounds", 0) + 1}
+
+    builder = StateGraph(_Counted)
+    for name in ("begin", "retrieve", "measure", "choose_group", "rerank"):
+        builder.add_node(name, nothing)
+    builder.add_node("refine", count)
+    builder.add_edge(START, "begin")
+    builder.add_edge("begin", "retrieve")
+    builder.add_edge("retrieve", "measure")
+    builder.add_conditional_edges(
+        "measure",
+        lambda state: "rerank" if state.get("rounds", 0) >= ROUNDS else "choose_group",
+        ["choose_group", "rerank"],
+    )
+    builder.add_edge("choose_group", "refine")
+    builder.add_edge("refine", "retrieve")
+    builder.add_edge("rerank", END)
+    return builder.compile()
+
+
+def graph_rows(workspace: Workspace) -> Iterator[Row]:
+    """Measure a run of 5 rounds through the graph, and the same node functions called directly."""
+    index, refiner = InstantIndex(), InstantRefiner()
+    graph = build_graph(index=index, model=refiner)
+    nodes = Nodes(index, lambda context: refiner)
+    empty = _empty_graph()
+
+    async def through_graph(_: int) -> object:
+        return await graph.ainvoke({"query": "word"}, context=CONTEXT)
+
+    async def bare(_: int) -> object:
+        return await run_bare(nodes)
+
+    async def nothing(_: int) -> object:
+        return await empty.ainvoke({"rounds": 0}, {"recursion_limit": 100})
+
+    taken = asyncio.run(
+        in_turns_async(
+            {"graph": through_graph, "bare": bare, "empty": nothing}, workspace.rounds(100), 3
+        )
+    )
+    whole, steps = median(taken["graph"]), median(taken["bare"])
+    yield Row("graph", f"a run of {ROUNDS} rounds", whole, "ms", "its nodes called bare", steps)
+    added = (whole - steps) / ROUNDS
+    yield Row(
+        "graph",
+        "added by the graph to a round of 4 nodes",
+        added,
+        "ms",
+        "LangGraph with empty nodes",
+        median(taken["empty"]) / ROUNDS,
+        f"≤ {MAX_MILLISECONDS:g} ms",
+        added <= MAX_MILLISECONDS,
+    )
+
+
+def tracing_rows(workspace: Workspace) -> Iterator[Row]:
+    """Measure one span, and a run of 5 rounds by bare nodes, with and without OpenTelemetry."""
+    index, refiner = InstantIndex(), InstantRefiner()
+    nodes = Nodes(index, lambda context: refiner)
+    modes: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
+        "none": _no_spans,
+        "api": contextlib.nullcontext,
+    }
+    with contextlib.suppress(ImportError):
+        modes["sdk"] = _sdk()
+
+    def runs(mode: str) -> Callable[[int], object]:
+        def run(_: int) -> object:
+            with modes[mode]():
+                return asyncio.run(run_bare(nodes))
+
+        return run
+
+    taken = in_turns({mode: runs(mode) for mode in modes}, workspace.rounds(100), 3)
+    for mode, words in (("api", "API only"), ("sdk", "SDK, exporter in memory")):
+        if mode in taken:
+            yield Row(
+                "tracing",
+                f"bare nodes, {ROUNDS} rounds, spans by OpenTelemetry's {words}",
+                median(taken[mode]),
+                "ms",
+                "no spans",
+                median(taken["none"]),
+            )
+
+
+class _NoSpan:
+    """Takes what a span takes, and drops it."""
+
+    def set(self, key: str, value: object) -> None:
+        pass
+
+    content = set
+
+    def event(self, name: str, **attributes: object) -> None:
+        pass
+
+
+def _no_spans() -> contextlib.AbstractContextManager[object]:
+    """Take the spans out of the nodes."""
+
+    def no_span(*_: object, **__: object) -> contextlib.AbstractContextManager[_NoSpan]:
+        return contextlib.nullcontext(_NoSpan())
+
+    return mock.patch("fairqr.graph.nodes.span", no_span)
+
+
+def _sdk() -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """Give fairqr a tracer of the SDK for a while, without touching the global provider.
+
+    Raises:
+        ImportError: The SDK is not installed.
+    """
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    return lambda: mock.patch("fairqr.telemetry.trace.get_tracer", provider.get_tracer)

@@ -1,0 +1,68 @@
+"""How long the command takes to say what it can do, and what it loads for that."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from measuring import Row, in_turns, median
+from workspace import Workspace
+
+__all__ = ["help_rows"]
+
+MAX_MILLISECONDS = 120.0
+HEAVY = ("langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy")
+
+LOADED = f"""
+import contextlib, io, json, sys
+sys.argv = ["fairqr", "--help"]
+from fairqr.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
+"""
+
+
+def help_rows(workspace: Workspace) -> Iterator[Row]:
+    """Measure the installed command from start to end, beside Python's own start and typer's."""
+    commands = {
+        "fairqr": [str(Path(sysconfig.get_path("scripts")) / "fairqr"), "--help"],
+        "python": [sys.executable, "-c", "pass"],
+        "typer": [sys.executable, "-c", "import typer"],
+    }
+
+    def run(command: list[str], _: int) -> None:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    calls = {name: functools.partial(run, command) for name, command in commands.items()}
+    taken = in_turns(calls, workspace.rounds(25), 2)
+    mine = median(taken["fairqr"])
+    reached = mine <= MAX_MILLISECONDS
+    target = f"≤ {MAX_MILLISECONDS:g} ms"
+    yield Row(
+        "help",
+        "fairqr --help",
+        mine,
+        "ms",
+        "python -c pass",
+        median(taken["python"]),
+        target,
+        reached,
+    )
+    yield Row(
+        "help", "fairqr --help", mine, "ms", "python -c 'import typer'", median(taken["typer"])
+    )
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", LOADED], text=True))
+    yield Row(
+        "help",
+        f"heavy packages that it loads: {', '.join(loaded) or 'none'}",
+        len(loaded),
+        "",
+        target="none",
+        reached=not loaded,
+    )
