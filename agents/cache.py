@@ -7,8 +7,8 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +44,23 @@ class ReplyCache:
         """Store an object."""
         await asyncio.to_thread(self._put, key, value)
 
-    def _connect(self) -> closing[sqlite3.Connection]:
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=10, isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS replies"
-            " (key TEXT PRIMARY KEY, value TEXT NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
-        )
-        return closing(connection)
+        with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS replies"
+                " (key TEXT PRIMARY KEY, value TEXT NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
+            )
+            yield connection
 
     def _get(self, key: str) -> dict[str, Any] | None:
         try:
             with self._thread, self._connect() as connection:
                 row = connection.execute("SELECT value FROM replies WHERE key=?", (key,)).fetchone()
             value = json.loads(row[0]) if row else None
-        except (OSError, sqlite3.Error, ValueError):
+        except (OSError, sqlite3.Error, TypeError, ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
 

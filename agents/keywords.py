@@ -14,6 +14,7 @@ MAX_WORDS = 4
 MAX_CANDIDATES = 1000
 
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+_PART = re.compile(r"[^\W_]+")
 
 
 def clean_keywords(
@@ -25,15 +26,15 @@ def clean_keywords(
     """Return at most ``limit`` usable keywords, in their order.
 
     Kept is a keyword of 1 to 4 words and at most 40 characters. Punctuation is dropped; so are
-    words that stand in ``known`` or in a keyword before it, since repeating a word changes its
-    weight and not its meaning.
+    words that stand before it, in ``known``, in another keyword or in the same one, since repeating
+    a word changes its weight and not its meaning. ``sci-fi`` repeats ``sci`` and ``fi``.
 
     Args:
         candidates: What the model proposed; anything that is not text is dropped.
         known: Texts whose words are already in the query, whatever their case.
         limit: How many to keep.
     """
-    seen = {word.casefold() for text in known for word in _WORD.findall(text)}
+    seen = {part for text in known for part in _parts(text)}
     kept: list[str] = []
     for position, candidate in enumerate(candidates):
         if position >= MAX_CANDIDATES or len(kept) >= limit:
@@ -43,9 +44,19 @@ def clean_keywords(
         words = _WORD.findall(candidate)
         if not words or len(words) > MAX_WORDS:
             continue
-        new = [word for word in words if word.casefold() not in seen]
-        if not new or not any(character.isalpha() for word in new for character in word):
+        new: list[str] = []
+        taken: set[str] = set()
+        for word in words:
+            parts = set(_parts(word))
+            if not parts <= seen | taken:
+                new.append(word)
+                taken |= parts
+        if not any(character.isalpha() for word in new for character in word):
             continue
         kept.append(" ".join(new))
-        seen.update(word.casefold() for word in new)
+        seen |= taken
     return kept
+
+
+def _parts(text: str) -> list[str]:
+    return [part.casefold() for part in _PART.findall(text)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -9,13 +10,13 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.agents.chat import ChatModel, Question
-from fairqr.agents.keywords import MAX_CANDIDATES, MAX_KEYWORDS, clean_keywords
+from fairqr.agents.keywords import MAX_CANDIDATES, clean_keywords
 from fairqr.agents.replies import Status, Usage
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 
 __all__ = ["LLMRefiner", "Refinement", "RefinementRequest", "Refiner"]
 
-RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms"]
+RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms", "unsupported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +89,23 @@ class RefinementReply(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    # What matters less may be missing, or null.
+    topic: list[Any] | None = None
     keywords: list[Any] = Field(max_length=100_000)
-    drop: list[Any] = []
+    drop: list[Any] | None = None
     reason: str | None = None
 
 
+_WORDS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 2, "maxLength": 16},
+    "minItems": 4,
+    "maxItems": 5,
+}
 _PROPERTIES: dict[str, dict[str, Any]] = {
-    "keywords": {
-        "type": "array",
-        "items": {"type": "string", "minLength": 2, "maxLength": 30},
-        "minItems": 1,
-        "maxItems": MAX_KEYWORDS,
-    },
-    "drop": {"type": "array", "items": {"type": "string", "maxLength": 30}, "maxItems": 4},
+    "topic": _WORDS,
+    "keywords": _WORDS,
+    "drop": {"type": "array", "items": {"type": "string", "maxLength": 16}, "maxItems": 4},
     "reason": {"type": "string", "maxLength": 300},
 }
 
@@ -124,10 +129,15 @@ def _validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(f"'{where}': {first['msg']}") from None
     # The cache keeps no more than will be looked at.
     return {
-        "keywords": [k for k in reply.keywords[:MAX_CANDIDATES] if isinstance(k, str)],
-        "drop": [k for k in reply.drop[:MAX_CANDIDATES] if isinstance(k, str)],
-        "reason": (reply.reason or "")[:1000],
+        "topic": _texts(reply.topic or ()),
+        "keywords": _texts(reply.keywords),
+        "drop": _texts(reply.drop or ()),
+        "reason": fence(reply.reason or "", 1000),
     }
+
+
+def _texts(items: Sequence[object]) -> list[str]:
+    return [item for item in items[:MAX_CANDIDATES] if isinstance(item, str)]
 
 
 class LLMRefiner:
@@ -136,7 +146,8 @@ class LLMRefiner:
     Args:
         model: Which model.
         prompt: A ``refine`` prompt; its input variables are some of query, attribute, group and
-            keywords, and its output fields some of keywords, drop and reason.
+            keywords, and its output fields some of topic (words on the query's topic), keywords
+            (words of the group), drop and reason.
     """
 
     def __init__(self, model: ChatModel, prompt: PromptTemplate) -> None:
@@ -178,15 +189,20 @@ class LLMRefiner:
         )
         if reply.status != "ok":
             return Refinement(reply.status, message=reply.message, usage=reply.usage)
-        proposed = reply.value["keywords"]
         return refinement_from(
-            proposed,
+            _taking_turns(reply.value["topic"], reply.value["keywords"]),
             request,
             who=f"The model {self.name}",
             drop=reply.value["drop"],
             reason=reply.value["reason"],
             usage=reply.usage,
         )
+
+
+def _taking_turns(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return the items of both, one of each in turn, so that a limit cuts both alike."""
+    pairs = itertools.zip_longest(first, second)
+    return [item for pair in pairs for item in pair if item is not None]
 
 
 def refinement_from(

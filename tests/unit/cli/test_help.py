@@ -1,0 +1,148 @@
+"""The help of every command, and how the command answers to wrong arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairqr.cli import common
+from fairqr.cli.main import app, main
+
+HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
+GROUPS = {
+    "corpus": ["check"],
+    "index": ["create", "add", "remove", "list", "info", "delete"],
+    "models": ["list", "pull", "remove"],
+    "prompts": ["list", "show", "check"],
+    "trace": ["show"],
+}
+
+SCRIPT = """
+import contextlib, io, sys
+from fairqr.cli.main import main
+
+for arguments in sys.argv[1].split(","):
+    sys.argv = ["fairqr", *arguments.split(), "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main()
+    assert "Usage: fairqr" in shown.getvalue(), arguments
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_all_commands_are_known_here() -> None:
+    """A new group of commands must be added to the list above, so that its help is tested."""
+    assert {group.name for group in app.registered_groups} >= set(GROUPS)
+    assert {group.name for group in app.registered_groups} == set(GROUPS)
+
+
+def test_the_help_of_no_command_loads_what_is_slow() -> None:
+    """None of the large libraries is imported to print a help text."""
+    commands = ["", "search"]
+    for group, names in GROUPS.items():
+        commands += [group, *(f"{group} {name}" for name in names)]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ",".join(commands)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not HEAVY & set(done.stdout.split())
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[object, str, str]:
+    monkeypatch.setattr(sys, "argv", ["fairqr", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    stdout, stderr = capfd.readouterr()
+    return ended.value.code, stdout, stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serch"], "No such command 'serch'. Did you mean 'search'?; see 'fairqr --help'."),
+        (["search"], "Missing argument 'query'; see 'fairqr search --help'."),
+        (["search", "x", "-k", "many"], "Invalid value for '-k'"),
+        (["search", "x", "--nonsense"], "No such option: --nonsense"),
+        (["search", "x", "--model"], "'--model' requires an argument"),
+        (["search", "x", "y"], "unexpected extra argument"),
+        (["index", "create", "x"], "Missing argument 'path'; see 'fairqr index create --help'."),
+        (["index", "list", "--jsno"], "No such option: --jsno"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    """Like every error: one sentence on stderr, and exit code 2."""
+    code, stdout, stderr = run(monkeypatch, capfd, *arguments)
+    assert (code, stdout) == (2, "")
+    assert words in stderr
+    assert stderr.startswith("fairqr: ")
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["index"]])
+def test_no_arguments_show_the_help(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """Who asks nothing is shown what there is to ask."""
+    code, stdout, _ = run(monkeypatch, capfd, *arguments)
+    assert code in (0, 2)
+    assert "Usage: fairqr" in stdout
+
+
+def test_the_version(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line, and nothing else."""
+    code, stdout, stderr = run(monkeypatch, capfd, "--version")
+    assert (code, stderr) == (0, "")
+    assert stdout.startswith("fairqr ")
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    """``fairqr prompts show refine | head -1`` says nothing on stderr."""
+    fairqr = Path(sys.executable).with_name("fairqr")
+    child = subprocess.Popen(
+        [fairqr, "prompts", "show", "refine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    stderr = child.stderr.read()
+    child.wait(30)
+    child.stderr.close()
+    assert stderr == b""
+
+
+def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path) -> None:
+    """No title of a document is worth a traceback."""
+    fairqr = Path(sys.executable).with_name("fairqr")
+    done = subprocess.run(
+        [fairqr, "index", "info", "š"],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "FAIRQR_DATA_DIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert rb"'\u0161' cannot be the name" in done.stderr
+
+
+def test_warnings_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    """Stdout is for results."""
+    common.warn("Something is odd.")
+    assert capfd.readouterr() == ("", "fairqr: Something is odd.\n")

@@ -1,0 +1,99 @@
+"""What is drawn: a terminal that documents cannot steer, and plots that are whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairqr.cli.plot import check_plot, draw
+from fairqr.cli.render import print_result
+from fairqr.errors import InputError
+from fairqr.graph.result import Baseline, Iteration, RankedDocument, SearchResult, UsageReport
+
+EXPOSURE = {"gender": {"female": 0.25, "male": 0.75}}
+
+
+def result(title: str = "Marie Curie", divergence: float | None = 0.1) -> SearchResult:
+    place = RankedDocument(
+        rank=1, id="a", title=title, score=1.0, groups={"gender": {"female": 1.0}}
+    )
+    measured = {
+        "exposure": EXPOSURE,
+        "divergence": divergence,
+        "divergences": {"gender": divergence},
+    }
+    return SearchResult(
+        query="<b>physicist</b>",
+        corpus="people",
+        method="fairqr",
+        model="openai:fake",
+        prompt=None,
+        attributes=["gender"],
+        target={"gender": {"female": 0.5, "male": 0.5}},
+        iterations=[Iteration(index=0, queries=["physicist"], refinements=[], **measured)],
+        best_iteration=0,
+        stop_reason="converged",
+        ranking=[place],
+        unknown={"gender": 0.0},
+        baseline=Baseline(ranking=[place], **measured),
+        usage=UsageReport(
+            model_calls=0, cached_calls=0, prompt_tokens=0, completion_tokens=0, milliseconds=1.0
+        ),
+        **measured,
+    )
+
+
+def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences, markup and overrides of direction in a title are shown, not obeyed."""
+    print_result(result("\x1b[2J[red]Ma\nrie\u202e[/red]"))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "[red]Ma rie" in shown
+
+
+def test_a_measure_that_is_undefined_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any label there is no divergence, and no error either."""
+    print_result(result(divergence=None))
+    assert "Marie Curie" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("divergence", [0.1, None])
+def test_plots_are_drawn(tmp_path: Path, divergence: float | None) -> None:
+    """A picture, and a page that holds its picture and no markup of the query."""
+    pytest.importorskip("matplotlib")
+    draw(result(divergence=divergence), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    draw(result(divergence=divergence), tmp_path / "plot.html")
+    page = (tmp_path / "plot.html").read_text()
+    assert "<svg" in page
+    assert "<b>physicist" not in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plot.html", "plot.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plot.pdf", "is a .png or .html file, not plot.pdf"),
+        ("plot", "is a .png or .html file"),
+        ("none/plot.png", "a folder that exists"),
+        ("folder.png", "cannot be written"),
+    ],
+)
+def test_a_plot_that_cannot_be_drawn_is_refused_before(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    """Nobody pays for a search to learn that its picture cannot be kept."""
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(InputError, match=words):
+        check_plot(tmp_path / name)
+
+
+def test_without_matplotlib_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that brings it stands in the sentence."""
+    monkeypatch.setattr("fairqr.cli.plot.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'fairqr\[plot\]'"):
+        check_plot(tmp_path / "plot.png")

@@ -1,0 +1,73 @@
+"""The commands ``fairqr prompts …``."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fairqr.cli.main import app
+from fairqr.errors import PromptError
+from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED
+
+
+@pytest.fixture(autouse=True)
+def no_configured_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRQR_PROMPTS_DIR", raising=False)
+
+
+def prompts(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["prompts", *map(str, arguments)])
+
+
+def own(tmp_path: Path, change: tuple[str, str] = ("", "")) -> Path:
+    folder = tmp_path / "own"
+    (folder / "refine").mkdir(parents=True)
+    text = (SHIPPED / "refine" / "v1.yaml").read_text()
+    (folder / "refine" / "v1.yaml").write_text(text.replace(*change) if change[0] else text)
+    return folder
+
+
+def test_list_marks_the_default() -> None:
+    """One line for each version; the one in use has an asterisk."""
+    lines = prompts("list").stdout.splitlines()
+    marked = [line for line in lines if line.startswith("*")]
+    assert len(lines) >= 3
+    assert len(marked) == 1
+    assert f"refine={DEFAULT_VERSIONS['refine']}" in marked[0]
+
+
+def test_show_prints_messages_and_hash() -> None:
+    """What is sent, with the placeholders in braces."""
+    shown = prompts("show", "refine=v1").stdout
+    content = (SHIPPED / "refine" / "v1.yaml").read_bytes()
+    assert hashlib.sha256(content).hexdigest() in shown
+    assert "<query>{query}</query>" in shown
+    assert "--- system" in shown
+
+
+def test_show_says_what_there_is() -> None:
+    """A version that does not exist is answered with those that do."""
+    result = prompts("show", "refine=v99")
+    assert isinstance(result.exception, PromptError)
+    assert "there are refine/v1" in str(result.exception)
+
+
+def test_check_names_each_file_that_is_wrong(tmp_path: Path) -> None:
+    """All are read; the fault stands on stdout, the verdict is the error."""
+    assert "prompts are sound" in prompts("check").stdout
+    assert "prompts are sound" in prompts("check", "--prompts", own(tmp_path)).stdout
+    wrong = own(tmp_path / "wrong", ("{query}", "{mood}"))
+    result = prompts("check", "--prompts", wrong)
+    assert isinstance(result.exception, PromptError)
+    assert "1 of " in str(result.exception)
+    assert str(wrong / "refine" / "v1.yaml") in result.stdout
+    assert "{mood}" in result.stdout or "{query}" in result.stdout
+
+
+def test_a_wrong_prompt_of_ones_own_does_not_hide_the_others(tmp_path: Path) -> None:
+    """Listing goes on past a file that is wrong, or names it; it never ends in a traceback."""
+    result = prompts("list", "--prompts", own(tmp_path, ("id: refine", "id: [")))
+    assert result.exception is None or isinstance(result.exception, PromptError)

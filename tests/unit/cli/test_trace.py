@@ -1,0 +1,189 @@
+"""Recorded runs: what is written, and how any file is shown or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fairqr.cli.main import app
+from fairqr.cli.trace import read_spans
+from fairqr.errors import InputError
+from fairqr.telemetry import record_to, span
+
+
+def a_span(**changes: Any) -> str:
+    plain = {
+        "name": "fairqr.begin",
+        "span": "a1",
+        "parent": None,
+        "start": 1.0,
+        "milliseconds": 2.5,
+        "status": "ok",
+        "attributes": {},
+        "events": [],
+    }
+    return json.dumps({**plain, **changes})
+
+
+def shown(file: Path, *lines: str, end: str = "\n") -> str:
+    file.write_text("\n".join(lines) + end, encoding="utf-8")
+    result = CliRunner().invoke(app, ["trace", "show", str(file)], env={"COLUMNS": "200"})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return str(result.stdout)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "trace.jsonl"
+
+
+class TestShowing:
+    def test_a_run_is_a_tree(self, file: Path) -> None:
+        """Children stand below their parents, in order of time, with tokens and decisions."""
+        chat = {
+            "gen_ai.usage.input_tokens": 120,
+            "gen_ai.usage.output_tokens": 9,
+            "gen_ai.provider.name": "openai",
+            "fairqr.prompt.id": "refine",
+            "fairqr.prompt.version": "v2",
+            "fairqr.prompt.sha256": "0123456789abcdef",
+        }
+        event = {"name": "divergence", "attributes": {"value": 0.123456, "groups": {"a": 0.5}}}
+        text = shown(
+            file,
+            a_span(name="chat fake", span="c", parent="b", start=3, attributes=chat),
+            a_span(name="later", span="d", parent="a", start=4, status="TimeoutError"),
+            a_span(name="refine", span="b", parent="a", start=2, events=[event]),
+            a_span(name="run", span="a", start=1, attributes={"fairqr.k": 20}),
+        )
+        lines = [line.strip(" │├└─") for line in text.splitlines()]
+        assert lines == [
+            "run  2.5 ms",
+            "k: 20",
+            "refine  2.5 ms",
+            "• divergence: value 0.1235, groups a 0.5",
+            "chat fake  2.5 ms  refine=v2 0123456789ab  120 + 9 tokens",
+            "later  2.5 ms  TimeoutError",
+        ]
+
+    def test_a_killed_run_is_shown_as_far_as_it_got(self, file: Path) -> None:
+        """A last line that is cut off is left out; spans without their parents are roots."""
+        text = shown(file, a_span(name="one", parent="never written"), a_span()[:40], end="")
+        assert text == "one  2.5 ms\n"
+
+    def test_a_line_cut_within_a_character(self, file: Path) -> None:
+        """Half a character at the end is no damage."""
+        file.write_bytes(a_span(name="one").encode() + b'\n{"name": "\xc3')
+        assert [found["name"] for found in read_spans(file)] == ["one"]
+
+    def test_texts_may_hold_anything(self, file: Path) -> None:
+        """Line ends of Unicode, markup and halves of pairs in a text break no line."""
+        odd = "a\u2028b\x85c [bold]d[/] \ud800"
+        with record_to(file, content=True), span("run") as step:
+            step.content("fairqr.query", odd)
+        (found,) = read_spans(file)
+        assert found["attributes"]["fairqr.query"] == odd
+        assert "[bold]d[/]" in shown(file, a_span(attributes={"query": odd[:-1]}))
+
+    def test_spans_that_go_round_in_circles_end(self, file: Path) -> None:
+        """A file that names a span as its own ancestor is shown once."""
+        text = shown(file, a_span(span="a"), a_span(span="a", parent="a", name="again"))
+        assert text.count("again") == 1
+
+
+class TestRefusing:
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            ("", "is empty; record one with"),
+            ("\n", "line 1 is not a span"),
+            ("hello\n", "line 1 is not a span of a run; name a file that"),
+            ("[1]\n", "line 1 is not a span"),
+            ("5\n", "line 1 is not a span"),
+            ('{"other": 1}\n', "line 1 is not a span"),
+            (a_span() + "\n{half\n" + a_span() + "\n", "line 2 is not a span"),
+            (a_span() + "\n{half\n", "line 2 is not a span"),
+            (a_span(start="now") + "\n", "line 1 is not a span"),
+            (a_span(milliseconds=None) + "\n", "line 1 is not a span"),
+            (a_span(attributes=[]) + "\n", "line 1 is not a span"),
+            (a_span(events=[1]) + "\n", "line 1 is not a span"),
+            (a_span(events=[{"name": "x"}]) + "\n", "line 1 is not a span"),
+            (a_span(span=1) + "\n", "line 1 is not a span"),
+            ("[" * 100_000 + "\n", "line 1 is not a span"),
+        ],
+    )
+    def test_a_foreign_file_is_named_by_line(self, file: Path, content: str, words: str) -> None:
+        """Whatever it is, one sentence says that it is no recorded run."""
+        file.write_text(content)
+        with pytest.raises(InputError, match=words) as caught:
+            read_spans(file)
+        assert str(file) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_what_cannot_be_read(self, tmp_path: Path) -> None:
+        """A binary file, a folder and a missing file."""
+        (tmp_path / "binary").write_bytes(bytes(range(256)))
+        with pytest.raises(InputError, match="line 1 is not a span"):
+            read_spans(tmp_path / "binary")
+        with pytest.raises(InputError, match="cannot be read: Is a directory"):
+            read_spans(tmp_path)
+        with pytest.raises(InputError, match="cannot be read: No such file"):
+            read_spans(tmp_path / "none")
+
+
+class TestRecording:
+    def test_each_span_is_on_disk_when_it_ends(self, file: Path) -> None:
+        """A run that is killed leaves what it finished."""
+        with record_to(file), span("run"):
+            with span("inner") as inner:
+                inner.set("n", 1)
+                inner.event("happened", why="because")
+                inner.content("text", "secret")
+            (found,) = read_spans(file)
+            assert (found["name"], found["attributes"]) == ("inner", {"n": 1})
+        inner_span, run_span = read_spans(file)
+        assert inner_span["parent"] == run_span["span"]
+
+    def test_an_error_is_recorded_by_its_class(self, file: Path) -> None:
+        """Messages may hold content; the class does not."""
+        with pytest.raises(ValueError, match="private"), record_to(file), span("run"):
+            raise ValueError("private")
+        assert read_spans(file)[0]["status"] == "ValueError"
+        assert "private" not in file.read_text()
+
+    def test_an_earlier_record_is_replaced_by_the_first_span(self, file: Path) -> None:
+        """Until there is something new, the old one stays."""
+        file.write_text("old\n")
+        with record_to(file):
+            assert file.read_text() == "old\n"
+            with span("run"):
+                pass
+        assert len(read_spans(file)) == 1
+
+    def test_nothing_recorded_leaves_no_file(self, file: Path) -> None:
+        """A search that was refused at once leaves no empty file."""
+        with record_to(file):
+            pass
+        assert not file.exists()
+
+    def test_a_full_disk_does_not_end_the_run(self) -> None:
+        """The failure is kept for whoever started the recording."""
+        if not Path("/dev/full").exists():
+            pytest.skip("needs a device that is always full")
+        with record_to(Path("/dev/full")) as recorder, span("run"):
+            pass
+        assert recorder.failure == "No space left on device"
+
+    def test_a_place_that_cannot_be_written_is_an_input_error(self, tmp_path: Path) -> None:
+        """It is known before the run begins."""
+        with (
+            pytest.raises(InputError, match="cannot be written: Is a directory"),
+            record_to(tmp_path),
+        ):
+            pass
