@@ -285,13 +285,17 @@ class ChatModel:
         }
         if self._speaks_openai:
             settings["presence_penalty"] = defaults.presence_penalty
-            settings["seed"] = question.seed
+            settings["seed"] = self._seed(question)
             settings["extra_body"] = self._response_format(question)
         return {
             name: value
             for name, value in settings.items()
             if value is not None and name not in self._refused
         }
+
+    def _seed(self, question: Question) -> int | None:
+        """Return the seed to send; the embedded model has one always, so that runs repeat."""
+        return 0 if question.seed is None and self.provider == "local" else question.seed
 
     def _response_format(self, question: Question) -> dict[str, Any]:
         # Hosted services refuse bounds on texts; the embedded model needs them.
@@ -330,7 +334,12 @@ class ChatModel:
             import openai
 
             # langchain shares one HTTP client among event loops, which breaks when a loop ends.
-            options["http_async_client"] = openai.DefaultAsyncHttpxClient()
+            # The embedded model is on loopback, where no proxy leads.
+            options["http_async_client"] = openai.DefaultAsyncHttpxClient(
+                trust_env=self.provider != "local"
+            )
+            # Without own socket options langchain leaves proxies alone, and does not warn of them.
+            options["http_socket_options"] = ()
 
         def make() -> BaseChatModel:
             model: BaseChatModel = init_chat_model(name, **options)

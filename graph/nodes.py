@@ -85,7 +85,8 @@ class Nodes:
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
         """Check what is asked, before anything is spent."""
         context, opened = context_of(runtime), current_span()
-        query = state["query"].strip()
+        # Half a surrogate pair is no character, and no client could send it on.
+        query = state["query"].encode(errors="replace").decode().strip()
         opened.content("fairqr.query", query)
         if not query:
             raise QueryError("The query is empty; write what to search for.")

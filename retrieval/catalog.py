@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from fairqr.errors import (
     InputError,
 )
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.documents import Document
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.index import Index, IndexInfo, Progress
 from fairqr.settings import data_dir
@@ -107,7 +109,13 @@ class Catalog:
             note = json.dumps({"url": connection.shown})
             await asyncio.to_thread(write_beside, self._remote / f"{name}.json", note)
             return await es.ElasticsearchIndex.open(connection, name)
-        return await asyncio.to_thread(self._build_local, name, corpus, source, progress)
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(self._build_local, name, corpus, source, progress, stop)
+        except asyncio.CancelledError:
+            # The thread goes on by itself; this makes it leave everything as it was.
+            stop.set()
+            raise
 
     async def open(self, name: str, choice: Choice | None = None) -> Index:
         """Open an index.
@@ -174,33 +182,29 @@ class Catalog:
             shown_source=corpus if corpus in BUILT_IN else None,
         )
 
-    async def delete(self, name: str, backend: Backend | None = None) -> None:
+    async def delete(self, name: str, choice: Choice | None = None) -> None:
         """Delete an index.
+
+        Args:
+            name: Of the index.
+            choice: Where it is; where None, wherever there is one of that name. One on a server is
+                deleted there even if it was made on another machine.
 
         Raises:
             IndexNotFoundError: There is none.
             InputError: There are two, one on each backend, and none is named.
         """
         check_name(name)
-        known = [b for b in self._backends_of(name) if backend in (None, b)]
-        # What is left of a damaged index is deleted too.
-        if not known and backend != "elasticsearch" and (self._local / name).is_dir():
-            known = ["tantivy"]
-        if not known:
-            raise self._no_such(name)
-        if len(known) > 1:
-            raise InputError(
-                f"There is an index '{name}' on each backend; name one with --backend."
-            )
-        if known[0] == "elasticsearch":
+        if choice is None:
+            choice = Choice(await asyncio.to_thread(self._only_backend_of, name))
+        if choice.backend == "elasticsearch":
             from fairqr.retrieval import elasticsearch_index as es
 
-            connection = es.Connection.from_environment(self._url_of(name))
-            await es.delete_elasticsearch(connection, name)
+            url = choice.url or await asyncio.to_thread(self._url_of, name)
+            await es.delete_elasticsearch(es.Connection.from_environment(url), name)
             (self._remote / f"{name}.json").unlink(missing_ok=True)
             return
-        with self._building(name):
-            await asyncio.to_thread(shutil.rmtree, self._local / name)
+        await asyncio.to_thread(self._delete_local, name)
 
     async def infos(self) -> list[IndexInfo | tuple[str, Backend, str]]:
         """Return what is known of each index; for one that cannot be opened, why."""
@@ -216,6 +220,21 @@ class Catalog:
 
     def _backends_of(self, name: str) -> list[Backend]:
         return [backend for entry, backend in self.names() if entry == name]
+
+    def _only_backend_of(self, name: str) -> Backend:
+        known = self._backends_of(name)
+        if len(known) > 1:
+            raise InputError(
+                f"There is an index '{name}' on each backend; name one with --backend."
+            )
+        return known[0] if known else "tantivy"
+
+    def _delete_local(self, name: str) -> None:
+        # What is left of a damaged index is deleted too, so it need not open.
+        if not (self._local / name).is_dir():
+            raise self._no_such(name)
+        with self._building(name):
+            shutil.rmtree(self._local / name)
 
     def _open_local(self, name: str) -> Index:
         from fairqr.retrieval.tantivy_index import TantivyIndex
@@ -239,7 +258,12 @@ class Catalog:
         )
 
     def _build_local(
-        self, name: str, corpus: Corpus, source: str, progress: Progress | None
+        self,
+        name: str,
+        corpus: Corpus,
+        source: str,
+        progress: Progress | None,
+        stop: threading.Event,
     ) -> Index:
         from fairqr.retrieval.tantivy_index import FORMAT, Manifest, TantivyIndex
 
@@ -258,7 +282,8 @@ class Catalog:
             _remove_versions(folder, keep=old)
             version = f"v{int(old[1:]) + 1}"
             try:
-                TantivyIndex.build(folder / version, manifest, corpus.documents(), progress)
+                documents = _until(stop, corpus.documents())
+                TantivyIndex.build(folder / version, manifest, documents, progress)
             except BaseException:
                 _remove_versions(folder, keep=old)
                 if old == "v0":
@@ -321,6 +346,17 @@ def _name_of(path: Path) -> str:
     stem = re.sub(r"[^a-z0-9_-]+", "-", path.name.lower().split(".")[0]).strip("-_")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     return f"{stem[:80] or 'corpus'}-{place}"
+
+
+def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Document]:
+    for document in documents:
+        if stop.is_set():
+            raise CancelledBuildError
+        yield document
+
+
+class CancelledBuildError(Exception):
+    """Whoever waited for the build no longer does."""
 
 
 def _remove_versions(folder: Path, keep: str) -> None:

@@ -14,9 +14,12 @@ from pathlib import Path
 import openai
 import pytest
 
+from fairqr.agents.chat import ChatModel
 from fairqr.agents.local import LocalServer, local_server, start_local
+from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.agents.weights import WEIGHTS, weights_path
 from fairqr.errors import ModelUnavailableError
+from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import MODEL
 
 SCHEMA = {
@@ -253,3 +256,29 @@ def test_importing_the_module_does_not_load_llama_cpp() -> None:
     assert (
         subprocess.run([sys.executable, "-c", script], env=os.environ, check=False).returncode == 0
     )
+
+
+async def test_a_proxy_does_not_stand_between_us_and_the_local_model(
+    model_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    refiner = LLMRefiner(ChatModel(f"local:{MODEL}", timeout=120), PromptLibrary().get("refine"))
+    await refiner.start()
+    refinement = await refiner.refine(RefinementRequest("chemist", "continent", "Asia"))
+    assert refinement.status == "ok"
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_the_same_question_gets_the_same_answer(model_cache: Path) -> None:
+    """The embedded model always has a seed, and another seed gives another sample."""
+
+    async def asked(seed: int | None) -> tuple[str, ...]:
+        model = ChatModel(f"local:{MODEL}", timeout=120)
+        refiner = LLMRefiner(model, PromptLibrary().get("refine"))
+        request = RefinementRequest("astronomer", "gender", "female", seed=seed, temperature=1.0)
+        return (await refiner.refine(request)).keywords
+
+    assert await asked(None) == await asked(None) == await asked(0)
+    assert len({await asked(seed) for seed in range(5)}) > 1

@@ -26,11 +26,11 @@ async def tantivy(tmp_path: Path) -> AsyncIterator[Index]:
 
 @pytest.fixture
 async def elasticsearch(tmp_path: Path, elasticsearch_url: str) -> AsyncIterator[Index]:
-    catalog = Catalog(tmp_path)
-    index = await catalog.resolve("notables", Choice("elasticsearch", elasticsearch_url))
+    catalog, choice = Catalog(tmp_path), Choice("elasticsearch", elasticsearch_url)
+    index = await catalog.resolve("notables", choice)
     yield index
     await index.close()
-    await catalog.delete("notables", "elasticsearch")
+    await catalog.delete("notables", choice)
 
 
 @pytest.mark.elasticsearch

@@ -154,10 +154,13 @@ def info(
 
 
 @app.command()
-def delete(name: Name, backend: Annotated[str | None, BackendOption] = None) -> None:
+def delete(
+    name: Name,
+    backend: Annotated[str | None, BackendOption] = None,
+    url: Annotated[str | None, UrlOption] = None,
+) -> None:
     """Delete an index."""
     from fairqr.retrieval.catalog import Catalog
 
-    where = choice(backend, None)
-    run(Catalog().delete(name, where.backend if where else None))
+    run(Catalog().delete(name, choice(backend, url)))
     typer.echo(f"{name}: deleted")

@@ -128,6 +128,7 @@ def search(
     }
 
     async def work() -> SearchResult:
+        from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.agents.models import open_model
         from fairqr.api import FairSearch
         from fairqr.cli.render import LiveView, QuietView
@@ -135,18 +136,23 @@ def search(
         from fairqr.graph.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
         from fairqr.retrieval.catalog import Catalog
+        from fairqr.settings import default_model
 
         asked = make_context(**context)
         library = PromptLibrary(prompts)
         for id_, version in asked.prompts.items():
             library.get(id_, version)
+        options: dict[str, Any] = {"cache": not no_cache, "base_url": base_url, "timeout": timeout}
+        name = model or default_model()
+        refiner = None
+        if max_iterations and name != FeedbackRefiner.name:
+            refiner = open_model(name, **options)
+            # What is missing is better known before a large corpus is indexed.
+            await refiner.start()
         with indexing_bar() as bar:
             index = await Catalog().resolve(corpus, choice(backend, url), bar, schema)
-        refiner = None
-        if max_iterations:
-            refiner = open_model(
-                model, index=index, cache=not no_cache, base_url=base_url, timeout=timeout
-            )
+        if max_iterations and refiner is None:
+            refiner = open_model(name, index=index)
         view = QuietView() if as_json else LiveView(query, corpus, asked, refiner)
         result: dict[str, Any] = {}
         try:

@@ -255,6 +255,7 @@ async def test_a_list_without_any_label_has_no_divergence_and_says_so(index: Ind
         ("science", {"target": "age=x:1"}, InputError),
         ("science", {"target": "gender=woman:1"}, InputError),
         ("science", {"depth": 0}, InputError),
+        ("science", {"smoothing": 0}, InputError),
     ],
 )
 async def test_what_cannot_be_searched_is_refused(
@@ -262,6 +263,12 @@ async def test_what_cannot_be_searched_is_refused(
 ) -> None:
     with pytest.raises(kind):
         await FairSearch(index, KnownRefiner(FEMALE)).asearch(query, **context)
+
+
+async def test_half_a_character_in_a_query_is_searched_around(index: Index) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    result = await search.asearch("science \udcff", attribute="gender", k=10)
+    assert result.query == "science ?"
 
 
 async def test_the_steps_are_streamed_in_order(index: Index) -> None:

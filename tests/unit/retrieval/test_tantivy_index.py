@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -346,3 +347,33 @@ async def test_many_threads_may_be_the_first_to_read(catalog: Catalog, make: Mak
         rankings = await asyncio.gather(*(index.search(f"w{n}", 300) for n in range(6)))
         assert all(id_.startswith("d") for ranking in rankings for id_ in ranking.ids)
         assert all(len(set(ranking.ids)) == len(ranking) for ranking in rankings)
+
+
+async def test_a_build_that_nobody_waits_for_any_longer_stops(
+    catalog: Catalog, make: Make, tmp_path: Path
+) -> None:
+    """Cancelling leaves everything as it was, and the index free to be built again."""
+    found = make([{"id": "a", "text": "one"}])
+    reached = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Endless(Corpus):
+        def documents(self) -> Iterator[Document]:
+            for number in itertools.count():
+                if number == 10:
+                    loop.call_soon_threadsafe(reached.set)
+                yield Document(f"n{number}", "", "text")
+
+    building = asyncio.create_task(catalog.create("endless", Endless(found.path, found.schema)))
+    await reached.wait()
+    building.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await building
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                index = await catalog.create("endless", found)
+                break
+            except BuildInProgressError:
+                await asyncio.sleep(0.01)
+    assert (await index.info()).documents == 1
