@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,8 +19,6 @@ __all__ = ["BackendOption", "UrlOption", "choice", "indexing_bar", "notes", "run
 
 T = TypeVar("T")
 
-_interrupted = threading.Event()
-
 BackendOption = typer.Option(
     help="Where the index is: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
 )
@@ -32,25 +28,8 @@ UrlOption = typer.Option(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work to its end; Ctrl-C ends it at once, indexing included."""
-    if threading.current_thread() is not threading.main_thread():
-        return asyncio.run(work)
-    before = signal.signal(signal.SIGINT, _interrupt)
-    try:
-        return asyncio.run(work)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _interrupt(*_: object) -> None:
-    # Indexing goes on in a thread, which only its own progress can stop.
-    _interrupted.set()
-    raise KeyboardInterrupt
-
-
-def _go_on() -> None:
-    if _interrupted.is_set():
-        raise KeyboardInterrupt
+    """Run asynchronous work to its end."""
+    return asyncio.run(work)
 
 
 def notes() -> Console:
@@ -90,7 +69,7 @@ def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
     Yields a function that starts the bar for an index and returns what tells it the number.
     """
     if not sys.stderr.isatty():
-        yield lambda name: lambda count: _go_on()
+        yield lambda name: lambda count: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -104,11 +83,6 @@ def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
 
         def start(name: str) -> Callable[[int], None]:
             task = progress.add_task(name, total=None)
-
-            def show(count: int) -> None:
-                _go_on()
-                progress.update(task, completed=count)
-
-            return show
+            return lambda count: progress.update(task, completed=count)
 
         yield start
