@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
-	$(BIN)/fairqr search "astronomer" --corpus notables --attribute gender
+	$(BIN)/fairqr search "religious leader" --corpus notables --attribute gender
 
 test: $(READY)
 	$(BIN)/pytest

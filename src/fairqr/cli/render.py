@@ -21,7 +21,7 @@ __all__ = ["LiveView", "QuietView", "exposure_bars", "print_result"]
 BAR = 30
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
-    "no_improvement": "the divergence no longer decreased",
+    "no_improvement": "nothing more was gained",
     "max_iterations": "the rounds were used up",
     "budget": "the budget was used up",
     "model_failed": "the model failed",
