@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from langgraph.runtime import Runtime
+from langgraph.types import Overwrite
 
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner
 from fairqr.agents.replies import Usage
@@ -85,6 +86,8 @@ class Nodes:
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
         """Check what is asked, before anything is spent."""
         context, opened = context_of(runtime), current_span()
+        if not isinstance(state.get("query"), str):
+            raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
         # Half a surrogate pair is no character, and no client could send it on.
         query = state["query"].encode(errors="replace").decode().strip()
         opened.content("fairqr.query", query)
@@ -113,6 +116,10 @@ class Nodes:
             "started": time.time(),
             "iteration": 0,
             "pending": [original],
+            # A thread of a checkpointer may hold an earlier search.
+            "rankings": Overwrite([]),
+            "iterations": Overwrite([]),
+            "warnings": Overwrite([]),
             "keywords": {},
             "topic_words": [],
             "refinements": [],

@@ -100,7 +100,7 @@ def after_refinement(
     told = failed if helped or len(state["iterations"]) > 1 else refinements
     update["warnings"] = list(dict.fromkeys(refinement.message for refinement in told))
     if not helped:
-        reason = "model_failed" if len(failed) == len(refinements) else "no_improvement"
+        reason = "model_failed" if failed and len(failed) == len(refinements) else "no_improvement"
         if failed and budget_is_spent:
             reason = "budget"
         return {**update, "stop_reason": reason}

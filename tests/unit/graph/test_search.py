@@ -301,6 +301,44 @@ async def test_a_state_holds_no_text_and_nothing_of_numpy(index: Index) -> None:
     assert "Woman" not in written
 
 
+async def test_a_second_search_on_a_thread_knows_nothing_of_the_first(index: Index) -> None:
+    graph = build_graph(index=index, model=KnownRefiner(FEMALE), checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "1"}}
+
+    async def run(query: str) -> dict[str, object]:
+        state = await graph.ainvoke({"query": query}, config=config)  # type: ignore[call-overload]
+        result: dict[str, object] = state["result"]
+        del result["usage"]
+        return result
+
+    first = await run("science")
+    assert await run("scholar") != first
+    assert await run("science") == first
+
+
+async def test_if_only_documents_without_a_label_are_missing_nobody_is_asked(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "schema.yaml").write_text(
+        "attributes: {gender: {field: g, groups: [f, m], unknown: group}}"
+    )
+    lines = [{"id": str(i), "text": "word", "g": "f" if i % 2 else "m"} for i in range(30)]
+    path = tmp_path / "people.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    index = await Catalog(tmp_path / "data").resolve(str(path))
+    refiner = KnownRefiner({})
+    result = await FairSearch(index, refiner).asearch(
+        "word", k=10, target="gender=f:0.25,m:0.25,unknown:0.5"
+    )
+    assert refiner.asked == []
+    assert result.stop_reason == "no_improvement"
+
+
+async def test_a_graph_without_a_query_says_so(index: Index) -> None:
+    with pytest.raises(QueryError, match="no query"):
+        await build_graph(index=index).ainvoke({"query": None})  # type: ignore[typeddict-item]
+
+
 def test_the_synchronous_search_works_inside_a_running_loop(index: Index, tmp_path: Path) -> None:
     """As in a notebook; and one object serves several threads."""
     with FairSearch(index, KnownRefiner(FEMALE)) as search:
