@@ -13,7 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.weights import is_pulled, lookup, weights_path
+from fairqr.agents.embedded import lookup
+from fairqr.agents.weights import is_pulled, weights_path
 from fairqr.errors import ModelUnavailableError
 
 __all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "start_local"]

@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fairqr.agents.chat import ChatModel, Question
+from fairqr.agents.chat import ChatModel
 from fairqr.agents.keywords import MAX_CANDIDATES, clean_keywords
+from fairqr.agents.question import Question
 from fairqr.agents.replies import Status, Usage
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from fairqr.errors import (
     QueryError,
     one_line,
 )
+from fairqr.loops import PerLoop
 from fairqr.retries import with_retries
 from fairqr.settings import environment
 
@@ -182,7 +182,7 @@ class Server:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._clients: dict[asyncio.AbstractEventLoop, AsyncElasticsearch] = {}
+        self._clients: PerLoop[AsyncElasticsearch] = PerLoop()
 
     @property
     def url(self) -> str:
@@ -190,12 +190,7 @@ class Server:
         return self.connection.shown
 
     def _client(self) -> AsyncElasticsearch:
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            for ended in [other for other in list(self._clients) if other.is_closed()]:
-                self._clients.pop(ended, None)
-            self._clients[loop] = self.connection.client()
-        return self._clients[loop]
+        return self._clients.get() or self._clients.setdefault(self.connection.client())
 
     async def call(self, send: Callable[[AsyncElasticsearch], Awaitable[T]]) -> T:
         """Await ``send(client)``, again where it failed with an error that can heal.
@@ -221,8 +216,7 @@ class Server:
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client:
+        if client := self._clients.pop():
             await client.close()
 
 

@@ -15,9 +15,10 @@ import openai
 import pytest
 
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.embedded import WEIGHTS
 from fairqr.agents.local import LocalServer, local_server, start_local
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
-from fairqr.agents.weights import WEIGHTS, weights_path
+from fairqr.agents.weights import weights_path
 from fairqr.errors import ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import MODEL

@@ -26,7 +26,8 @@ def list_models(
     """List the embedded models, and whether their weights are there."""
     import json
 
-    from fairqr.agents.weights import WEIGHTS, is_pulled, weights_path
+    from fairqr.agents.embedded import WEIGHTS
+    from fairqr.agents.weights import is_pulled, weights_path
 
     if as_json:
         rows = [

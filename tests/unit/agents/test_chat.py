@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from fairqr.agents.cache import ReplyCache, cache_key
-from fairqr.agents.chat import ChatModel, Question
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError
 from fairqr.prompts.template import Message, PromptTemplate

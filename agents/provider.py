@@ -1,0 +1,135 @@
+"""What a provider takes: names, addresses, and the parameters of a request in its own form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from fairqr.agents.question import JsonSchema, Question
+from fairqr.errors import ModelUnavailableError
+from fairqr.retries import status_of
+
+__all__ = [
+    "base_url_for",
+    "parameters_for",
+    "refused_parameter",
+    "speaks_openai",
+    "split_name",
+]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the provider and its own name of the model.
+
+    Raises:
+        ModelUnavailableError: One of them is missing.
+    """
+    provider, _, model = name.partition(":")
+    if not (provider and model):
+        raise ModelUnavailableError(
+            f"The model '{name}' names no provider; write provider:model, such as "
+            "openai:gpt-4o or local:smollm2-135m."
+        )
+    return provider, model
+
+
+def speaks_openai(provider: str) -> bool:
+    """Tell whether the provider is reached by the client of OpenAI."""
+    return provider in ("openai", "local", "azure_openai")
+
+
+def base_url_for(provider: str, given: str | None) -> str | None:
+    """Return the URL that was given, else the configured one; None is the provider's own.
+
+    Raises:
+        ModelUnavailableError: It is no URL; what it holds is not shown, since it may be a secret.
+    """
+    url = given or _configured_url(provider)
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ModelUnavailableError(
+            "The base URL of the model is not one; write it like http://127.0.0.1:8000/v1."
+        )
+    return url
+
+
+def _configured_url(provider: str) -> str | None:
+    """Return the URL that the client of this provider takes from the environment."""
+    if provider != "openai":
+        return None
+    return os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL") or None
+
+
+def parameters_for(
+    provider: str, question: Question, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the parameters of a request, in the form that the provider takes.
+
+    Args:
+        provider: As :func:`split_name` returns it.
+        question: What is asked.
+        without: The names of parameters that the server is known to refuse.
+    """
+    defaults = question.prompt.defaults
+    temperature = question.temperature
+    parameters: dict[str, Any] = {
+        "temperature": defaults.temperature if temperature is None else temperature,
+        "max_tokens": defaults.max_tokens,
+    }
+    if speaks_openai(provider):
+        local = provider == "local"
+        parameters["presence_penalty"] = defaults.presence_penalty
+        # The embedded model has a seed always, so that runs repeat.
+        parameters["seed"] = 0 if local and question.seed is None else question.seed
+        # Hosted services refuse bounds on texts; the embedded model needs them.
+        schema = question.schema if local else _without_bounds(question.schema)
+        parameters["extra_body"] = {"response_format": _response_format(schema)}
+    return {
+        name: value
+        for name, value in parameters.items()
+        if value is not None and name not in without
+    }
+
+
+def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> str | None:
+    """Return the parameter that a server does not know, if that is why it refused the request.
+
+    Args:
+        error: Which ended the request.
+        parameters: What the request had.
+    """
+    if status_of(error) not in (400, 404, 422, 501):
+        return None
+    text = str(error)
+    if "extra_body" in parameters and ("response_format" in text or "json_schema" in text):
+        return "extra_body"
+    for name in ("temperature", "seed", "presence_penalty"):
+        if name in parameters and (getattr(error, "param", None) == name or f"'{name}'" in text):
+            return name
+    return None
+
+
+def _response_format(schema: JsonSchema) -> dict[str, Any]:
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "reply", "strict": True, "schema": schema},
+    }
+
+
+def _without_bounds(schema: Any) -> Any:
+    """Return a JSON schema without bounds on lengths and sizes."""
+    if isinstance(schema, Mapping):
+        return {
+            key: _without_bounds(value)
+            for key, value in schema.items()
+            if key not in ("minLength", "maxLength", "minItems", "maxItems")
+        }
+    return schema
