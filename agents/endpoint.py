@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,9 @@ class Endpoint:
         name = self.name
         if self.base_url:
             options["base_url"] = self.base_url
+            # Servers of one's own mostly want no key, but the client does.
+            if self.provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
+                options.setdefault("api_key", "none")
         if self.provider == "local":
             from fairqr.agents.local import start_local
 

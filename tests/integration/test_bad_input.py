@@ -327,7 +327,7 @@ class TestModels:
         """The variable that holds it is named."""
         run = command(
             *("search", "physicist", "--corpus", people, "-k", "5", "--json"),
-            *("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1"),
+            *("--model", "openai:fake"),
             OPENAI_API_KEY=None,
         )
         assert "OPENAI_API_KEY" in run.complaint()

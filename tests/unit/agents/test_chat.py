@@ -241,6 +241,15 @@ class TestNames:
         with pytest.raises(ModelUnavailableError, match="OPENAI_API_KEY"):
             await ChatModel("openai:fake").start()
 
+    async def test_a_server_of_ones_own_needs_no_key(
+        self, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is sent in its place is no secret."""
+        monkeypatch.delenv("OPENAI_API_KEY")
+        model_server.does(GOOD)
+        assert (await model(model_server).ask(question())).status == "ok"
+        assert model_server.asked[0].headers["authorization"] == "Bearer none"
+
     @pytest.mark.parametrize(
         "url", ["localhost:8000", "ftp://x/v1", "http://", "http://x:99999/v1", "http://[::1/v1"]
     )
