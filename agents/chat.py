@@ -149,7 +149,7 @@ class ChatModel:
         wrong = ""
         try:
             async with asyncio.timeout(limit):
-                for _ in range(2):
+                for _ in range(2 if question.may_ask_again else 1):
                     answer = await self._endpoint.send(
                         messages, question, limit=limit, on_retry=on_retry
                     )

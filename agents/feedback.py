@@ -15,6 +15,7 @@ import numpy as np
 from fairqr.agents.keywords import MAX_KEYWORDS, clean_keywords
 from fairqr.agents.refiner import Refinement, RefinementRequest, refinement_from
 from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.index import Index
 
 __all__ = ["FeedbackRefiner"]
@@ -53,13 +54,16 @@ class FeedbackRefiner:
         retrieval score and by its membership in the group.
         """
         del deadline  # reading ten documents takes no time
-        attribute = self._index.schema.attribute(request.attribute)
+        dimension = Dimension.named(self._index.schema, request.attribute)
         ranking = await self._index.search(request.query, self._depth)
-        members = await self._index.memberships(request.attribute, ranking.ids)
-        share = members[:, attribute.universe.index(request.group)]
+        members = await dimension.memberships(self._index, ranking.ids)
+        share = members[:, dimension.groups.index(request.group)]
         merit = share * np.asarray(ranking.scores)
         best = [int(row) for row in np.argsort(-merit, kind="stable") if merit[row] > 0]
         best = best[: self._documents]
+        if not best:
+            message = f"The query retrieves no document of {request.group} to learn from."
+            return Refinement("unsupported", message=message)
         texts = await self._index.documents([ranking.ids[row] for row in best])
 
         weight: defaultdict[str, float] = defaultdict(float)

@@ -31,6 +31,7 @@ class Question:
         validate: Checks a reply; its result is what is kept.
         temperature: In [0, 2]; the prompt's own where None.
         seed: For repeatable sampling, where the provider supports it.
+        may_ask_again: Whether to ask once more where the reply is not what was asked for.
     """
 
     prompt: PromptTemplate
@@ -39,3 +40,4 @@ class Question:
     validate: Validate
     temperature: float | None = None
     seed: int | None = None
+    may_ask_again: bool = True

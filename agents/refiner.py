@@ -31,6 +31,7 @@ class RefinementRequest:
         keywords: Those in use for this group, from the rounds before.
         seed: For repeatable sampling.
         temperature: The prompt's own where None.
+        may_ask_again: Whether a model whose reply cannot be used may be asked once more.
     """
 
     query: str
@@ -39,6 +40,7 @@ class RefinementRequest:
     keywords: Sequence[str] = ()
     seed: int | None = None
     temperature: float | None = None
+    may_ask_again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ class LLMRefiner:
                 validate=_validated,
                 temperature=request.temperature,
                 seed=request.seed,
+                may_ask_again=request.may_ask_again,
             ),
             deadline,
         )

@@ -32,7 +32,8 @@ class Usage:
     """What asking models cost.
 
     Attributes:
-        model_calls: Requests that a model answered, or failed to.
+        model_calls: Requests to models. One that was tried again because the server was not ready
+            counts once.
         cached_calls: Requests that the cache answered.
         prompt_tokens: As the provider counts them.
         completion_tokens: As the provider counts them.

@@ -18,7 +18,7 @@ from fairqr.graph.result import (
     SearchResult,
     UsageReport,
 )
-from fairqr.graph.state import State, ranking_of
+from fairqr.graph.state import RefinementRecord, State, ranking_of
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.index import Index
@@ -52,20 +52,28 @@ async def assemble(
         document.id: document
         for document in await index.documents(list(dict.fromkeys([*final.ids, *original.ids])))
     }
+    warnings = list(state.get("warnings", []))
+    if gone := sum(id_ not in documents for id_ in {*final.ids, *original.ids}):
+        warnings.append(f"{gone} documents were deleted from the index during the search.")
     attributes = [factor.name for dimension in dimensions for factor in dimension.factors]
+    # The last refinements stand in no round if no query came of them.
+    was_in_vain = state["refinements"] != state["iterations"][-1]["refinements"]
+    if not state["refinements"]:
+        refiner = None  # it was not needed
     return SearchResult(
         query=state["query"],
         corpus=index.name,
         method=context.method,
         model=refiner.name if refiner else None,
         prompt=refiner.prompt if refiner else None,
+        unused_refinements=_refined_groups(state["refinements"] if was_in_vain else []),
         attributes=attributes,
         target=state["target"],
         iterations=[
             Iteration(
                 index=record["index"],
                 queries=record["queries"],
-                refinements=[RefinedGroup(**refinement) for refinement in record["refinements"]],
+                refinements=_refined_groups(record["refinements"]),
                 exposure=record["exposure"],
                 divergence=record["divergence"],
                 divergences=record["divergences"],
@@ -83,8 +91,12 @@ async def assemble(
         usage=UsageReport(
             **state["usage"], milliseconds=round((time.time() - state["started"]) * 1000, 1)
         ),
-        warnings=state.get("warnings", []),
+        warnings=warnings,
     )
+
+
+def _refined_groups(records: Sequence[RefinementRecord]) -> list[RefinedGroup]:
+    return [RefinedGroup(**record) for record in records]
 
 
 async def _best_ranking(
@@ -145,7 +157,10 @@ def _places(
     ranking: Ranking, documents: dict[str, Document], index: Index, attributes: Sequence[str]
 ) -> list[RankedDocument]:
     places = []
-    for rank, (id_, score) in enumerate(zip(ranking.ids, ranking.scores, strict=True), start=1):
+    scored = [
+        pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents
+    ]
+    for rank, (id_, score) in enumerate(scored, start=1):
         document = documents[id_]
         groups: dict[str, dict[str, float]] = {}
         for name in attributes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.models import open_model
 from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.context import Context
 from fairqr.graph.nodes import Nodes, RefinerFor
@@ -27,7 +28,7 @@ RECURSION_LIMIT = 4 * 100 + 10
 def build_graph(
     *,
     index: Index,
-    model: ChatModel | Refiner | None = None,
+    model: ChatModel | Refiner | str | None = None,
     prompts: PromptLibrary | None = None,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
@@ -40,12 +41,15 @@ def build_graph(
 
     Args:
         index: Where the documents are.
-        model: What refines queries: a chat model, which is asked with the prompt that the context
-            names, or a refiner of your own. None serves contexts with ``max_iterations=0``.
+        model: What refines queries: a chat model or its name, which is asked with the prompt that
+            the context names, or a refiner of your own. None serves contexts with
+            ``max_iterations=0``.
         prompts: Where prompts come from.
         checkpointer: Of langgraph, to keep states; run with ``durability="exit"`` to write each
             run's state once.
     """
+    if isinstance(model, str):
+        model = open_model(model, index=index)
     nodes = Nodes(index, _refiner_source(model, prompts or PromptLibrary()))
     builder = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState

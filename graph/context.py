@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.errors import InputError
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, Direction
@@ -130,6 +130,12 @@ class Context(BaseModel):
     seed: int | None = None
     budget: Budget = Budget()
 
+    @model_validator(mode="after")
+    def _depth_reaches_k(self) -> Context:
+        if self.depth is not None and self.depth < self.k:
+            raise ValueError(f"depth is {self.depth}, but k is {self.k}; retrieve at least as many")
+        return self
+
     @property
     def strategy(self) -> Strategy:
         """The method's strategy, with what this context says instead."""
@@ -158,4 +164,5 @@ def make_context(**values: object) -> Context:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         reason = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None
+        named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
+        raise InputError(f"{named}: {reason}.") from None

@@ -219,6 +219,9 @@ class Nodes:
         if context.budget.seconds is not None:
             deadline = max(0.0, context.budget.seconds - (time.time() - state["started"]))
 
+        calls = context.budget.model_calls
+        left = None if calls is None else calls - state["usage"]["model_calls"]
+
         async def refined(key: GroupKey) -> Refinement:
             request = RefinementRequest(
                 query=state["query"],
@@ -227,6 +230,7 @@ class Nodes:
                 keywords=state["keywords"].get(key[0], {}).get(key[1], []),
                 seed=context.seed,
                 temperature=context.temperature,
+                may_ask_again=left is None or left >= 2 * len(state["chosen"]),
             )
             return await refiner.refine(request, deadline)
 
@@ -263,6 +267,7 @@ class Nodes:
             return kept_only(answer, kept, kept)
         evidence = await gather_evidence(
             self._index,
+            state["query"],
             state["rankings"][0]["ids"],
             answer.keywords,
             Dimension.named(self._index.schema, key[0]),

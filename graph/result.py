@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.graph.context import Method
@@ -96,11 +94,13 @@ class SearchResult(_Frozen):
         query: As it was asked.
         corpus: The index searched.
         method: ``fairqr`` or ``fair-qr``.
-        model: What refined; None if nothing did.
+        model: What was asked to refine; None if nothing was.
         prompt: The prompt it was asked with; None for a refiner that has none.
         attributes: Those measured.
         target: ε* by attribute and group.
         iterations: The rounds.
+        unused_refinements: What was proposed at last, if no query came of it; it stands in no
+            round. The status of each says why.
         best_iteration: The index of the round whose lists the ranking comes from.
         stop_reason: Why the loop ended.
         ranking: The first k.
@@ -122,6 +122,7 @@ class SearchResult(_Frozen):
     attributes: list[str]
     target: dict[str, dict[str, float]]
     iterations: list[Iteration]
+    unused_refinements: list[RefinedGroup] = []
     best_iteration: int
     stop_reason: StopReason
     ranking: list[RankedDocument]
@@ -139,6 +140,3 @@ class SearchResult(_Frozen):
         if self.divergence is None or self.baseline.divergence is None:
             return None
         return self.baseline.divergence - self.divergence
-
-
-StepName = Literal["retrieve", "measure", "choose_group", "refine", "rerank"]

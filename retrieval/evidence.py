@@ -8,6 +8,7 @@ the group stands mostly in documents of the group.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,17 +23,23 @@ TOPIC_DEPTH = 50
 GROUP_DEPTH = 200
 
 
+_WORD = re.compile(r"[^\W_]+")
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What speaks for a keyword.
 
+    A keyword of several words is of the topic only if each of them is, so the figures of the topic
+    are those of the word with the least.
+
     Attributes:
-        documents: How many documents contain all of its terms.
-        topic_documents: How many of the query's best results contain one of its terms.
-        topic_lift: How many times as often its terms stand in the query's best results as they
-            would if these were drawn from the whole corpus; 0 if nowhere.
-        group_lift: How many times as large the group's share is among the documents that contain
-            it as among all documents; 0 if none of them has a label.
+        documents: How many documents contain all of its words.
+        topic_documents: How many of the query's 50 best results contain the word.
+        topic_lift: How many times as often the word stands in these results as it would if they
+            were drawn from the whole corpus.
+        group_lift: How many times as large the group's share is among the 200 best documents for
+            the keyword as among all documents; 0 if none of them has a label.
     """
 
     documents: int
@@ -51,8 +58,9 @@ class Evidence:
 
 async def gather_evidence(
     index: Index,
+    query: str,
     results: Sequence[str],
-    words: Sequence[str],
+    keywords: Sequence[str],
     dimension: Dimension,
     group: str,
 ) -> list[Evidence]:
@@ -60,33 +68,54 @@ async def gather_evidence(
 
     Args:
         index: Where the documents are.
-        results: The ids of what the original query retrieved, best first.
-        words: The keywords.
+        query: The original query; its own words are no evidence for a keyword.
+        results: The ids of what it retrieved, best first.
+        keywords: Each of one word or several.
         dimension: What the group is one of.
         group: One of its groups.
     """
+    of_query = set(_WORD.findall(query.casefold()))
+    words_of = {
+        keyword: [w for w in _WORD.findall(keyword.casefold()) if w not in of_query]
+        for keyword in keywords
+    }
+    words = list(dict.fromkeys(word for own in words_of.values() for word in own))
+    frequencies = await index.document_frequencies([*words, *keywords])
+    size = (await index.info()).documents
+    top = results[:TOPIC_DEPTH]
+
+    async def in_topic(word: str, frequency: int) -> tuple[int, float]:
+        if not frequency or not top:
+            return 0, 0.0
+        count = int(np.count_nonzero((await index.rescore(word, top)).scores))
+        return count, count / len(top) / (frequency / size)
+
     position = dimension.groups.index(group)
     shares = await dimension.independent_shares(index)
     usual = shares[position] / shares.sum() if shares.any() else 0.0
-    size = (await index.info()).documents
-    frequencies = await index.document_frequencies(words)
-    top = results[:TOPIC_DEPTH]
 
-    async def one(word: str, documents: int) -> Evidence:
-        if not documents:
-            return Evidence(0, 0, 0.0, 0.0)
-        scored, found = await asyncio.gather(
-            index.rescore(word, top), index.search(word, GROUP_DEPTH)
-        )
-        in_topic = int(np.count_nonzero(scored.scores))
+    async def group_lift(keyword: str, frequency: int) -> float:
+        if not frequency or not usual:
+            return 0.0
+        found = await index.search(keyword, GROUP_DEPTH)
         members = await dimension.memberships(index, found.ids)
         labelled = float(members.sum())
-        share = float(members[:, position].sum()) / labelled if labelled else 0.0
-        return Evidence(
-            documents=documents,
-            topic_documents=in_topic,
-            topic_lift=in_topic / len(top) / (documents / size) if top else 0.0,
-            group_lift=share / usual if usual else 0.0,
-        )
+        return float(members[:, position].sum()) / labelled / usual if labelled else 0.0
 
-    return list(await asyncio.gather(*map(one, words, frequencies)))
+    topic, lifts = await asyncio.gather(
+        asyncio.gather(*map(in_topic, words, frequencies)),
+        asyncio.gather(*map(group_lift, keywords, frequencies[len(words) :])),
+    )
+    topic_of = dict(zip(words, topic, strict=True))
+    none = [(0, 0.0)]
+    return [
+        Evidence(
+            documents=documents,
+            topic_documents=min(count for count, _ in [topic_of[w] for w in own] or none),
+            topic_lift=min(lift for _, lift in [topic_of[w] for w in own] or none),
+            group_lift=lift,
+        )
+        for own, documents, lift in zip(
+            words_of.values(), frequencies[len(words) :], lifts, strict=True
+        )
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fairqr.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, normalise
@@ -35,8 +35,15 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    parts: dict[Part, float]
+    parts: dict[Part, float] = Field(default_factory=lambda: {"retrieved": 0.5, "population": 0.5})
     shares: dict[str, dict[str, float]] = {}
+
+    @model_validator(mode="after")
+    def _are_distributions(self) -> Target:
+        _check_distribution(self.parts, "the parts of the target")
+        for attribute, shares in self.shares.items():
+            _check_distribution(shares, f"the target of '{attribute}'")
+        return self
 
     @classmethod
     def parse(cls, texts: str | Sequence[str]) -> Target:
@@ -49,15 +56,18 @@ class Target(BaseModel):
         Raises:
             TargetError: A part does not exist, a share is negative, or the shares do not sum to 1.
         """
-        parts: dict[Part, float] = dict(DEFAULT_TARGET.parts) if texts else {}
+        parts: dict[Part, float] = {}
         shares: dict[str, dict[str, float]] = {}
         for text in [texts] if isinstance(texts, str) else texts:
             attribute, equals, mixture = text.rpartition("=")
             weights = _weights(mixture, text)
             if equals:
+                if attribute.strip() in shares:
+                    raise TargetError(f"The target of '{attribute.strip()}' is given twice.")
                 shares[attribute.strip()] = weights
+            elif parts:
+                raise TargetError("The parts of the target are given twice; give one mixture.")
             else:
-                parts = {}
                 for name, weight in weights.items():
                     if name not in PARTS:
                         raise TargetError(
@@ -65,7 +75,7 @@ class Target(BaseModel):
                             "and shares of groups are written gender=female:0.5,male:0.5."
                         )
                     parts[name] = weight
-        return cls(parts=parts or dict(DEFAULT_TARGET.parts), shares=shares)
+        return cls(parts=parts, shares=shares) if parts else cls(shares=shares)
 
     def check(self, attributes: Sequence[Attribute]) -> None:
         """Raise where the target cannot be computed for these attributes.
@@ -136,9 +146,6 @@ class Target(BaseModel):
         return " ".join(parts)
 
 
-DEFAULT_TARGET = Target(parts={"retrieved": 0.5, "population": 0.5})
-
-
 def _weights(mixture: str, text: str) -> dict[str, float]:
     """Read ``name:weight,…``; the weights are at least 0 and sum to 1."""
     weights: dict[str, float] = {}
@@ -154,16 +161,24 @@ def _weights(mixture: str, text: str) -> dict[str, float]:
                 f"'{text}' is not a target; write retrieved:0.5,population:0.5 "
                 "or gender=female:0.5,male:0.5."
             )
-        if not weight >= 0 or math.isinf(weight):
-            raise TargetError(
-                f"The share of '{name}' in the target must be 0 or more, not {weight}."
-            )
         if name in weights:
             raise TargetError(f"The target names '{name}' twice.")
         weights[name] = weight
-    if not math.isclose(total := math.fsum(weights.values()), 1, abs_tol=TOLERANCE):
-        raise TargetError(f"The shares of the target '{text}' must sum to 1, not {total:g}.")
+    try:
+        _check_distribution(weights, f"the target '{text}'")
+    except ValueError as error:
+        sentence = str(error)
+        raise TargetError(f"{sentence[0].upper()}{sentence[1:]}.") from None
     return weights
+
+
+def _check_distribution(weights: Mapping[str, float], what: str) -> None:
+    """Raise ValueError where weights are negative or do not sum to 1."""
+    for name, weight in weights.items():
+        if not weight >= 0 or math.isinf(weight):
+            raise ValueError(f"the share of '{name}' in {what} must be 0 or more, not {weight}")
+    if not math.isclose(total := math.fsum(weights.values()), 1, abs_tol=TOLERANCE):
+        raise ValueError(f"the shares of {what} must sum to 1, not {total:g}")
 
 
 def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> FloatArray:
@@ -177,3 +192,6 @@ def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> Float
         Shape (G,); sums to 1, or all zeros where no document has a label.
     """
     return normalise(scores @ memberships)
+
+
+DEFAULT_TARGET = Target()

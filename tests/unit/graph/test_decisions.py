@@ -119,6 +119,7 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
         ({"method": "best"}, "'method'.*'fairqr' or 'fair-qr'"),
         ({"pool": "all"}, "'pool'"),
         ({"colour": 1}, "'colour'"),
+        ({"depth": 5, "k": 10}, "depth is 5, but k is 10"),
         ({"discount": "log3"}, "log3"),
         ({"smoothing": 1}, "'smoothing'"),
         ({"budget": {"seconds": 0}}, r"budget\.seconds"),
@@ -133,6 +134,5 @@ def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> No
 def test_what_a_context_says_wins_over_its_method() -> None:
     assert Context(method="fair-qr", k=10).strategy.depth == 10
     assert Context(method="fair-qr", depth=50).strategy.depth == 50
-    assert Context(depth=5, k=10).strategy.depth == 10
     assert Context(exposure_aware=False).strategy.exposure_aware is False
     assert Context(rerank="none").strategy.rerank == "none"

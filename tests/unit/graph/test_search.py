@@ -271,6 +271,63 @@ async def test_half_a_character_in_a_query_is_searched_around(index: Index) -> N
     assert result.query == "science ?"
 
 
+async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(index: Index) -> None:
+    """And an index of one group only is no failure of a model."""
+    search = FairSearch(index, "feedback")
+    both = await search.asearch(
+        "science", attribute=["gender", "place"], intersect=True, target="uniform:1", k=10
+    )
+    assert both.model == "feedback"
+    assert len(both.iterations) > 1
+    graph = build_graph(index=index, model="feedback")
+    state = await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
+    assert state["result"]["model"] == "feedback"
+    nobody = await search.asearch("other", attribute="gender", k=3, target="population:1")
+    assert nobody.stop_reason == "no_improvement"
+
+
+async def test_documents_deleted_during_a_search_are_left_out_of_the_result(index: Index) -> None:
+    class Deleting(KnownRefiner):
+        async def refine(
+            self, request: RefinementRequest, deadline: float | None = None
+        ) -> Refinement:
+            await index.delete(["m00", "m03"])
+            return await super().refine(request, deadline)
+
+    result = await FairSearch(index, Deleting(FEMALE)).asearch("science", attribute="gender", k=10)
+    shown = [d.id for d in [*result.ranking, *result.baseline.ranking]]
+    assert "m00" not in shown
+    assert [d.rank for d in result.baseline.ranking] == list(range(1, 9))
+    assert "2 documents were deleted" in result.warnings[-1]
+
+
+async def test_what_was_proposed_in_vain_stands_in_the_result(index: Index) -> None:
+    failing = {"female": Refinement("timeout", message="late")}
+    result = await FairSearch(index, KnownRefiner(failing)).asearch("science", attribute="gender")
+    assert [(r.group, r.status) for r in result.unused_refinements] == [("female", "timeout")]
+    useful = await FairSearch(index, KnownRefiner(FEMALE)).asearch(
+        "science", attribute="gender", max_iterations=1
+    )
+    assert useful.unused_refinements == []
+    assert useful.iterations[1].refinements[0].keywords == ["scholar"]
+
+
+async def test_a_model_that_was_not_needed_is_not_named(index: Index) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    result = await search.asearch("science", attribute="gender", threshold=99)
+    assert (result.stop_reason, result.model) == ("converged", None)
+
+
+async def test_no_more_is_asked_than_the_budget_of_calls_has(index: Index) -> None:
+    refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
+    search = FairSearch(index, refiner)
+    result = await search.asearch("science", target="population:1", budget={"model_calls": 3})
+    assert result.usage.model_calls <= 3
+    assert [request.may_ask_again for request in refiner.asked] == [False, False, False][
+        : len(refiner.asked)
+    ]
+
+
 async def test_the_steps_are_streamed_in_order(index: Index) -> None:
     search = FairSearch(index, KnownRefiner(FEMALE))
     names = [

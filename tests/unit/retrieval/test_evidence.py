@@ -42,7 +42,11 @@ async def test_worked_lifts(index: Index) -> None:
     gender = Dimension.named(index.schema, "gender")
     words = ["atom", "she", "canvas", "person", "nowhere"]
     found = dict(
-        zip(words, await gather_evidence(index, results, words, gender, "female"), strict=True)
+        zip(
+            words,
+            await gather_evidence(index, "physicist", results, words, gender, "female"),
+            strict=True,
+        )
     )
     # All ten results have it, and ten documents of a hundred: ten times as often.
     assert found["atom"].topic_lift == pytest.approx(10)
@@ -62,7 +66,7 @@ async def test_a_product_of_attributes_is_compared_with_independent_shares(index
     shares = dict(zip(both.groups, await both.independent_shares(index), strict=True))
     assert shares["female × north"] == pytest.approx(0.2 * 0.5)
     results = (await index.search("physicist", 50)).ids
-    (she,) = await gather_evidence(index, results, ["she"], both, "female × north")
+    (she,) = await gather_evidence(index, "physicist", results, ["she"], both, "female × north")
     assert she.group_lift == pytest.approx(0.5 / 0.1)
 
 
@@ -72,3 +76,15 @@ async def test_boosting_words_never_make_a_document_a_result(index: Index) -> No
     assert set(boosted.ids) == set(plain.ids)
     assert boosted.ids[:2] == ["d00", "d05"]
     assert boosted.scores[0] > plain.scores[0]
+
+
+async def test_a_keyword_of_several_words_is_of_the_topic_only_if_each_of_them_is(
+    index: Index,
+) -> None:
+    """And the words of the query itself vouch for nothing."""
+    results = (await index.search("physicist", 50)).ids
+    gender = Dimension.named(index.schema, "gender")
+    keywords = ["atom canvas", "atom person", "physicist-canvas", "physicist atom", "physicist"]
+    found = await gather_evidence(index, "physicist", results, keywords, gender, "female")
+    assert [evidence.is_of_the_topic() for evidence in found] == [False, False, False, True, False]
+    assert [evidence.documents for evidence in found] == [0, 10, 0, 10, 10]

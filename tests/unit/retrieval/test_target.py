@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import TargetError
+from fairqr.errors import InputError, TargetError
+from fairqr.graph.context import make_context
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.target import Target, retrieved_distribution
 
@@ -83,3 +84,25 @@ def test_a_population_that_the_schema_lacks_is_named() -> None:
 def test_retrieved_weighs_documents_by_their_scores() -> None:
     members = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     assert retrieved_distribution(members, np.array([3.0, 1.0, 9.0])) == pytest.approx([0.75, 0.25])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"parts": {"population": 0.5}},
+        {"parts": {"population": 2, "retrieved": -1}},
+        {"shares": {"gender": {"female": 5}}},
+        {"shares": {"gender": {"female": -1, "male": 2}}},
+        {"parts": {"popularity": 1}},
+    ],
+)
+def test_a_structured_target_is_checked_as_a_written_one_is(target: dict[str, object]) -> None:
+    """Over HTTP and from Python a target may come as an object."""
+    with pytest.raises(InputError, match="target"):
+        make_context(target=target)
+
+
+def test_a_target_given_twice_is_refused() -> None:
+    for texts in (["gender=female:1", "gender=male:1"], ["uniform:1", "population:1"]):
+        with pytest.raises(TargetError, match="twice"):
+            Target.parse(texts)
