@@ -46,7 +46,7 @@ class Strategy:
 
 
 METHODS: dict[Method, Strategy] = {
-    # Exposure-aware over fusion, the best of the methods measured.
+    # Exposure-aware over fusion.
     "fairqr": Strategy("all", "union", "fusion", exposure_aware=True, evidence=True, depth=200),
     # The paper's loop. It re-ranks what the last query retrieved by the original query. A pool that
     # also held the original top k would be the original ranking again, so the pool is k deep.

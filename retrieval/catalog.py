@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import re
@@ -20,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fairqr.errors import (
     BuildInProgressError,
@@ -28,15 +29,20 @@ from fairqr.errors import (
     IndexVersionError,
     InputError,
 )
-from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.index import Index, IndexInfo, Progress
 from fairqr.settings import data_dir
 
+if TYPE_CHECKING:
+    from fairqr.retrieval.tantivy_index import TantivyIndex
+
 __all__ = ["Backend", "Catalog", "Choice"]
 
 Backend = Literal["tantivy", "elasticsearch"]
+
+WAIT_SECONDS = 0.1
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -87,12 +93,27 @@ class Catalog:
             shown_source: What stands as the source; the file's path where None.
 
         Raises:
-            InputError: The name is not a name.
+            InputError: The name is not a name, or that of a built-in corpus and this is another.
             CorpusError: The corpus is empty or wrong; the index is then as it was.
             BuildInProgressError: Another process builds the same index.
         """
         check_name(name)
+        await asyncio.to_thread(_refuse_built_in, name, corpus)
+        return await self._create(name, corpus, choice, progress, shown_source)
+
+    async def _create(
+        self,
+        name: str,
+        corpus: Corpus,
+        choice: Choice,
+        progress: Progress | None,
+        shown_source: str | None,
+        *,
+        share: bool = False,
+    ) -> Index:
+        """Do what :meth:`create` says; ``share`` waits for another's build and takes the result."""
         source = shown_source or str(corpus.path.resolve())
+        fingerprint = await asyncio.to_thread(corpus_fingerprint, corpus)
         if choice.backend == "elasticsearch":
             from fairqr.retrieval import elasticsearch_index as es
 
@@ -103,19 +124,28 @@ class Catalog:
                 corpus.schema,
                 corpus.documents(),
                 source=source,
-                source_sha256=await asyncio.to_thread(corpus_fingerprint, corpus),
+                source_sha256=fingerprint,
                 progress=progress,
             )
             note = json.dumps({"url": connection.shown})
             await asyncio.to_thread(write_beside, self._remote / f"{name}.json", note)
             return await es.ElasticsearchIndex.open(connection, name)
         stop = threading.Event()
-        try:
-            return await asyncio.to_thread(self._build_local, name, corpus, source, progress, stop)
-        except asyncio.CancelledError:
-            # The thread goes on by itself; this makes it leave everything as it was.
-            stop.set()
-            raise
+        build = functools.partial(
+            self._build_local, name, corpus, source, fingerprint, progress, stop, share=share
+        )
+        while True:
+            try:
+                return await asyncio.to_thread(build)
+            except asyncio.CancelledError:
+                # The thread goes on by itself; this makes it leave everything as it was.
+                stop.set()
+                raise
+            except BuildInProgressError:
+                if not share:
+                    raise
+            # Not in the thread: many may wait, and the threads are few.
+            await asyncio.sleep(WAIT_SECONDS)
 
     async def open(self, name: str, choice: Choice | None = None) -> Index:
         """Open an index.
@@ -153,8 +183,11 @@ class Catalog:
     ) -> Index:
         """Open what a user calls a corpus, and index it first where that is not done yet.
 
+        Where another process indexes it just now, this waits and opens what that one made.
+
         Args:
-            corpus: The name of an index or of a built-in corpus, or a path.
+            corpus: The name of an index or of a built-in corpus, or a path; a folder of the same
+                name as an index is taken for the index.
             choice: Where the index is or is to be.
             progress: Called with the name of what is being indexed, once, if anything is.
             schema: Of the corpus at a path.
@@ -164,7 +197,12 @@ class Catalog:
         """
         found = await asyncio.to_thread(_named_corpus, corpus, schema)
         if found is None:
-            return await self.open(corpus, choice)
+            try:
+                return await self.open(corpus, choice)
+            except (IndexNotFoundError, InputError):
+                if not corpus or not holds_documents(Path(corpus)):
+                    raise
+            found = await asyncio.to_thread(find_corpus, Path(corpus), schema)
         name = corpus if corpus in BUILT_IN else _name_of(found.path)
         try:
             index = await self.open(name, choice)
@@ -174,12 +212,13 @@ class Catalog:
             await index.close()
         except (IndexNotFoundError, IndexVersionError):
             pass
-        return await self.create(
+        return await self._create(
             name,
             found,
             choice or Choice(),
             progress(name) if progress else None,
-            shown_source=corpus if corpus in BUILT_IN else None,
+            corpus if corpus in BUILT_IN else None,
+            share=True,
         )
 
     async def delete(self, name: str, choice: Choice | None = None) -> None:
@@ -200,9 +239,23 @@ class Catalog:
         if choice.backend == "elasticsearch":
             from fairqr.retrieval import elasticsearch_index as es
 
-            url = choice.url or await asyncio.to_thread(self._url_of, name)
-            await es.delete_elasticsearch(es.Connection.from_environment(url), name)
-            (self._remote / f"{name}.json").unlink(missing_ok=True)
+            noted = await asyncio.to_thread(self._url_of, name)
+            connection = es.Connection.from_environment(choice.url or noted)
+            note = self._remote / f"{name}.json"
+            # What is noted of another server's index of that name stays.
+            ours = note.exists() and noted in (None, connection.shown)
+            try:
+                await es.delete_elasticsearch(connection, name)
+            except IndexNotFoundError:
+                if not ours:
+                    raise
+                note.unlink(missing_ok=True)
+                raise IndexNotFoundError(
+                    f"The index '{name}' was no longer on {connection.shown}; "
+                    "it is now off the list here too."
+                ) from None
+            if ours:
+                note.unlink(missing_ok=True)
             return
         await asyncio.to_thread(self._delete_local, name)
 
@@ -236,10 +289,17 @@ class Catalog:
         with self._building(name):
             shutil.rmtree(self._local / name)
 
-    def _open_local(self, name: str) -> Index:
+    def _open_local(self, name: str) -> TantivyIndex:
         from fairqr.retrieval.tantivy_index import TantivyIndex
 
-        return TantivyIndex((self._local / name / "current").resolve())
+        while True:
+            folder = (self._local / name / "current").resolve()
+            try:
+                return TantivyIndex(folder)
+            except IndexVersionError:
+                # A build may have put another version in its place meanwhile.
+                if (self._local / name / "current").resolve() == folder:
+                    raise
 
     def _url_of(self, name: str) -> str | None:
         try:
@@ -262,8 +322,11 @@ class Catalog:
         name: str,
         corpus: Corpus,
         source: str,
+        fingerprint: str,
         progress: Progress | None,
         stop: threading.Event,
+        *,
+        share: bool,
     ) -> Index:
         from fairqr.retrieval.tantivy_index import FORMAT, Manifest, TantivyIndex
 
@@ -272,11 +335,16 @@ class Catalog:
             format=FORMAT,
             name=name,
             source=source,
-            source_sha256=corpus_fingerprint(corpus),
+            source_sha256=fingerprint,
             corpus_schema=corpus.schema,
         )
         with self._building(name):
             current = folder / "current"
+            if share and current.exists():
+                with contextlib.suppress(IndexVersionError):
+                    made = self._open_local(name)
+                    if made.manifest.source_sha256 == fingerprint:
+                        return made
             old = current.resolve().name if current.exists() else "v0"
             # What a killed build left behind is in nobody's way, and removed here.
             _remove_versions(folder, keep=old)
@@ -301,7 +369,6 @@ class Catalog:
     def _building(self, name: str) -> Iterator[None]:
         """Hold the lock on an index; the system lets go of it when the process dies."""
         self._local.mkdir(parents=True, exist_ok=True)
-        (self._local / name).mkdir(exist_ok=True)
         with (self._local / f".{name}.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -309,6 +376,7 @@ class Catalog:
                 raise BuildInProgressError(
                     f"Another process is building the index '{name}'; wait until it has finished."
                 ) from None
+            (self._local / name).mkdir(exist_ok=True)
             yield
 
 
@@ -320,6 +388,17 @@ def _named_corpus(corpus: str, schema: Path | None) -> Corpus | None:
     if "/" in corpus or path.suffix in (".jsonl", ".gz") or path.is_file():
         return find_corpus(path, schema)
     return None
+
+
+def _refuse_built_in(name: str, corpus: Corpus) -> None:
+    """Refuse the name of a built-in corpus for another, which the next search would replace."""
+    if name not in BUILT_IN:
+        return
+    own = find_corpus(BUILT_IN[name])
+    if corpus.path.resolve() != own.path.resolve() or corpus.schema != own.schema:
+        raise InputError(
+            f"'{name}' is the name of a built-in corpus; choose another one for this index."
+        )
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:
@@ -334,7 +413,7 @@ def check_name(name: str) -> None:
     Raises:
         InputError: It is not a name.
     """
-    if not _NAME.fullmatch(name) or name in (".", ".."):
+    if not _NAME.fullmatch(name):
         raise InputError(
             f"'{name}' cannot be the name of an index; use lower-case letters, digits, dots, "
             "dashes and underscores."

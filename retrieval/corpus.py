@@ -14,7 +14,7 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.schema import CorpusSchema, load_schema
 
-__all__ = ["BUILT_IN", "Corpus", "CorpusReport", "check_corpus", "find_corpus"]
+__all__ = ["BUILT_IN", "Corpus", "CorpusReport", "check_corpus", "find_corpus", "holds_documents"]
 
 BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
 """The corpora that come with fairqr, by name."""
@@ -43,6 +43,11 @@ class Corpus:
     def sha256(self) -> str:
         """Return the hash of the file."""
         return sha256_of(self.path)
+
+
+def holds_documents(path: Path) -> bool:
+    """Return whether a path is a folder with a corpus in it."""
+    return path.is_dir() and any((path / name).is_file() for name in DOCUMENTS)
 
 
 def find_corpus(path: Path, schema: Path | None = None) -> Corpus:

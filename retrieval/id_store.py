@@ -64,39 +64,51 @@ class IdWriter:
 class IdReader:
     """Reads ids by number; maps the files into memory and maps them again when they have grown.
 
-    Several threads may read at once.
+    They are mapped at once, so that they can be read after the folder is deleted. Several threads
+    may read at once.
+
+    Raises:
+        OSError: A file is missing.
+        ValueError: A file is empty.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Where each id begins, and at last where the last one ends; and the ids themselves. They
         # are replaced together, since another thread may read meanwhile.
-        self._mapped: tuple[NDArray[np.int64], mmap.mmap | bytes] = np.zeros(1, dtype=np.int64), b""
+        self._mapped = self._map()
 
     def __getitem__(self, numbers: Sequence[int]) -> list[str]:
-        """Return the ids of these numbers."""
+        """Return the ids of these numbers.
+
+        Raises:
+            ValueError: The files do not have them.
+        """
         if not numbers:
             return []
         wanted = np.asarray(numbers, dtype=np.int64)
         bounds, data = self._mapped
-        if wanted.max() + 1 >= len(bounds):
-            bounds, data = self._map()
+        # A writer may be between its two files while they are mapped: the ends come first then.
+        if wanted.max() + 1 >= len(bounds) or bounds[wanted + 1].max() > len(data):
+            bounds, data = self._mapped = self._map()
+            if wanted.max() + 1 >= len(bounds) or bounds[wanted + 1].max() > len(data):
+                raise ValueError("its ids break off")
         starts, ends = bounds[wanted].tolist(), bounds[wanted + 1].tolist()
         return [data[start:end].decode() for start, end in zip(starts, ends, strict=True)]
 
     def hashes(self) -> Iterable[int]:
         """Yield a 64-bit hash of every id in the store, for finding duplicates."""
-        bounds, data = self._map()
+        bounds, data = self._mapped
         for start, end in itertools.pairwise(map(int, bounds)):
             yield hash(data[start:end])
 
-    def _map(self) -> tuple[NDArray[np.int64], mmap.mmap | bytes]:
+    def _map(self) -> tuple[NDArray[np.int64], mmap.mmap]:
         bounds = np.concatenate([np.zeros(1, dtype=np.int64), _ends(self._folder)])
         with (self._folder / IDS).open("rb") as stream:
-            self._mapped = bounds, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._mapped
+            return bounds, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _ends(folder: Path) -> NDArray[np.int64]:
-    """Return where each id ends in the file of ids."""
-    return np.asarray(np.memmap(folder / OFFSETS, dtype="<i8", mode="r"))
+    """Return where each id ends in the file of ids, without the half of an entry at the end."""
+    path = folder / OFFSETS
+    return np.asarray(np.memmap(path, "<i8", "r", shape=(path.stat().st_size // 8,)))

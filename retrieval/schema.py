@@ -23,12 +23,15 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.errors import SchemaError, UnknownAttributeError
+from fairqr.errors import SchemaError, UnknownAttributeError, one_line
 
 __all__ = ["UNKNOWN", "Attribute", "CorpusSchema", "load_schema"]
 
 UNKNOWN = "unknown"
 """The name of the group of documents without a label, and of that mass in fractional labels."""
+
+NO_LABELS = ("id", "title", "text")
+"""What a document has of its own; no field of it holds labels under these names."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", max_length=64)]
 
@@ -53,6 +56,13 @@ class Attribute(BaseModel):
     groups: tuple[str, ...]
     population: dict[str, float] | None = None
     unknown: Literal["exclude", "group"] = "exclude"
+
+    @field_validator("field")
+    @classmethod
+    def _field_is_not_of_the_document(cls, field: str) -> str:
+        if field in NO_LABELS:
+            raise ValueError(f"'{field}' belongs to the document itself and cannot hold a label")
+        return field
 
     @field_validator("groups")
     @classmethod
@@ -173,6 +183,24 @@ class CorpusSchema(BaseModel):
             ) from None
 
 
+class _TwiceError(Exception):
+    """A mapping has a key twice; the arguments are the key and its line."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would silently take the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        known = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in known:
+                    raise _TwiceError(key.value, key.start_mark.line + 1)
+                known.add((key.tag, key.value))
+        return node
+
+
 def load_schema(path: Path) -> CorpusSchema:
     """Read a schema from a YAML file.
 
@@ -180,13 +208,27 @@ def load_schema(path: Path) -> CorpusSchema:
         SchemaError: The file is missing, is not YAML, or is not a schema.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SchemaError(f"The schema {path} cannot be read ({error}).") from None
+    try:
+        data = yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
+    except _TwiceError as error:
+        key, line = error.args
+        raise SchemaError(
+            f"The schema {path}, line {line}, has '{one_line(key)}' twice; keep one."
+        ) from None
+    except RecursionError:
+        raise SchemaError(f"The schema {path} is nested too deeply; mend it.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise SchemaError(f"The schema {path}{where} is not valid YAML; mend it.") from None
+    except Exception as error:
+        # A value such as the date 2001-99-99, on which the parser fails with whatever it meets.
+        raise SchemaError(
+            f"The schema {path} has a value that cannot be read ({one_line(error)}); mend it."
+        ) from None
     try:
         return CorpusSchema.model_validate(data)
     except ValidationError as error:

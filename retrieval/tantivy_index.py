@@ -12,13 +12,13 @@ import json
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import tantivy
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fairqr.errors import BuildInProgressError, CorpusError, IndexVersionError
+from fairqr.errors import BuildInProgressError, CorpusError, IndexVersionError, one_line
 from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
@@ -33,8 +33,11 @@ __all__ = ["FORMAT", "Manifest", "TantivyIndex"]
 FORMAT = 1
 WRITER_BYTES = 64 << 20
 PROGRESS_EVERY = 500
+AGGREGATED_AT_ONCE = 50_000
+"""Distinct values in one aggregation; tantivy refuses more than 65,000."""
 
 Pattern = tuple[float, ...]
+_PATTERNS = TypeAdapter(dict[str, list[Pattern]])
 
 
 class Manifest(BaseModel):
@@ -52,7 +55,8 @@ class Manifest(BaseModel):
 class TantivyIndex:
     """An index in a folder; see :class:`fairqr.retrieval.index.Index` for what its methods promise.
 
-    Any number of processes may read at once, and see what is written; one may write at a time.
+    Any number of processes may read at once, and see what is written; one may write at a time. All
+    files are opened at once, so that an index that is built anew meanwhile can still be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,14 +70,14 @@ class TantivyIndex:
         try:
             self._index = tantivy.Index.open(str(folder / "text"))
         except ValueError as error:
-            raise IndexVersionError(
-                f"The index '{self.manifest.name}' in {folder} is damaged ({error}); "
-                "delete it with 'fairqr index delete' and create it again."
-            ) from None
+            _refuse_damaged(folder, self.manifest, error)
         self._index.register_tokenizer(ANALYZER_NAME, english_analyzer())
         self._analyzer = english_analyzer()
-        self._ids = IdReader(folder)
-        self._patterns: dict[str, FloatArray] = {}
+        try:
+            self._ids = IdReader(folder)
+        except (OSError, ValueError) as error:
+            _refuse_damaged(folder, self.manifest, error)
+        self._patterns = _pattern_tables(folder, self.manifest)
         self._lock = threading.Lock()
 
     @classmethod
@@ -96,7 +100,7 @@ class TantivyIndex:
             _text_schema(manifest.corpus_schema), str(folder / "text"), sort_by_field="id"
         )
         index.register_tokenizer(ANALYZER_NAME, english_analyzer())
-        count = _write(index, folder, manifest.corpus_schema, documents, progress, replace=False)
+        count = _write(index, folder, manifest, documents, progress, replace=False)
         if count == 0:
             raise CorpusError(f"The corpus {manifest.source} is empty; it needs a document.")
         _refuse_duplicates(folder, manifest.source)
@@ -172,11 +176,17 @@ class TantivyIndex:
         while len(hits) == limit > n and hits[n - 1][0] == hits[-1][0]:
             limit *= 2
             hits = searcher.search(query, limit, count=False).hits
-        ids = self._ids[_numbers(searcher, "number", [address for _, address in hits])]
+        ids = self._ids_at(searcher, [address for _, address in hits])
         scores = [score for score, _ in hits]
         if limit == n:
             return Ranking(ids, scores)
         return Ranking.of(zip(ids, scores, strict=True)).top(n)
+
+    def _ids_at(self, searcher: tantivy.Searcher, addresses: list[tantivy.DocAddress]) -> list[str]:
+        try:
+            return self._ids[_numbers(searcher, "number", addresses)]
+        except (OSError, ValueError) as error:
+            _refuse_damaged(self.folder, self.manifest, error)
 
     def _with_ids(self, ids: Sequence[str]) -> tantivy.Query:
         """Return the query for these documents, each with score 0."""
@@ -194,7 +204,7 @@ class TantivyIndex:
             return {}
         hits = searcher.search(self._with_ids(ids), len(set(ids)), count=False).hits
         addresses = [address for _, address in hits]
-        found = self._ids[_numbers(searcher, "number", addresses)]
+        found = self._ids_at(searcher, addresses)
         return dict(zip(found, addresses, strict=True))
 
     def _documents(self, ids: Sequence[str]) -> list[Document]:
@@ -223,25 +233,35 @@ class TantivyIndex:
         """Return the patterns of an attribute, read anew where this number is not among them."""
         with self._lock:
             if number >= len(self._patterns.get(attribute, ())):
-                self._patterns = {
-                    name: np.array(patterns)
-                    for name, patterns in _read_patterns(self.folder).items()
-                }
-            return self._patterns.get(attribute, np.zeros((0, 0)))
+                self._patterns = _pattern_tables(self.folder, self.manifest)
+            table = self._patterns.get(attribute, np.zeros((0, 0)))
+        if number >= len(table):
+            _refuse_damaged(self.folder, self.manifest, "patterns.json breaks off")
+        return table
 
     def _corpus_shares(self, attribute: str) -> FloatArray:
         field = _pattern_field(self.schema, attribute)
-        counts = self._index.searcher().aggregate(
-            tantivy.Query.all_query(), {"patterns": {"terms": {"field": field, "size": 65_000}}}
-        )
-        buckets = counts["patterns"]["buckets"]
-        numbers = [int(bucket["key"]) for bucket in buckets]
-        documents = np.array([bucket["doc_count"] for bucket in buckets], dtype=np.float64)
-        patterns = self._pattern_table(attribute, max(numbers, default=-1))
-        if not numbers:
-            return np.zeros(len(self.schema.attribute(attribute).universe))
-        shares: FloatArray = documents @ patterns[numbers] / documents.sum()
-        return shares
+        searcher = self._index.searcher()
+        totals = np.zeros(len(self.schema.attribute(attribute).universe))
+        if not searcher.num_docs:
+            return totals
+        every = tantivy.Query.all_query()
+        last = int(searcher.aggregate(every, {"last": {"max": {"field": field}}})["last"]["value"])
+        patterns = self._pattern_table(attribute, last)
+        for first in range(0, last + 1, AGGREGATED_AT_ONCE):
+            some = tantivy.Query.range_query(
+                self._index.schema,
+                field,
+                tantivy.FieldType.Unsigned,
+                first,
+                first + AGGREGATED_AT_ONCE - 1,
+            )
+            terms = {"terms": {"field": field, "size": AGGREGATED_AT_ONCE}}
+            buckets = searcher.aggregate(some, {"patterns": terms})["patterns"]["buckets"]
+            numbers = [int(bucket["key"]) for bucket in buckets]
+            counts = np.array([bucket["doc_count"] for bucket in buckets], dtype=np.float64)
+            totals += counts @ patterns[numbers]
+        return totals / searcher.num_docs
 
     def _document_frequencies(self, words: Sequence[str]) -> list[int]:
         searcher = self._index.searcher()
@@ -259,9 +279,11 @@ class TantivyIndex:
         return count
 
     def _upsert(self, documents: Iterable[Document], progress: Progress | None) -> int:
-        return _write(self._index, self.folder, self.schema, documents, progress, replace=True)
+        return _write(self._index, self.folder, self.manifest, documents, progress, replace=True)
 
     def _delete(self, ids: Sequence[str]) -> int:
+        if not self.folder.exists():
+            _refuse_damaged(self.folder, self.manifest, "it is gone")
         with _writer(self._index, self.name) as writer:
             before = self._index.searcher().num_docs
             for id_ in ids:
@@ -285,9 +307,44 @@ def _read_manifest(folder: Path) -> Manifest:
     )
 
 
-def _read_patterns(folder: Path) -> dict[str, list[Pattern]]:
-    data: dict[str, list[list[float]]] = json.loads((folder / "patterns.json").read_text("utf-8"))
-    return {name: [tuple(pattern) for pattern in patterns] for name, patterns in data.items()}
+def _refuse_damaged(folder: Path, manifest: Manifest, why: object) -> NoReturn:
+    """Raise for a folder that is not as it was written.
+
+    Raises:
+        IndexVersionError: In any case.
+    """
+    if not folder.exists():
+        raise IndexVersionError(
+            f"The index '{manifest.name}' was built anew or deleted meanwhile; open it again."
+        ) from None
+    raise IndexVersionError(
+        f"The index '{manifest.name}' in {folder} is damaged ({one_line(why)}); "
+        "delete it with 'fairqr index delete' and create it again."
+    ) from None
+
+
+def _read_patterns(folder: Path, manifest: Manifest) -> dict[str, list[Pattern]]:
+    """Return the patterns of each attribute that has any.
+
+    Raises:
+        IndexVersionError: The file is damaged.
+    """
+    try:
+        patterns = _PATTERNS.validate_json((folder / "patterns.json").read_bytes())
+    except ValidationError:
+        _refuse_damaged(folder, manifest, "patterns.json is not as it was written")
+    except OSError as error:
+        _refuse_damaged(folder, manifest, error)
+    for name, known in patterns.items():
+        attribute = manifest.corpus_schema.attributes.get(name)
+        size = len(attribute.universe) if attribute else -1
+        if any(len(pattern) != size for pattern in known):
+            _refuse_damaged(folder, manifest, "patterns.json does not fit the schema")
+    return patterns
+
+
+def _pattern_tables(folder: Path, manifest: Manifest) -> dict[str, FloatArray]:
+    return {name: np.array(known) for name, known in _read_patterns(folder, manifest).items()}
 
 
 def _numbers(
@@ -333,7 +390,7 @@ def _writer(index: tantivy.Index, name: str) -> tantivy.IndexWriter:
 def _write(
     index: tantivy.Index,
     folder: Path,
-    schema: CorpusSchema,
+    manifest: Manifest,
     documents: Iterable[Document],
     progress: Progress | None,
     *,
@@ -342,10 +399,11 @@ def _write(
     """Write documents in one transaction and return how many; an error changes nothing."""
     patterns = {
         name: {pattern: number for number, pattern in enumerate(known)}
-        for name, known in _read_patterns(folder).items()
+        for name, known in _read_patterns(folder, manifest).items()
     }
+    schema = manifest.corpus_schema
     count = 0
-    with _writer(index, folder.name) as writer, IdWriter(folder) as ids:
+    with _writer(index, manifest.name) as writer, IdWriter(folder) as ids:
         try:
             for document in documents:
                 if replace:
@@ -378,10 +436,10 @@ def _write(
 
 
 def _refuse_duplicates(folder: Path, source: str) -> None:
-    hashes = np.fromiter(IdReader(folder).hashes(), dtype=np.int64)
+    reader = IdReader(folder)
+    hashes = np.fromiter(reader.hashes(), dtype=np.int64)
     order = np.argsort(hashes, kind="stable")
     twice = np.flatnonzero(np.diff(hashes[order]) == 0)
-    reader = IdReader(folder)
     for position in twice:
         first, second = sorted(int(n) for n in order[position : position + 2])
         id_, other = reader[[first, second]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from fairqr.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, normalise
@@ -35,7 +35,7 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    parts: dict[Part, float] = Field(default_factory=lambda: {"retrieved": 0.5, "population": 0.5})
+    parts: dict[Part, float] = {"retrieved": 0.5, "population": 0.5}
     shares: dict[str, dict[str, float]] = {}
 
     @model_validator(mode="after")
@@ -172,7 +172,7 @@ def _weights(mixture: str, text: str) -> dict[str, float]:
     return weights
 
 
-def _check_distribution(weights: Mapping[str, float], what: str) -> None:
+def _check_distribution(weights: Mapping[Any, float], what: str) -> None:
     """Raise ValueError where weights are negative or do not sum to 1."""
     for name, weight in weights.items():
         if not weight >= 0 or math.isinf(weight):

@@ -64,6 +64,20 @@ def test_an_index_from_birth_to_deletion(fairqr: Fairqr, corpus: Path, tmp_path:
     assert gone.stderr.startswith("fairqr: There is no index 'people'")
 
 
+def test_an_index_that_is_gone_from_the_server_can_be_taken_off_the_list(
+    fairqr: Fairqr, corpus: Path, tmp_path: Path
+) -> None:
+    fairqr("index", "create", "lost", corpus, "--backend", "elasticsearch")
+    note = tmp_path / "data/elasticsearch/lost.json"
+    written = note.read_text()
+    fairqr("index", "delete", "lost")
+    note.write_text(written)  # as if it had been deleted from another machine
+    first = fairqr("index", "delete", "lost", code=2)
+    assert "'lost' was no longer on" in first.stderr
+    assert "lost" not in fairqr("index", "list").stdout
+    assert "no index 'lost'" in fairqr("index", "delete", "lost", code=2).stderr
+
+
 @pytest.mark.parametrize("attribute", ["gender", "continent"])
 def test_search_on_notables_lowers_the_divergence(fairqr: Fairqr, attribute: str) -> None:
     """The same call as over the embedded index, with one option more."""

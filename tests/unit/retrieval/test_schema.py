@@ -73,6 +73,18 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
         ("attributes: [", "line"),
         ("just a text", "wrong"),
         ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
+        (
+            "attributes: {gender: {field: g, groups: [a, b], population: {a: 2001-99-99}}}",
+            "month must be",
+        ),
+        ("attributes: !!bool maybe", "cannot be read"),
+        ("[" * 2_000, "too deeply"),
+        ("attributes: &a {gender: *a}", "wrong"),
+        ("attributes:\n  g: {field: g, groups: [a, b]}\n  g: {field: h}", "line 3, has 'g' twice"),
+        ("attributes: {g: {field: g, field: h, groups: [a, b]}}", "'field' twice"),
+        ("attributes: {g: {field: id, groups: [a, b]}}", "'id' belongs"),
+        ("attributes: {g: {field: title, groups: [a, b]}}", "'title' belongs"),
+        ("attributes: {g: {field: text, groups: [a, b]}}", "'text' belongs"),
     ],
 )
 def test_a_wrong_schema_is_refused_and_the_place_named(
@@ -84,6 +96,19 @@ def test_a_wrong_schema_is_refused_and_the_place_named(
         load_schema(path)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_may_stand_again_over_a_merged_one(tmp_path: Path) -> None:
+    """YAML's own way to share what attributes have in common is no key that stands twice."""
+    path = tmp_path / "schema.yaml"
+    path.write_text(
+        "attributes:\n"
+        "  one: &one {field: f, groups: [a, b]}\n"
+        "  two: &two {<<: *one, field: g}\n"
+        "  three: {<<: *two, field: h}\n"
+    )
+    fields = {name: a.field for name, a in load_schema(path).attributes.items()}
+    assert fields == {"one": "f", "two": "g", "three": "h"}
 
 
 def test_an_attribute_that_does_not_exist_is_named_with_those_that_do() -> None:
