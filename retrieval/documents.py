@@ -96,17 +96,16 @@ def _encodable(value: str, name: str) -> str:
     return value
 
 
-def open_text(path: Path) -> IO[bytes]:
+def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
     """Open a corpus for reading by lines, unpacked where its name ends in ``.gz``.
 
     Raises:
         CorpusError: The file does not exist or cannot be read.
     """
     try:
-        raw = path.open("rb")
+        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
         raise CorpusError(f"The corpus {path} cannot be read: {error.strerror or error}.") from None
-    return gzip.open(raw) if path.suffix == ".gz" else raw  # type: ignore[return-value]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:

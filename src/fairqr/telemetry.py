@@ -37,7 +37,12 @@ class Recorder:
         self.failure: str | None = None
 
     def write(self, line: dict[str, Any]) -> None:
-        """Write one line; where that fails, the run goes on and ``failure`` says why."""
+        """Write one line; where that fails, the run goes on and ``failure`` says why.
+
+        A step may end after the record, where a stream was left and not closed; it is left out.
+        """
+        if self._stream.closed:
+            return
         try:
             if not self.begun:
                 with suppress(OSError):  # a pipe or a device has nothing to cut off

@@ -26,7 +26,7 @@ def create(
     schema: Annotated[
         Path | None, typer.Option(help="The schema; the one beside the file where not given.")
     ] = None,
-    backend: Annotated[str, BackendOption] = "tantivy",
+    backend: Annotated[str | None, BackendOption] = None,
     url: Annotated[str | None, UrlOption] = None,
 ) -> None:
     """Index a corpus; an index of the same name is replaced once the new one is whole."""

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import html
 import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairqr.cli.render import shortened
 from fairqr.errors import InputError
 from fairqr.retrieval.files import write_beside
 
@@ -17,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["check_plot", "draw"]
 
 NEEDS_MATPLOTLIB = "Drawing needs matplotlib; install it with: pip install 'fairqr[plot]'"
+# Twenty colours of each marker, so that groups stay apart however many there are.
+MARKERS = "osD^vP*X"
+LEGEND = 30
+NAME = 24
+TITLE = 60
 
 
 def check_plot(path: Path) -> None:
@@ -43,25 +54,47 @@ def draw(result: SearchResult, path: Path) -> None:
         InputError: matplotlib is missing, or the file cannot be written.
     """
     try:
+        from matplotlib import color_sequences
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError(NEEDS_MATPLOTLIB) from None
     names = list(result.target)
-    figure = Figure(figsize=(4.2 * (len(names) + 1), 3.6), layout="constrained")
+    most = max(map(len, result.target.values()), default=0)
+    # A legend stands beside its panel, in as many columns as keep it within the panel's height.
+    columns = -(-most // LEGEND)
+    figure = Figure(
+        figsize=((3.6 + 2.2 * columns) * len(names) + 4.2, 3.6 if most <= 14 else 6.6),
+        layout="constrained",
+    )
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(names) + 1, squeeze=False)[0]
     rounds = [str(iteration.index) for iteration in result.iterations] + ["final"]
     positions = range(len(rounds))
+    colours = color_sequences["tab10" if most <= 10 else "tab20"]
+    styles = [(colour, marker) for marker, colour in product(MARKERS, colours)]
     for panel, name in zip(panels, names, strict=False):
-        for group, target in result.target[name].items():
+        lines = []
+        for number, (group, target) in enumerate(result.target[name].items()):
             shares = [iteration.exposure[name][group] for iteration in result.iterations]
             shares.append(result.exposure[name][group])
-            (line,) = panel.plot(positions, shares, marker="o", label=group)
-            panel.axhline(target, linestyle="--", linewidth=1, color=line.get_color())
-        panel.set_title(f"exposure by {name} (dashed: target)", fontsize=10)
+            colour, marker = styles[number % len(styles)]
+            lines += panel.plot(positions, shares, marker=marker, color=colour)
+            panel.axhline(target, linestyle="--", linewidth=1, color=colour)
+        title = f"exposure by {shortened(name, NAME)} (dashed: target)"
+        panel.set_title(title, fontsize=10, parse_math=False)
         panel.set_ylim(-0.03, 1.03)
-        panel.legend(fontsize=8)
+        legend = panel.legend(
+            lines,
+            ["group"] * len(lines),
+            fontsize=8,
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1),
+            ncols=-(-len(lines) // LEGEND),
+        )
+        for text, group in zip(legend.get_texts(), result.target[name], strict=True):
+            text.set_parse_math(False)
+            text.set_text(shortened(group, NAME))
     divergences = [iteration.divergence for iteration in result.iterations] + [result.divergence]
     defined = [(i, d) for i, d in enumerate(divergences) if d is not None]
     panels[-1].plot([i for i, _ in defined], [d for _, d in defined], marker="o", color="black")
@@ -70,17 +103,33 @@ def draw(result: SearchResult, path: Path) -> None:
     for panel in panels:
         panel.set_xticks(list(positions), rounds)
         panel.set_xlabel("round")
-    figure.suptitle(f"{result.query} in {result.corpus}, {result.method}", fontsize=11)
-    if path.suffix == ".png":
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=130)
-        content = buffer.getvalue()
-    else:
-        content = _page(result, figure).encode()
+    told = f"{shortened(result.query, TITLE)} in {shortened(result.corpus, TITLE)}, {result.method}"
+    figure.suptitle(told, fontsize=11, parse_math=False)
+    with _quiet():
+        if path.suffix == ".png":
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=130)
+            content = buffer.getvalue()
+        else:
+            content = _page(result, figure).encode()
     try:
         write_beside(path, content)
     except OSError as error:
         raise InputError(f"The plot {path} cannot be written: {error.strerror}.") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what matplotlib says of characters that its fonts do not have."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _page(result: SearchResult, figure: object) -> str:

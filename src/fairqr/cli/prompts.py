@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -36,12 +37,23 @@ def list_(folder: Folder = None) -> None:
 def show(
     prompt: Annotated[str, typer.Argument(help="What it is for, e.g. refine or refine=v2.")],
     folder: Folder = None,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the file itself, to copy it.")
+    ] = False,
 ) -> None:
     """Print a prompt as it is sent, its placeholders in braces."""
-    from fairqr.prompts.library import PromptLibrary
+    from fairqr.prompts.library import SHIPPED, PromptLibrary
+    from fairqr.settings import prompts_dir
 
     id_, _, version = prompt.partition("=")
     template = PromptLibrary(folder).get(id_, version or None)
+    if as_yaml:
+        own = (folder or prompts_dir() or SHIPPED) / template.id / f"{template.version}.yaml"
+        shipped = SHIPPED / template.id / f"{template.version}.yaml"
+        # As bytes: the hash of the copy is to be that of the file.
+        sys.stdout.buffer.write((own if own.is_file() else shipped).read_bytes())
+        sys.stdout.buffer.flush()
+        return
     typer.echo(f"{template.id} {template.version}: {template.description}")
     typer.echo(f"sha256 {template.sha256}")
     typer.echo(f"input  {', '.join(template.input_variables)}")

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fairqr.api import Step
     from fairqr.graph.context import Context
     from fairqr.graph.result import RankedDocument, SearchResult
 
-__all__ = ["LiveView", "QuietView", "exposure_bars", "print_result"]
+__all__ = ["LiveView", "QuietView", "exposure_bars", "print_result", "shortened"]
 
 BAR = 30
+NAME = 24
+TITLE = 30
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
     "no_improvement": "nothing more was gained",
@@ -26,6 +29,15 @@ _STOPPED = {
     "budget": "the budget was used up",
     "model_failed": "the model failed",
 }
+
+
+class _Output(Console):
+    """Stdout. Where its reader has gone, the program ends as any other of our commands does."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave the end to the entry point; an exit from within a loop would be complained of."""
+        self.quiet = True
+        raise BrokenPipeError
 
 
 class QuietView:
@@ -44,14 +56,14 @@ class LiveView(QuietView):
     """Prints each round when it is measured, and says meanwhile what is being done."""
 
     def __init__(self, query: str, corpus: str, context: Context, refiner: Any) -> None:
-        self._console = Console(highlight=False)
+        self._console = _Output(highlight=False)
         self._status = Console(stderr=True).status("searching")
         self._target: Mapping[str, Mapping[str, float]] = {}
         self._refinements: list[dict[str, Any]] = []
         self._model = refiner.name if refiner else ""
-        title = Text.assemble((query, "bold"), f"  in {corpus}, method {context.method}")
-        title.append(f", refined by {self._model}" if refiner else ", not refined")
-        self._console.print(title)
+        by = f"refined by {self._model}" if refiner else "not refined"
+        told = f"  in {corpus}, method {context.method}, {by}"
+        self._title: Text | None = Text.assemble((_printable(query), "bold"), _printable(told))
 
     def __enter__(self) -> LiveView:
         self._status.start()
@@ -69,13 +81,17 @@ class LiveView(QuietView):
         elif step.name == "measure":
             self._show_round(update["iterations"][0])
         elif step.name == "choose_group":
-            groups = ", ".join(group for _, group in update["chosen"])
+            groups = ", ".join(shortened(group, NAME) for _, group in update["chosen"])
             self._status.update(f"asking {escape(self._model)} about {escape(groups)}")
         elif step.name == "refine":
             self._refinements = update["refinements"]
             self._status.update("searching")
 
     def _show_round(self, record: Mapping[str, Any]) -> None:
+        if self._title is not None:
+            # Not before: what is wrong is mostly found earlier, and is then all that is printed.
+            self._console.print(self._title)
+            self._title = None
         number = record["index"]
         heading = Text(f"\nround {number}", style="bold")
         heading.append("  plain retrieval" if number == 0 else "  refined", style="not bold")
@@ -84,7 +100,8 @@ class LiveView(QuietView):
         self._console.print(heading)
         for refinement in self._refinements if number else []:
             words = ", ".join(refinement["keywords"]) or refinement["status"].replace("_", " ")
-            line = Text.assemble("  toward ", (refinement["group"], "bold"), f": {words}")
+            group = shortened(refinement["group"], NAME)
+            line = Text.assemble("  toward ", (group, "bold"), f": {_printable(words)}")
             self._console.print(line)
         self._console.print(exposure_bars(record["exposure"], self._target))
 
@@ -94,13 +111,15 @@ def exposure_bars(
 ) -> Group:
     """Draw the exposure of each group as a bar, with a mark where its target is."""
     lines: list[Text] = []
-    width = max(len(group) for groups in exposure.values() for group in groups)
+    names = [shortened(group, NAME) for groups in exposure.values() for group in groups]
+    width = max(map(cell_len, names))
     for attribute, groups in exposure.items():
         for group, share in groups.items():
             wanted = target[attribute][group]
             cells = ["█" if cell < round(share * BAR) else "·" for cell in range(BAR + 1)]
             cells[round(wanted * BAR)] = "┃"
-            line = Text(f"  {group:<{width}} ")
+            name = set_cell_size(shortened(group, NAME), width)
+            line = Text(f"  {name} ", no_wrap=True, overflow="ellipsis")
             style = "green" if share >= wanted - 0.02 else "yellow"
             for cell in cells:
                 line.append(cell, style={"█": style, "┃": "bold white", "·": "dim"}[cell])
@@ -112,7 +131,7 @@ def exposure_bars(
 
 def print_result(result: SearchResult) -> None:
     """Print the final exposure, the ranking before and after, and what it cost."""
-    console = Console(highlight=False)
+    console = _Output(highlight=False)
     heading = Text("\nre-ranked", style="bold")
     if result.divergence is not None:
         before = result.baseline.divergence
@@ -121,7 +140,7 @@ def print_result(result: SearchResult) -> None:
             heading.append(f", before {before:.4f}", style="not bold")
     console.print(heading)
     console.print(exposure_bars(result.exposure, result.target))
-    console.print(_rankings(result))
+    console.print(_rankings(result, console.width))
     usage = result.usage
     asked = _count(usage.model_calls, "model call")
     if usage.cached_calls:
@@ -142,54 +161,106 @@ def print_result(result: SearchResult) -> None:
     )
 
 
-def _rankings(result: SearchResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", justify="right", no_wrap=True, min_width=3)
-    table.add_column("plain retrieval", no_wrap=True, ratio=3)
-    table.add_column("", style="dim", no_wrap=True, ratio=2)
-    table.add_column("re-ranked", no_wrap=True, ratio=3)
-    table.add_column("", style="dim", no_wrap=True, ratio=2)
-    table.add_column("was", justify="right", no_wrap=True, min_width=4)
+def _rankings(result: SearchResult, width: int) -> Table:
     place = {document.id: document.rank for document in result.baseline.ranking}
     before, after = result.baseline.ranking, result.ranking
+    rows: list[tuple[str, ...]] = []
     for row in range(max(len(before), len(after))):
         old = before[row] if row < len(before) else None
         new = after[row] if row < len(after) else None
-        table.add_row(
-            str(row + 1),
-            escape(_shown(old.title)) if old else "",
-            escape(_labels(old)) if old else "",
-            escape(_shown(new.title)) if new else "",
-            escape(_labels(new)) if new else "",
-            _move(new, place) if new else "",
+        rows.append(
+            (
+                str(row + 1),
+                shortened(old.title, TITLE) if old else "",
+                ", ".join(_labels(old)) if old else "",
+                shortened(new.title, TITLE) if new else "",
+                ", ".join(_labels(new)) if new else "",
+                _move(new, place) if new else "",
+            )
         )
+    heads = ("", "plain retrieval", "", "re-ranked", "", "was")
+    widths = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
+    widths[0], widths[5] = max(widths[0], 3), max(widths[5], 4)
+    # Ranks and moves are always whole, and there is a space between two columns.
+    widths[1:5] = _shared(width - widths[0] - widths[5] - 5, widths[1:5], (5, 4, 5, 4))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, (head, space) in enumerate(zip(heads, widths, strict=True)):
+        table.add_column(
+            head,
+            justify="right" if number in (0, 5) else "left",
+            style="dim" if number in (2, 4) else "",
+            no_wrap=True,
+            width=space,
+        )
+    for row, (rank, *_, moved) in enumerate(rows):
+        cells = [Text(rank)]
+        for ranking, (title, labels) in ((before, widths[1:3]), (after, widths[3:5])):
+            document = ranking[row] if row < len(ranking) else None
+            cells.append(Text(shortened(document.title, title) if document else ""))
+            cells.append(Text(_fitted(_labels(document), labels) if document else ""))
+        table.add_row(*cells, Text(moved, style=_MOVED.get(moved[:1], "")))
     return table
+
+
+def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Share a width among columns by weight; what one does not want is the others'."""
+    widths = list(wanted)
+    tight = set(range(len(widths)))
+    while sum(widths) > space and tight:
+        left = space - sum(widths[i] for i in range(len(widths)) if i not in tight)
+        weight = sum(weights[i] for i in tight)
+        fitting = {i for i in tight if wanted[i] <= left * weights[i] // weight}
+        if not fitting:
+            for i in tight:
+                widths[i] = max(1, left * weights[i] // weight)
+            for i in sorted(tight)[: max(0, space - sum(widths))]:
+                widths[i] += 1
+            break
+        tight -= fitting
+    return widths
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _shown(title: str) -> str:
-    # A document must not be able to steer the terminal.
-    title = "".join(character if character.isprintable() else " " for character in title)
-    return title if len(title) <= 30 else title[:29] + "…"
+def _printable(text: str) -> str:
+    # Neither a query nor a document must be able to steer the terminal.
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _labels(document: RankedDocument) -> str:
+def shortened(text: str, width: int) -> str:
+    """Return a text that fills so many cells of a terminal at the most, without control codes."""
+    line = Text(_printable(text))
+    line.truncate(width, overflow="ellipsis")
+    return line.plain
+
+
+def _fitted(labels: Sequence[str], width: int) -> str:
+    """Join labels; where they are too long, each is shortened, so that none is lost."""
+    space = width - 2 * (len(labels) - 1)
+    widths = _shared(space, [cell_len(label) for label in labels], [1] * len(labels))
+    fitted = ", ".join(map(shortened, labels, widths))
+    return shortened(fitted, width)
+
+
+def _labels(document: RankedDocument) -> list[str]:
     labels = []
     for shares in document.groups.values():
         if len(shares) == 1:
             labels.append(next(iter(shares)))
         else:
             labels.append("+".join(shares) or "unknown")
-    return ", ".join(labels)
+    return labels
+
+
+_MOVED = {"n": "green", "=": "dim", "▲": "green", "▼": "yellow"}
 
 
 def _move(document: RankedDocument, place: Mapping[str, int]) -> str:
     if document.id not in place:
-        return "[green]new[/]"
+        return "new"
     moved = place[document.id] - document.rank
     if not moved:
-        return "[dim]=[/]"
-    return f"[green]▲{moved}[/]" if moved > 0 else f"[yellow]▼{-moved}[/]"
+        return "="
+    return f"▲{moved}" if moved > 0 else f"▼{-moved}"

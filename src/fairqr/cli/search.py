@@ -158,9 +158,10 @@ def search(
         try:
             with view:
                 fair = FairSearch(index, refiner, prompts=library)
-                async for step in fair.stream(query, **context):
-                    view.show(step)
-                    result = step.update.get("result", result)
+                async with contextlib.aclosing(fair.stream(query, **context)) as steps:
+                    async for step in steps:
+                        view.show(step)
+                        result = step.update.get("result", result)
         finally:
             await index.close()
         return SearchResult.model_validate(result)

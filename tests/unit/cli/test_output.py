@@ -97,3 +97,72 @@ def test_without_matplotlib_the_extra_is_named(
     monkeypatch.setattr("fairqr.cli.plot.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'fairqr\[plot\]'"):
         check_plot(tmp_path / "plot.png")
+
+
+def grouped(names: list[str]) -> SearchResult:
+    """A result with these groups."""
+    exposure = {"field": {name: 1 / len(names) for name in names}}
+    plain = result()
+    measured = {"exposure": exposure, "divergences": {"field": 0.1}}
+    return plain.model_copy(
+        update={
+            "target": exposure,
+            "exposure": exposure,
+            "iterations": [plain.iterations[0].model_copy(update=measured)],
+        }
+    )
+
+
+ODD = ["$x^$", "_hidden", "$\\frac{$", "物理学", "\x1b[2J\x00", "long " * 20]
+
+
+@pytest.mark.parametrize("names", [ODD, [f"group {number}" for number in range(70)]])
+@pytest.mark.parametrize("kind", ["png", "html"])
+def test_groups_of_any_name_and_number_are_drawn(
+    tmp_path: Path, names: list[str], kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """No name is a formula, none is missing from the legend, and no warning is given."""
+    pytest.importorskip("matplotlib")
+    drawn = grouped(names).model_copy(update={"query": "swimmer $^$ 泳ぐ人\x00", "corpus": "a$^b$"})
+    draw(drawn, tmp_path / f"plot.{kind}")
+    assert [str(warning.message) for warning in recwarn] == []
+    content = (tmp_path / f"plot.{kind}").read_bytes()
+    assert len(content) > 1000
+    if kind == "html" and len(names) > 20:
+        text = content.decode()
+        assert all(f"<!-- {name} -->" in text for name in names)
+
+
+def test_long_names_of_groups_break_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are cut, and names of wide characters are counted by their cells."""
+    from rich.cells import cell_len
+
+    print_result(grouped(ODD))
+    bars = [line for line in capsys.readouterr().out.splitlines() if "target" in line]
+    assert len(bars) == len(ODD)
+    assert len({cell_len(line) for line in bars}) == 1
+    assert cell_len(bars[0]) <= 80
+    assert any("…" in line for line in bars)
+    assert not any("\x1b" in line for line in bars)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_ranks_moves_and_a_part_of_each_label_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Whatever the width; what is too long ends with an ellipsis."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    plain = result()
+    groups = {"place": {"North America": 1.0}, "gender": {"female": 1.0}}
+    ranking = [
+        plain.ranking[0].model_copy(
+            update={"rank": rank, "id": str(rank), "title": "物理学 " * 20, "groups": groups}
+        )
+        for rank in range(1, 121)
+    ]
+    print_result(plain.model_copy(update={"ranking": ranking}))
+    lines = capsys.readouterr().out.splitlines()
+    (last,) = [line for line in lines if line.startswith("120 ")]
+    assert last.rstrip().endswith("new")
+    assert "…" in last
+    assert columns < 80 or ", f" in last

@@ -1,0 +1,317 @@
+"""What the command and the façade got wrong once: streams left early, widths, odd characters."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import shlex
+import subprocess
+import threading
+import warnings
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from fairqr import FairSearch
+from fairqr.api import open_index
+from fairqr.errors import QueryError
+from fairqr.prompts.library import SHIPPED
+from fairqr.retrieval.index import Index
+from fairqr.telemetry import current_span, record_to
+from tests.integration.model_server import Command, clean_environment, command, people
+
+__all__ = ["clean_environment", "command", "people"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+PLAIN = ("--model", "feedback", "--attribute", "gender")
+
+
+@pytest.mark.parametrize("kind", ["html", "png"])
+@pytest.mark.parametrize("query", ["physicist $^$", r"physicist $\frac{", "physicist 物理学者"])
+def test_any_query_is_drawn(command: Command, people: Path, kind: str, query: str) -> None:
+    """A query is no formula, and what a font lacks is nobody's business."""
+    plot = people.parent / f"plot.{kind}"
+    arguments = ("--corpus", people, *PLAIN, "-k", "5", "--json", "--plot", plot)
+    run = command("search", query, *arguments)
+    assert run.code == 0, run
+    assert "matplotlib" not in run.stderr
+    assert "Glyph" not in run.stderr
+    assert "Warning" not in run.stderr
+    assert plot.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("lines", [0, 1, 4])
+def test_a_reader_that_leaves_is_not_told(command: Command, lines: int) -> None:
+    """As `| head -1` does, at once or in the middle."""
+    child = command.start("search", "physicist", "--corpus", "notables", *PLAIN)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    for _ in range(lines):
+        assert child.stdout.readline()
+    child.stdout.close()
+    stderr = child.stderr.read()
+    child.stderr.close()
+    assert child.wait(timeout=60) in (0, 1)
+    assert stderr == ""
+
+
+def test_a_pipe_to_head_is_quiet(command: Command, tmp_path: Path) -> None:
+    """The real thing, with a recorded run."""
+    words = (
+        command.executable,
+        "search",
+        "physicist",
+        *PLAIN,
+        "--trace",
+        str(tmp_path / "run.jsonl"),
+    )
+    line = f"{shlex.join(words)} | head -1"
+    run = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout.startswith("physicist  in notables"), run
+    assert run.stderr == ""
+
+
+async def test_a_stream_that_is_left_leaves_nothing(
+    people: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No task, no complaint of a context that cannot be detached, and a whole record."""
+    caplog.set_level(logging.WARNING)
+    complaints: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    index = await open_index(str(people))
+    search = FairSearch(index, "feedback")
+    before = asyncio.all_tasks()
+    with record_to(tmp_path / "run.jsonl"):
+        async with aclosing(search.stream("physicist", attribute="gender", k=5)) as steps:
+            async for step in steps:
+                if step.name == "measure":
+                    break
+    assert asyncio.all_tasks() == before
+    spans = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert spans[-1]["name"] == "invoke_workflow fairqr"
+    assert spans[-1]["status"] == "CancelledError"
+
+    # Not closed either: the event loop does it, in a task of its own, after the record.
+    with record_to(tmp_path / "other.jsonl"):
+        async for step in search.stream("physicist", attribute="gender", k=5):
+            if step.name == "retrieve":
+                break
+    del step
+    gc.collect()
+    async with asyncio.timeout(10):
+        while asyncio.all_tasks() != before:
+            await asyncio.sleep(0.01)
+    gc.collect()
+    await asyncio.sleep(0)
+    await index.close()
+    assert complaints == []
+    assert caplog.records == []
+
+
+async def test_a_step_sees_no_span_of_the_search_and_steps_come_on_demand(people: Path) -> None:
+    """What the caller does between two steps is not part of the search, which waits for it."""
+    index = await open_index(str(people))
+    search = FairSearch(index, "feedback")
+    outside = current_span().id
+    stream = search.stream("physicist", attribute="gender", k=5)
+    names = []
+    async for step in stream:
+        assert current_span().attributes == {}
+        names.append(step.name)
+    assert names[0] == "begin"
+    assert names[-1] == "rerank"
+    assert outside
+    await index.close()
+
+
+async def test_a_search_that_is_cancelled_ends(people: Path) -> None:
+    """With its tasks, and as cancelled."""
+    index = await open_index(str(people))
+    before = asyncio.all_tasks()
+    for turns in range(1, 12):
+        search = FairSearch(index, "feedback")
+        task = asyncio.create_task(search.asearch("physicist", attribute="gender", k=5))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == before
+    await index.close()
+
+
+async def test_an_error_of_the_run_is_raised_as_it_is(people: Path) -> None:
+    """The consumer of the stream sees its class and its sentence."""
+    index = await open_index(str(people))
+    search = FairSearch(index, "feedback")
+    with pytest.raises(QueryError, match="zzzz"):
+        async for _ in search.stream("zzzz", attribute="gender", k=5):
+            pass
+    await index.close()
+
+
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the indexes that were opened."""
+    opened: list[str] = []
+
+    async def counted(corpus: str) -> Index:
+        opened.append(corpus)
+        await asyncio.sleep(0.05)
+        if len(opened) == 1 and corpus == "broken-at-first":
+            raise OSError("broken")
+        return await open_index("notables" if corpus == "broken-at-first" else corpus)
+
+    monkeypatch.setattr("fairqr.api.open_index", counted)
+    return opened
+
+
+def test_several_searches_at_once_open_the_index_once(openings: list[str]) -> None:
+    """On the caller's loops and on our own."""
+    found: list[str] = []
+
+    def blocking() -> None:
+        found.append(search.search("physicist", attribute="gender", k=5).corpus)
+
+    async def several() -> None:
+        for result in await asyncio.gather(
+            *(search.asearch("physicist", attribute="gender", k=5) for _ in range(4))
+        ):
+            found.append(result.corpus)
+
+    with FairSearch("notables", "feedback") as search:
+        threads = [threading.Thread(target=blocking) for _ in range(3)]
+        threads += [threading.Thread(target=lambda: asyncio.run(several())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == ["notables"] * 11
+    assert openings == ["notables"]
+
+
+async def test_who_waits_for_an_index_opens_it_where_the_first_failed(openings: list[str]) -> None:
+    """Or was cancelled."""
+    with FairSearch("broken-at-first", "feedback") as search:
+        waiting = [
+            asyncio.create_task(search.asearch("physicist", attribute="gender", k=5))
+            for _ in range(4)
+        ]
+        await asyncio.sleep(0.01)
+        waiting[3].cancel()
+        first, *others, last = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(first, OSError)
+    assert not any(isinstance(other, BaseException) for other in others)
+    assert isinstance(last, asyncio.CancelledError)
+    assert len(openings) == 2
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_closing_ends_the_thread_and_its_loop() -> None:
+    """Nothing is left for the garbage collector to complain of; and it may be used again."""
+
+    async def indexed() -> None:
+        await (await open_index("notables")).close()
+
+    asyncio.run(indexed())
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search = FairSearch("notables", "feedback")
+        for _ in range(2):
+            search.search("physicist", attribute="gender", k=5)
+            assert "fairqr" in {thread.name for thread in threading.enumerate()}
+            loop = search._background.loop  # type: ignore[union-attr]
+            search.close()
+            assert "fairqr" not in {thread.name for thread in threading.enumerate()}
+            assert loop.is_closed()
+        search.close()
+        del search, loop
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    "more", [("--attribute", "continent"), ("--attribute", "gender", "--attribute", "continent")]
+)
+@pytest.mark.parametrize("columns", ["80", "60", "120"])
+def test_ranks_and_moves_are_always_shown(
+    command: Command, more: tuple[str, ...], columns: str
+) -> None:
+    """Titles and labels share what is left of the line."""
+    arguments = ("--corpus", "notables", "--model", "feedback", *more, "-k", "20")
+    run = command("search", "physicist", *arguments, COLUMNS=columns)
+    lines = [line.rstrip() for line in run.stdout.splitlines()]
+    head = next(number for number, line in enumerate(lines) if line.endswith(" was"))
+    for rank, line in enumerate(lines[head + 1 : head + 21], start=1):
+        assert line.split()[0] == str(rank)
+        assert line.split()[-1][0] in "=▲▼n"
+        assert len(line) <= int(columns)
+
+
+def test_a_corpus_is_created_on_the_server_that_is_named(command: Command, people: Path) -> None:
+    """As the search does, without --backend."""
+    url = "http://127.0.0.1:9"
+    complaint = command("index", "create", "x", people, "--url", url).complaint()
+    assert "127.0.0.1:9" in complaint
+    assert command("index", "create", "x", people).stdout.startswith("x: ")
+
+
+def test_what_is_wrong_at_the_start_is_all_that_is_printed(command: Command, people: Path) -> None:
+    """The title comes with the first round."""
+    assert command("search", "zzzz", "--corpus", people, *PLAIN, "-k", "5").complaint()
+
+
+def test_a_query_cannot_steer_the_terminal(command: Command, people: Path) -> None:
+    """It stands in the title."""
+    run = command("search", "\x1b[2J physicist \u202e", "--corpus", people, *PLAIN, "-k", "5")
+    assert run.code == 0, run
+    assert "physicist" in run.stdout.splitlines()[0]
+    assert "\x1b" not in run.stdout
+    assert "\u202e" not in run.stdout
+
+
+def test_a_depth_below_k_is_refused(command: Command, people: Path) -> None:
+    """It would have been raised without a word."""
+    complaint = command("search", "physicist", "--corpus", people, "--depth", "1").complaint()
+    assert "depth is 1, but k is 20; " in complaint
+    same = command("search", "physicist", "--corpus", people, *PLAIN, "-k", "5", "--depth", "5")
+    assert same.code == 0
+
+
+def test_a_prompt_is_copied_as_the_readme_says(command: Command, tmp_path: Path) -> None:
+    """Byte for byte; with its version changed, it is one's own."""
+    shown = subprocess.run(
+        [command.executable, "prompts", "show", "--yaml", "refine=v2"],
+        capture_output=True,
+        check=True,
+        env=dict(os.environ),
+    ).stdout
+    assert shown == (SHIPPED / "refine" / "v2.yaml").read_bytes()
+    copy = tmp_path / "my-prompts" / "refine" / "mine.yaml"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(shown.replace(b"version: v2", b"version: mine"))
+    folder = copy.parent.parent
+    assert "are sound" in command("prompts", "check", "--prompts", folder).stdout
+    own = command("prompts", "show", "--yaml", "refine=mine", "--prompts", folder)
+    assert own.stdout.encode() == copy.read_bytes()
+
+
+def test_the_readmes_own_corpus_can_be_searched(command: Command, tmp_path: Path) -> None:
+    """One document, so one result."""
+    (tmp_path / "people.jsonl").write_text(
+        '{"id": "1", "title": "Ada", "text": "Mathematician …", "gender": "female"}\n'
+    )
+    (tmp_path / "people.schema.yaml").write_text(
+        "attributes:\n  gender:\n    field: gender\n    groups: [female, male]\n"
+        "    population: {female: 0.5, male: 0.5}\n    unknown: exclude\n"
+    )
+    corpus = tmp_path / "people.jsonl"
+    run = command("search", "mathematician", "--corpus", corpus, *PLAIN, "-k", "1")
+    assert run.code == 0, run
+    assert "Ada" in run.stdout
