@@ -73,6 +73,7 @@ def pull(
 ) -> Path:
     """Fetch the weights into the user's cache, unless they are there, and return their path.
 
+    What is there is checked by its hash, and fetched again if it is something else.
     Where another process is pulling the same weights, this waits until it has ended.
 
     Args:
@@ -87,12 +88,12 @@ def pull(
     """
     weights = lookup(name)
     path = weights_path(name)
-    if is_pulled(name):
+    if verify(name):
         return path
     with _clear_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path, waiting):
-            if not is_pulled(name):
+            if not verify(name):
                 part = part_path(path)
                 fetch(weights, part, find or locate, progress or _silent)
                 unpack(weights, part, path)

@@ -259,10 +259,23 @@ class Catalog:
             return
         await asyncio.to_thread(self._delete_local, name)
 
-    async def infos(self) -> list[IndexInfo | tuple[str, Backend, str]]:
-        """Return what is known of each index; for one that cannot be opened, why."""
+    async def infos(
+        self, choice: Choice | None = None
+    ) -> list[IndexInfo | tuple[str, Backend, str]]:
+        """Return what is known of each index; for one that cannot be opened, why.
+
+        Args:
+            choice: Of one backend only; for Elasticsearch all of fairqr's indexes on the server,
+                wherever they were made.
+        """
+        if choice is not None and choice.backend == "elasticsearch":
+            from fairqr.retrieval import elasticsearch_index as es
+
+            return [*await es.list_elasticsearch(es.Connection.from_environment(choice.url))]
         found: list[IndexInfo | tuple[str, Backend, str]] = []
-        for name, backend in self.names():
+        for name, backend in await asyncio.to_thread(self.names):
+            if choice is not None and backend != choice.backend:
+                continue
             try:
                 index = await self.open(name, Choice(backend))
                 found.append(await index.info())

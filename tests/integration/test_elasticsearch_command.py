@@ -51,6 +51,9 @@ def test_an_index_from_birth_to_deletion(fairqr: Fairqr, corpus: Path, tmp_path:
     made = fairqr("index", "create", "people", corpus, "--backend", "elasticsearch")
     assert "3 documents" in made.stdout
     assert "people\telasticsearch\t3 documents" in fairqr("index", "list").stdout
+    on_server = fairqr("index", "list", "--backend", "elasticsearch").stdout
+    assert "people\telasticsearch\t3 documents" in on_server
+    assert "people" not in fairqr("index", "list", "--backend", "tantivy").stdout
     info = json.loads(fairqr("index", "info", "people", "--json").stdout)
     assert info["attributes"] == {"gender": {"f": 1.0, "m": 0.0}}
     more = tmp_path / "more.jsonl"

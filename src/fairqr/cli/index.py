@@ -89,13 +89,18 @@ def remove(
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
-    """List all indexes, and the built-in corpora."""
+def list_(
+    backend: Annotated[str | None, BackendOption] = None,
+    url: Annotated[str | None, UrlOption] = None,
+    as_json: Json = False,
+) -> None:
+    """List the indexes made here and the built-in corpora, or all of fairqr's on a server."""
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.index import IndexInfo
 
-    infos = run(Catalog().infos())
+    where = choice(backend, url)
+    infos = run(Catalog().infos(where))
     if as_json:
         rows = [
             dataclasses.asdict(info)
@@ -110,6 +115,8 @@ def list_(as_json: Json = False) -> None:
             typer.echo(f"{info.name}\t{info.backend}\t{info.documents} documents\t{info.source}")
         else:
             typer.echo("\t".join(info))
+    if where is not None:
+        return
     indexed = {info.name if isinstance(info, IndexInfo) else info[0] for info in infos}
     for name in BUILT_IN:
         if name not in indexed:

@@ -61,7 +61,7 @@ def pull_model(name: Name) -> None:
     from fairqr.agents import weights
 
     name = name.removeprefix(PREFIX)
-    if weights.is_pulled(name):
+    if weights.verify(name):
         typer.echo(f"{PREFIX}{name} is already there: {weights.weights_path(name)}")
         return
     path = _pull_with_bar(name) if sys.stderr.isatty() else weights.pull(name, waiting=_waiting)

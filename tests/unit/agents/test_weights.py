@@ -237,6 +237,14 @@ def test_verify_reads_what_is_pulled_only_measures(shop: Shop, tiny: Weights) ->
     assert not is_pulled("tiny")
 
 
+def test_a_pull_replaces_weights_of_the_right_size_that_are_not_right(
+    shop: Shop, tiny: Weights
+) -> None:
+    path = pull("tiny", find=shop.locate)
+    path.write_bytes(b"x" * len(CONTENT))
+    assert pull("tiny", find=shop.locate).read_bytes() == CONTENT
+
+
 def test_a_connection_that_breaks_is_resumed_at_once(shop: Shop, tiny: Weights) -> None:
     shop.cuts = [100_000, 50_000]
     assert pull("tiny", find=shop.locate).read_bytes() == CONTENT
