@@ -10,6 +10,7 @@ from unittest import mock
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
+from langgraph.types import Overwrite
 from measuring import Row, in_turns, in_turns_async, median
 from stubs import InstantIndex, InstantRefiner
 from workspace import Workspace
@@ -27,6 +28,13 @@ CONTEXT = Context(k=20, depth=20, threshold=0, patience=ROUNDS + 1, max_iteratio
 ACCUMULATED = ("rankings", "iterations", "warnings")
 
 
+def _merged(key: str, before: Any, value: Any) -> Any:
+    """Return the state's new value, as LangGraph's channels would."""
+    if isinstance(value, Overwrite):
+        return value.value
+    return before + value if key in ACCUMULATED else value
+
+
 async def run_bare(nodes: Nodes) -> dict[str, Any]:
     """Run the loop by calling its nodes one after the other, without LangGraph."""
     runtime = Runtime(context=CONTEXT)
@@ -34,7 +42,7 @@ async def run_bare(nodes: Nodes) -> dict[str, Any]:
 
     async def take(step: Callable[..., Any]) -> None:
         for key, value in (await step(state, runtime)).items():
-            state[key] = state[key] + value if key in ACCUMULATED else value
+            state[key] = _merged(key, state.get(key), value)
 
     await take(nodes.begin)
     while True:
