@@ -1,10 +1,10 @@
 """What fair search costs in relevance: all topics of notables, before and after.
 
 Run as ``python tests/performance/quality.py [MODEL …]``; the models are those of ``--model``. For
-each it prints the means over the topics of nDCG@20 (binary), AWRF@20 (1 − JS in
-bits, against half the relevant documents' distribution and half the population's) and their
-product, and on how many topics the divergence fell. It compares with the relevant documents, which
-the search itself never sees.
+each it prints the means over the topics of nDCG@20 (binary), AWRF@20 (1 − JS in bits, against half
+the relevant documents' distribution and half the population's) and their product, and on how many
+topics the divergence fell. It compares with the relevant documents, which the search itself never
+sees. With ``--prompts`` it tells instead how often each refine prompt got usable keywords.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairqr import FairSearch, SearchResult, open_index, open_model
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import jensen_shannon
@@ -99,6 +100,22 @@ def row(attribute: str, name: str, values: Sequence[tuple[float, ...]], lower: i
     return f"{attribute:10} {name:36} {means}  {lower:3} of {len(values)}"
 
 
+async def compare_prompts() -> None:
+    """Print for each refine prompt how often the local model's keywords could be used."""
+    index = await open_index("notables")
+    search = FairSearch(index, open_model("local:smollm2-135m"))
+    for id_, version in PromptLibrary().names():
+        needed = usable = 0
+        for topic in topics():
+            result = await search.asearch(
+                topic.query, attribute="gender", max_iterations=1, prompts={id_: version}
+            )
+            needed += result.stop_reason != "converged" or len(result.iterations) > 1
+            usable += len(result.iterations) > 1
+        print(f"{id_}={version}: usable keywords for {usable} of {needed} topics", flush=True)
+    await index.close()
+
+
 async def main(models: Sequence[str]) -> None:
     """Compare all methods."""
     index = await open_index("notables")
@@ -112,4 +129,7 @@ async def main(models: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:] or ["feedback", "local:smollm2-135m"]))
+    if sys.argv[1:] == ["--prompts"]:
+        asyncio.run(compare_prompts())
+    else:
+        asyncio.run(main(sys.argv[1:] or ["feedback", "local:smollm2-135m"]))
