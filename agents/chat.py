@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from typing import Any
 
 from fairqr.agents.cache import ReplyCache, cache_key
@@ -92,17 +93,28 @@ class ChatModel:
                 return Reply("timeout", message=message, usage=usage)
         if leads:
             return reply
+        # What it cost stands with the one who asked first.
         return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
 
     async def _ask_cached(self, key: str, question: Question, cache: ReplyCache) -> Reply:
         if (stored := await cache.get(key)) is not None:
             try:
-                return Reply("ok", question.validate(stored), usage=Usage(cached_calls=1))
-            except ValueError:
+                usage = Usage(
+                    cached_calls=1,
+                    cached_tokens=int(stored["tokens"]),
+                    cached_milliseconds=float(stored["milliseconds"]),
+                )
+                return Reply("ok", question.validate(stored["reply"]), usage=usage)
+            except (KeyError, TypeError, ValueError):
                 pass  # another version of fairqr wrote it, or nobody did
+        began = time.perf_counter()
         reply = await self._ask(question, None)
         if reply.status == "ok":
-            await cache.put(key, reply.value)
+            cost = {
+                "tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
+                "milliseconds": round((time.perf_counter() - began) * 1000, 1),
+            }
+            await cache.put(key, {"reply": reply.value, **cost})
         return reply
 
     def _key(self, question: Question) -> str:

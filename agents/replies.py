@@ -37,12 +37,16 @@ class Usage:
         cached_calls: Requests that the cache answered.
         prompt_tokens: As the provider counts them.
         completion_tokens: As the provider counts them.
+        cached_tokens: What the replies from the cache cost when they were first asked for.
+        cached_milliseconds: How long the models took for them then.
     """
 
     model_calls: int = 0
     cached_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    cached_milliseconds: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -50,6 +54,8 @@ class Usage:
             self.cached_calls + other.cached_calls,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cached_milliseconds + other.cached_milliseconds,
         )
 
 

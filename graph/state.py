@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Annotated, Literal, TypedDict
 
@@ -83,6 +84,8 @@ class UsageRecord(TypedDict):
     cached_calls: int
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    cached_milliseconds: float
 
 
 class InputState(TypedDict):
@@ -133,12 +136,7 @@ class State(InputState, OutputState, total=False):
 
 def usage_record(usage: Usage) -> UsageRecord:
     """Return a usage as plain data."""
-    return UsageRecord(
-        model_calls=usage.model_calls,
-        cached_calls=usage.cached_calls,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-    )
+    return UsageRecord(**dataclasses.asdict(usage))  # type: ignore[typeddict-item]
 
 
 def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:

@@ -567,7 +567,8 @@ def test_the_object_that_json_prints_is_the_contract(
         assert all(p.keys() == {"rank", "id", "title", "score", "groups"} for p in ranking)
     assert found["divergence"] <= found["baseline"]["divergence"]
     assert found["usage"].keys() == {
-        *("model_calls", "cached_calls", "prompt_tokens", "completion_tokens", "milliseconds")
+        *("model_calls", "cached_calls", "prompt_tokens", "completion_tokens", "milliseconds"),
+        *("cached_tokens", "cached_milliseconds"),
     }
 
 

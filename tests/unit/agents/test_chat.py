@@ -375,8 +375,13 @@ class TestCache:
         model_server.does(failure(400), GOOD)
         asking = model(model_server, cache=cache)
         assert (await asking.ask(question())).status == "invalid_request"
-        assert (await asking.ask(question())).usage.model_calls == 1
-        assert (await asking.ask(question())).usage == Usage(cached_calls=1)
+        first = (await asking.ask(question())).usage
+        assert first.model_calls == 1
+        again = (await asking.ask(question())).usage
+        assert (again.model_calls, again.cached_calls) == (0, 1)
+        assert (again.prompt_tokens, again.completion_tokens) == (0, 0)
+        assert again.cached_tokens == first.prompt_tokens + first.completion_tokens > 0
+        assert again.cached_milliseconds > 0
         assert len(model_server.asked) == 2
 
     async def test_a_kept_reply_that_is_not_valid_is_asked_anew(

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairqr.agents.replies import Usage
 from fairqr.errors import InputError
 from fairqr.graph.context import Budget, Context, make_context
 from fairqr.graph.decisions import best_iteration, budget_is_spent, decide_stop, under_represented
-from fairqr.graph.state import IterationRecord, UsageRecord
+from fairqr.graph.state import IterationRecord, usage_record
 
-NOTHING = UsageRecord(model_calls=0, cached_calls=0, prompt_tokens=0, completion_tokens=0)
-SPENT = UsageRecord(model_calls=3, cached_calls=9, prompt_tokens=100, completion_tokens=20)
+NOTHING = usage_record(Usage())
+SPENT = usage_record(Usage(3, 9, 100, 20))
 
 
 def rounds(*divergences: float | None) -> list[IterationRecord]:
