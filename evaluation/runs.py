@@ -6,16 +6,29 @@ A run file has lines ``query Q0 document rank score tag``; a qrels file has line
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal, get_args
 
-from fairqr.errors import CorpusError, one_line
+from fairqr.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.ranking import Ranking
 
-__all__ = ["Qrels", "Run", "read_qrels", "read_run", "write_qrels", "write_run"]
+__all__ = ["Qrels", "Run", "Ties", "read_qrels", "read_run", "write_qrels", "write_run"]
+
+Ties = Literal["rank", "id", "trec_eval", "error"]
+_TIES: tuple[Ties, ...] = get_args(Ties)
+_TOLD = {
+    "rank": "the rank in the file",
+    "id": "id",
+    "trec_eval": "id, descending",
+    "error": "nothing",
+}
+_SAMPLE = re.compile(r"#[0-9]+$")
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The grade of each judged document by query; above 0 is relevant, what is missing is not."""
@@ -28,22 +41,35 @@ class Run:
     Attributes:
         name: The system's tag.
         rankings: By query one ranking, or several that were sampled for it.
+        tied: How many documents have the same score as the one before them.
+        ties: What decided their order, for people.
     """
 
     name: str
     rankings: Mapping[str, list[Ranking]] = field(default_factory=dict)
+    tied: int = 0
+    ties: str = ""
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     """Read a run.
 
-    Documents are ordered by score; equal scores by the rank that the file gives, and then by id.
-    A tag of the form ``name#3`` marks the third of several rankings for a query.
+    Documents are ordered by score. A tag of the form ``name#3`` marks the third of several rankings
+    for a query.
+
+    Args:
+        path: The file; unpacked while it is read where its name ends in ``.gz``.
+        ties: What decides between equal scores. ``rank``: the rank that the file gives, and then
+            the id. ``id``: the id, ascending, as fairqr's own rankings. ``trec_eval``: the id,
+            descending, as trec_eval does. ``error``: nothing; a tie is refused.
 
     Raises:
-        CorpusError: A line is no line of a run, or a document stands twice in a ranking; the line
-            is named.
+        CorpusError: A line is no line of a run, a document stands twice in a ranking, or the file
+            holds several runs; the line is named.
+        InputError: Scores are tied and ties are refused, or there is no such way with ties.
     """
+    if ties not in _TIES:
+        raise InputError(f"There is no way with ties '{ties}'; choose {', '.join(_TIES)}.")
     found: dict[str, dict[str, dict[str, tuple[float, int]]]] = {}
     name = ""
     for number, fields in _fields(path, 6, "query Q0 document rank score tag"):
@@ -54,18 +80,40 @@ def read_run(path: Path) -> Run:
             raise _bad(path, number, "its rank or score is no number") from None
         if place[0] != place[0]:
             raise _bad(path, number, "its score is not a number")
-        name = name or tag.split("#")[0]
+        system = _SAMPLE.sub("", tag)
+        name = name or system
+        if system != name:
+            raise _bad(
+                path,
+                number,
+                f"its tag '{one_line(tag)}' is another run's than '{one_line(name)}', "
+                "and a file holds one run",
+            )
         ranking = found.setdefault(query, {}).setdefault(tag, {})
         if document in ranking:
             raise _bad(path, number, f"the document '{one_line(document)}' stands twice in it")
         ranking[document] = place
     if not found:
         raise CorpusError(f"The run {path} is empty; name a file with rankings.")
-    return Run(name, {q: [_ranked(r) for r in tags.values()] for q, tags in found.items()})
+    rankings = {q: [_ranked(places, ties) for places in tags.values()] for q, tags in found.items()}
+    tied = 0
+    for query, sampled in rankings.items():
+        equal = sum(a == b for ranking in sampled for a, b in pairwise(ranking.scores))
+        if equal and ties == "error":
+            raise InputError(
+                f"{path}: the query '{one_line(query)}' has {equal} documents with the same score "
+                f"as another; choose {', '.join(_TIES[:-1])} to decide between them."
+            )
+        tied += equal
+    return Run(name, rankings, tied, _TOLD[ties])
 
 
-def _ranked(places: Mapping[str, tuple[float, int]]) -> Ranking:
-    ordered = sorted(places.items(), key=lambda item: (-item[1][0], item[1][1], item[0]))
+def _ranked(places: Mapping[str, tuple[float, int]], ties: Ties) -> Ranking:
+    # Sorted by id first, and then by what matters more: sorting keeps the order of equals.
+    ordered = sorted(places.items(), key=lambda item: item[0], reverse=ties == "trec_eval")
+    if ties == "rank":
+        ordered.sort(key=lambda item: item[1][1])
+    ordered.sort(key=lambda item: -item[1][0])
     return Ranking([document for document, _ in ordered], [place[0] for _, place in ordered])
 
 

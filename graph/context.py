@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.errors import InputError
-from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, Direction
+from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
 from fairqr.retrieval.target import DEFAULT_TARGET, Target
 
-__all__ = ["METHODS", "Budget", "Context", "Method", "Strategy", "make_context"]
+__all__ = ["METHODS", "Budget", "Context", "FinalStep", "Method", "Strategy", "make_context"]
 
-Method = Literal["fairqr", "fair-qr"]
+Method = Literal["fairqr", "fair-qr", "plain", "mmr", "fa-ir", "deltr", "dlf"]
 Pool = Literal["last", "union", "per_group"]
 Rerank = Literal["original_query", "fusion", "none"]
+FinalStep = Literal["exposure-aware", "mmr", "fa-ir", "deltr", "dlf", "none"]
+"""A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +28,55 @@ class Strategy:
     """How a method refines, what it re-ranks, and how.
 
     Attributes:
+        about: One line for people.
+        refines: Whether it refines the query at all. One that does never returns a ranking that is
+            farther from the target than the plain retrieval; a baseline returns what it returns.
         groups: Refined for in one round: the ``most`` under-represented group, or ``all`` that are.
         pool: Which documents are re-ranked: what the ``last`` refined queries retrieved, the
             ``union`` of all that was retrieved, or the best of each group's refined query
             (``per_group``).
         rerank: By the ``original_query`` (the paper), by ``fusion`` of all rankings, or ``none``.
-        exposure_aware: Whether the ranking is then filled toward the target of exposure.
-        evidence: Whether a keyword needs evidence in the index. One of the topic is then added to
-            the query, one of the group only adds to the scores of what the query finds, and others
-            are dropped. Otherwise all are added to the query.
+        final_step: The re-ranker that then puts the first k together.
+        evidence: Whether a keyword needs evidence in the index: that it is of the query's topic, or
+            of the group. It then adds to the scores of what the query finds, and finds nothing by
+            itself; others are dropped. Otherwise all keywords are added to the query.
         depth: How many documents each query retrieves; k where None.
     """
 
-    groups: Literal["most", "all"]
-    pool: Pool
-    rerank: Rerank
-    exposure_aware: bool
-    evidence: bool
-    depth: int | None
+    about: str
+    refines: bool = False
+    groups: Literal["most", "all"] = "all"
+    pool: Pool = "union"
+    rerank: Rerank = "none"
+    final_step: FinalStep = "none"
+    evidence: bool = False
+    depth: int | None = 200
 
 
 METHODS: dict[Method, Strategy] = {
-    # Exposure-aware over fusion.
-    "fairqr": Strategy("all", "union", "fusion", exposure_aware=True, evidence=True, depth=200),
-    # The paper's loop. It re-ranks what the last query retrieved by the original query. A pool that
-    # also held the original top k would be the original ranking again, so the pool is k deep.
-    "fair-qr": Strategy(
-        "most", "last", "original_query", exposure_aware=False, evidence=False, depth=None
+    "fairqr": Strategy(
+        "the default: refines for all under-represented groups at once, fuses the rankings, and "
+        "fills the ranks toward the target",
+        refines=True,
+        rerank="fusion",
+        final_step="exposure-aware",
+        evidence=True,
     ),
+    # A pool that also held the original top k would be the original ranking again, so it is k deep.
+    "fair-qr": Strategy(
+        "the loop of Chen & Fang (2025): refines for the most under-represented group, and "
+        "re-ranks what the last query retrieved by the original query",
+        refines=True,
+        groups="most",
+        pool="last",
+        rerank="original_query",
+        depth=None,
+    ),
+    "plain": Strategy("the retriever's own ranking, and nothing else"),
+    "mmr": Strategy("maximal marginal relevance (Carbonell & Goldstein 1998)", final_step="mmr"),
+    "fa-ir": Strategy("FA*IR (Zehlike et al. 2017, 2022)", final_step="fa-ir"),
+    "deltr": Strategy("DELTR (Zehlike & Castillo 2020)", final_step="deltr"),
+    "dlf": Strategy("DLF (Chen & Fang 2023)", final_step="dlf"),
 }
 
 
@@ -86,9 +110,10 @@ class Context(BaseModel):
         intersect: Measure the product of the attributes as one attribute.
         target: ε*, by parts or by shares.
         k: How many results to show, and how deep exposure is measured.
-        method: ``fairqr``, or ``fair-qr`` for the paper's.
-        depth, pool, rerank, exposure_aware, evidence, groups: Instead of the method's own; see
+        method: One of :data:`METHODS`.
+        depth, pool, rerank, final_step, evidence, groups: Instead of the method's own; see
             :class:`Strategy`.
+        options: Of the final step; see :mod:`fairqr.retrieval.rerankers`.
         discount: The weight of each rank.
         threshold: Stop when the divergence (nats) is at or below it.
         direction: Of the Kullback–Leibler divergence.
@@ -113,11 +138,12 @@ class Context(BaseModel):
     depth: int | None = Field(None, ge=1, le=100_000)
     pool: Pool | None = None
     rerank: Rerank | None = None
-    exposure_aware: bool | None = None
+    final_step: FinalStep | None = None
+    options: dict[str, Any] = {}
     evidence: bool | None = None
     groups: Literal["most", "all"] | None = None
     discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Discount()
-    threshold: float = Field(0.01, ge=0)
+    threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
     direction: Direction = "target_exposure"
     # Without any, an absent group would be infinitely far, and rounds could not be compared.
     smoothing: float = Field(DEFAULT_SMOOTHING, gt=0, lt=1)
@@ -140,16 +166,20 @@ class Context(BaseModel):
     def strategy(self) -> Strategy:
         """The method's strategy, with what this context says instead."""
         own = METHODS[self.method]
-        return Strategy(
+        return dataclasses.replace(
+            own,
             groups=self.groups or own.groups,
             pool=self.pool or own.pool,
             rerank=self.rerank or own.rerank,
-            exposure_aware=(
-                own.exposure_aware if self.exposure_aware is None else self.exposure_aware
-            ),
+            final_step=self.final_step or own.final_step,
             evidence=own.evidence if self.evidence is None else self.evidence,
             depth=max(self.depth or own.depth or self.k, self.k),
         )
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds of refinement there may be; none for a method that does not refine."""
+        return self.max_iterations if self.strategy.refines else 0
 
 
 def make_context(**values: object) -> Context:

@@ -42,6 +42,8 @@ def decide_stop(
         return "converged"
     if last["index"] - best_iteration(iterations) >= context.patience:
         return "no_improvement"
+    if not context.strategy.refines:
+        return "not_refining"
     if last["index"] >= context.max_iterations:
         return "max_iterations"
     if budget_is_spent(context.budget, usage, seconds):

@@ -9,35 +9,86 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairqr.graph.context import Context, Strategy
-from fairqr.graph.state import RankingRecord, ranking_of
+from fairqr.graph.state import QueryRecord, RankingRecord, ranking_of
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
 
 __all__ = ["measured_list", "pooled", "reranked"]
 
+REFINED_WEIGHT = 0.5
+"""Of a refined ranking in the fusion. A document can gain from two of them, by the words of the
+topic and by those of its group; together they weigh as much as the original ranking."""
 
-def fused(records: Sequence[RankingRecord], context: Context) -> Ranking:
-    """Fuse rankings; the refined queries together weigh as much as the original one."""
+
+async def fused(
+    index: Index,
+    dimensions: Sequence[Dimension],
+    records: Sequence[RankingRecord],
+    context: Context,
+) -> Ranking:
+    """Fuse the original ranking with the refined ones.
+
+    A query that was refined toward a group finds documents of others too, which it says nothing
+    about. So its ranking speaks for the documents of the group alone, in the share that they belong
+    to it; that of a query refined by words of the topic speaks for all.
+    """
     depth = context.strategy.depth
-    refined = sum(record["query"]["group"] is not None for record in records)
-    weights = [1.0 if r["query"]["group"] is None else 1.0 / refined for r in records]
     rankings = [ranking_of(record, depth) for record in records]
     if len(rankings) == 1:
         return rankings[0]
-    return reciprocal_rank_fusion(rankings, weights, context.rrf_k)
+    if all(record["iteration"] for record in records):
+        return reciprocal_rank_fusion(rankings, k=context.rrf_k)
+    weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
+    shares = [
+        await _shares_of_group(index, dimensions, record["query"], ranking)
+        for record, ranking in zip(records, rankings, strict=True)
+    ]
+    return reciprocal_rank_fusion(rankings, weights, context.rrf_k, shares=shares)
 
 
-def measured_list(rankings: Sequence[RankingRecord], iteration: int, context: Context) -> Ranking:
+async def _shares_of_group(
+    index: Index, dimensions: Sequence[Dimension], query: QueryRecord, ranking: Ranking
+) -> FloatArray | None:
+    """Return the share of the group that a query was refined toward in each document, or None."""
+    if query["group"] is None:
+        return None
+    dimension = next(d for d in dimensions if d.name == query["attribute"])
+    members = await dimension.memberships(index, ranking.ids)
+    return members[:, dimension.groups.index(query["group"])]
+
+
+def newest(rankings: Sequence[RankingRecord], iteration: int) -> list[RankingRecord]:
+    """Return the original ranking, and the newest one of each kind of refined query.
+
+    Refined queries grow, so a newer one holds what the older ones of its group hold.
+    """
+    found: dict[tuple[object, ...], RankingRecord] = {}
+    for record in rankings:
+        if record["iteration"] <= iteration:
+            query = record["query"]
+            found[record["iteration"] == 0, query["attribute"], query["group"]] = record
+    return list(found.values())
+
+
+async def measured_list(
+    index: Index,
+    dimensions: Sequence[Dimension],
+    rankings: Sequence[RankingRecord],
+    iteration: int,
+    context: Context,
+) -> Ranking:
     """Return the list that a round has before any re-ranking.
 
-    With ``fusion`` it is the fusion of all rankings so far, otherwise what the queries of the round
-    retrieved.
+    With ``fusion`` it is the fusion of the original ranking and the newest refined ones, otherwise
+    what the queries of the round retrieved.
     """
     if context.strategy.rerank == "fusion":
-        return fused([r for r in rankings if r["iteration"] <= iteration], context)
-    return fused([r for r in rankings if r["iteration"] == iteration], context)
+        return await fused(index, dimensions, newest(rankings, iteration), context)
+    own = [record for record in rankings if record["iteration"] == iteration]
+    return await fused(index, dimensions, own, context)
 
 
 async def pooled(
@@ -69,19 +120,16 @@ async def pooled(
 
 async def reranked(
     index: Index,
+    dimensions: Sequence[Dimension],
     query: str,
     pool: Sequence[str],
     rankings: Sequence[RankingRecord],
     iteration: int,
     context: Context,
 ) -> Ranking:
-    """Order the documents of a pool by the strategy's re-ranker, before the exposure-aware step."""
-    match context.strategy.rerank:
-        case "original_query":
-            return await index.rescore(query, pool)
-        case "fusion":
-            order = fused([r for r in rankings if r["iteration"] <= iteration], context)
-        case "none":
-            order = measured_list(rankings, iteration, context)
+    """Order the documents of a pool by the original intent, before the final step."""
+    if context.strategy.rerank == "original_query":
+        return await index.rescore(query, pool)
+    order = await measured_list(index, dimensions, rankings, iteration, context)
     wanted = set(pool)
     return Ranking.of((i, s) for i, s in zip(order.ids, order.scores, strict=True) if i in wanted)

@@ -14,7 +14,7 @@ from langgraph.types import Overwrite
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError
-from fairqr.graph.assembly import assemble
+from fairqr.graph.assembly import assemble, final_step
 from fairqr.graph.context import Context
 from fairqr.graph.decisions import (
     best_iteration,
@@ -104,12 +104,14 @@ class Nodes:
                 f"k is {context.k}, but '{self._index.name}' has only {size} documents; lower k."
             )
         refiner = self._refiner_for(context)
-        if context.max_iterations and refiner is None:
+        if context.rounds and refiner is None:
             raise ModelUnavailableError(
                 "No model is given to refine with; name one, or set max_iterations to 0."
             )
-        if refiner is not None and context.max_iterations:
+        if refiner is not None and context.rounds:
             await refiner.start()
+        # What is wrong with its options, or missing, is better known now.
+        await final_step(self._index, context)
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
             "query": query,
@@ -164,14 +166,14 @@ class Nodes:
         """Measure the exposure of the round's list, and decide whether to stop."""
         context, opened = context_of(runtime), current_span()
         number = state["iteration"]
-        found = measured_list(state["rankings"], number, context)
-        measured = await measure(
-            self._index, self._dimensions(context), state["target"], found.ids, context
-        )
+        dimensions = self._dimensions(context)
+        found = await measured_list(self._index, dimensions, state["rankings"], number, context)
+        measured = await measure(self._index, dimensions, state["target"], found.ids, context)
         record = IterationRecord(
             index=number,
             queries=[shown(query) for query in state["pending"]],
             refinements=state["refinements"],
+            ids=found.ids[: context.k],
             exposure=measured.exposure,
             divergences=measured.divergences,
             divergence=measured.divergence,
@@ -264,7 +266,7 @@ class Nodes:
         if not context.strategy.evidence:
             frequencies = await self._index.document_frequencies(answer.keywords)
             kept = [word for word, n in zip(answer.keywords, frequencies, strict=True) if n]
-            return kept_only(answer, kept, kept)
+            return kept_only(answer, kept, ())
         evidence = await gather_evidence(
             self._index,
             state["query"],
@@ -287,7 +289,7 @@ class Nodes:
             self._dimensions(context),
             state,
             context,
-            self._refiner_for(context) if context.max_iterations else None,
+            self._refiner_for(context) if context.rounds else None,
         )
         opened.set("fairqr.best_iteration", result.best_iteration)
         opened.set("fairqr.stop_reason", result.stop_reason)

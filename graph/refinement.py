@@ -112,7 +112,7 @@ def after_refinement(
         "keywords": keywords,
         "topic_words": topic,
         "iteration": state["iteration"] + 1,
-        "pending": _queries(state["query"], helped, keywords, set(topic), context),
+        "pending": _queries(state["query"], helped, keywords, topic, context),
     }
 
 
@@ -137,22 +137,35 @@ def _queries(
     query: str,
     helped: Sequence[GroupKey],
     keywords: Mapping[str, Mapping[str, Sequence[str]]],
-    topic: set[str],
+    topic: Sequence[str],
     context: Context,
 ) -> list[QueryRecord]:
     """Add the keywords to the original query, whose own terms always stay.
 
-    One query per group; refining for one group a round, the query grows by all keywords so far.
+    Refining for one group a round, the query grows by all keywords so far. Refining for several
+    groups, one query has the words of the topic, and one for each group has these and its own.
     """
+    adds = not context.strategy.evidence
     if context.strategy.groups == "most":
         words = [word for groups in keywords.values() for used in groups.values() for word in used]
-        return [_query(query, words, topic, helped[0])]
-    return [_query(query, keywords[name][group], topic, (name, group)) for name, group in helped]
+        return [_query(query, words, helped[0], adds=adds)]
+    queries = [
+        _query(query, [*topic, *keywords[name][group]], (name, group), adds=adds)
+        for name, group in helped
+    ]
+    if topic:
+        queries.insert(0, _query(query, topic, (None, None), adds=adds))
+    return queries
 
 
-def _query(query: str, words: Sequence[str], topic: set[str], key: GroupKey) -> QueryRecord:
-    of_topic = [word for word in dict.fromkeys(words) if word in topic]
-    others = [word for word in dict.fromkeys(words) if word not in topic]
+def _query(
+    query: str, words: Sequence[str], key: tuple[str | None, str | None], *, adds: bool
+) -> QueryRecord:
+    """Return the query with these words, which find documents themselves if they are added."""
+    distinct = " ".join(dict.fromkeys(words))
     return QueryRecord(
-        text=" ".join([query, *of_topic]), boost=" ".join(others), attribute=key[0], group=key[1]
+        text=f"{query} {distinct}" if adds else query,
+        boost="" if adds else distinct,
+        attribute=key[0],
+        group=key[1],
     )

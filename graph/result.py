@@ -22,7 +22,7 @@ class RankedDocument(_Frozen):
         rank: From 1.
         id: The document's.
         title: The document's.
-        score: What it was ordered by before the exposure-aware step: a BM25 score, or a fused one.
+        score: What it was ordered by before the final step: the retriever's score, or a fused one.
         groups: For each attribute the share of each group in the document; no groups if unknown.
     """
 
@@ -56,13 +56,14 @@ class RefinedGroup(_Frozen):
 class Iteration(_Frozen):
     """A round: 0 is the original query, and each later one a refinement.
 
-    Exposure and divergence are those at k of the list that the round had, before the exposure-aware
-    step; see :class:`SearchResult` for what None means.
+    ``ids`` are the first k of the list that the round had, before any re-ranking; exposure and
+    divergence are theirs. See :class:`SearchResult` for what None means.
     """
 
     index: int
     queries: list[str]
     refinements: list[RefinedGroup]
+    ids: list[str] = []
     exposure: dict[str, dict[str, float]]
     divergence: float | None
     divergences: dict[str, float | None]
@@ -104,7 +105,8 @@ class SearchResult(_Frozen):
     Attributes:
         query: As it was asked.
         corpus: The index searched.
-        method: ``fairqr`` or ``fair-qr``.
+        method: One of :data:`fairqr.graph.context.METHODS`.
+        retriever: ``bm25``, or ``dense:…`` for vector search.
         model: What was asked to refine; None if nothing was.
         prompt: The prompt it was asked with; None for a refiner that has none.
         attributes: Those measured.
@@ -128,6 +130,7 @@ class SearchResult(_Frozen):
     query: str
     corpus: str
     method: Method
+    retriever: str = "bm25"
     model: str | None
     prompt: PromptReference | None
     attributes: list[str]

@@ -24,15 +24,19 @@ __all__ = [
     "usage_record",
 ]
 
-StopReason = Literal["converged", "no_improvement", "max_iterations", "budget", "model_failed"]
+StopReason = Literal[
+    "converged", "no_improvement", "max_iterations", "budget", "model_failed", "not_refining"
+]
 GroupKey = tuple[str, str]
 """The names of an attribute and of one of its groups."""
 
 
 class QueryRecord(TypedDict):
-    """A query to run; attribute and group are None for the original one.
+    """A query to run.
 
-    Documents need a term of ``text``; those of ``boost`` only add to their scores.
+    Documents need a term of ``text``; those of ``boost`` only add to their scores. Attribute and
+    group are those it was refined toward; None for the original query, and for one that was refined
+    by words of the topic only.
     """
 
     text: str
@@ -62,7 +66,7 @@ class RefinementRecord(TypedDict):
 
 
 class IterationRecord(TypedDict):
-    """What a round retrieved by, and how exposure then was.
+    """What a round retrieved by, the first k that it had, and how exposure then was.
 
     ``divergences`` has None for an attribute that no document of the measured list has a label of;
     ``divergence`` is the mean of the others, and None if there is none.
@@ -71,6 +75,7 @@ class IterationRecord(TypedDict):
     index: int
     queries: list[str]
     refinements: list[RefinementRecord]
+    ids: list[str]
     exposure: dict[str, dict[str, float]]
     divergences: dict[str, float | None]
     divergence: float | None

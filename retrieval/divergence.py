@@ -12,6 +12,7 @@ from fairqr.retrieval.exposure import FloatArray
 
 __all__ = [
     "DEFAULT_SMOOTHING",
+    "DEFAULT_THRESHOLD",
     "Direction",
     "jensen_shannon",
     "kullback_leibler",
@@ -21,6 +22,8 @@ __all__ = [
 ]
 
 DEFAULT_SMOOTHING = 1e-3
+DEFAULT_THRESHOLD = 0.01
+"""The divergence, in nats, at which exposure counts as being near its target."""
 Direction = Literal["target_exposure", "exposure_target"]
 
 

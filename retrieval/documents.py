@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(stream, start=1):
                 if line.strip():
                     yield number, line
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise CorpusError(
                 f"The corpus {path} breaks off after line {number}: {error}."
             ) from None

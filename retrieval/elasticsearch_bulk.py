@@ -31,16 +31,22 @@ class Action:
         id: Of the document.
         entry: Its stored JSON; empty for ``delete``.
         number: Its place among the documents, from 1.
+        version: The ``_seq_no`` and ``_primary_term`` of the document that it replaces; where that
+            has changed meanwhile, the outcome is a conflict, 409.
     """
 
     verb: Literal["create", "index", "delete"]
     id: str
     entry: str
     number: int
+    version: tuple[int, int] | None = None
 
     def lines(self) -> list[str]:
         """Return the lines that a bulk request has for it."""
-        first = json.dumps({self.verb: {"_id": self.id}}, ensure_ascii=False)
+        about: dict[str, Any] = {"_id": self.id}
+        if self.version:
+            about["if_seq_no"], about["if_primary_term"] = self.version
+        first = json.dumps({self.verb: about}, ensure_ascii=False)
         return [first, self.entry] if self.entry else [first]
 
 

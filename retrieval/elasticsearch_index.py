@@ -66,7 +66,7 @@ class ElasticsearchIndex:
 
     def __init__(self, server: Server, index: str, meta: Meta) -> None:
         """Take what :meth:`open` has found."""
-        self._server = server
+        self.server = server
         self._index = index
         self._meta = meta
 
@@ -96,13 +96,21 @@ class ElasticsearchIndex:
     def schema(self) -> CorpusSchema:
         return self._meta.corpus_schema
 
+    @property
+    def retriever(self) -> str:
+        return "bm25"
+
+    @property
+    def lexical(self) -> ElasticsearchIndex:
+        return self
+
     async def info(self) -> IndexInfo:
-        counted = await self._read(lambda client, index: client.count(index=index))
+        counted = await self.read(lambda client, index: client.count(index=index))
         return IndexInfo(
             name=self.name,
             backend="elasticsearch",
             documents=counted["count"],
-            location=f"{self._server.url}/{alias_of(self.name)}",
+            location=f"{self.server.url}/{alias_of(self.name)}",
             source=self._meta.source,
             source_sha256=self._meta.source_sha256,
         )
@@ -111,16 +119,12 @@ class ElasticsearchIndex:
         matching: dict[str, Any] = {"match": {"body": query}}
         if boost:
             matching = {"bool": {"must": matching, "should": {"match": {"body": boost}}}}
-        return await (self._rank(matching, n) if n <= WINDOW else self._rank_pages(matching, n))
+        return await self.rank(matching, n)
 
     async def rescore(self, query: str, ids: Sequence[str]) -> Ranking:
-        scores: dict[str, float] = {}
-        for some in _pieces(ids, WINDOW):
-            these = {"ids": {"values": some}}
-            scored = {"bool": {"filter": these, "should": {"match": {"body": query}}}}
-            ranking = await self._rank(scored, len(some))
-            scores.update(zip(ranking.ids, ranking.scores, strict=True))
-        return Ranking.of(scores)
+        return await self.rank_ids(
+            ids, lambda these: {"bool": {"filter": these, "should": {"match": {"body": query}}}}
+        )
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         sources = await self._sources(ids, "source")
@@ -171,7 +175,7 @@ class ElasticsearchIndex:
             for number, document in enumerate(documents, start=1)
         )
         tally = Tally()
-        async for outcomes in bulk(self._server, alias_of(self.name), actions, alias=True):
+        async for outcomes in bulk(self.server, alias_of(self.name), actions, alias=True):
             tally.add(outcomes)
             if progress:
                 progress(tally.written)
@@ -183,22 +187,43 @@ class ElasticsearchIndex:
         await self._follow()
         actions = (Action("delete", id_, "", number) for number, id_ in enumerate(ids, start=1))
         tally = Tally()
-        async for outcomes in bulk(self._server, alias_of(self.name), actions, alias=False):
+        async for outcomes in bulk(self.server, alias_of(self.name), actions, alias=False):
             tally.add(outcome for outcome in outcomes if outcome.status != 404)
         await self._show()
         tally.complain()
         return tally.written
 
     async def close(self) -> None:
-        await self._server.close()
+        await self.server.close()
 
-    async def _read(self, send: Callable[[AsyncElasticsearch, str], Awaitable[T]]) -> T:
+    # What follows is for those who keep something with the documents, such as vectors.
+
+    @property
+    def server_index(self) -> str:
+        """The server index that is read; another one after the index was built anew."""
+        return self._index
+
+    async def rank(self, query: dict[str, Any], n: int) -> Ranking:
+        """Return the best n documents by a query of Elasticsearch's."""
+        return await (self._rank(query, n) if n <= WINDOW else self._rank_pages(query, n))
+
+    async def rank_ids(
+        self, ids: Sequence[str], query: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> Ranking:
+        """Rank these documents, by the query that is made of a filter for them."""
+        scores: dict[str, float] = {}
+        for some in _pieces(ids, WINDOW):
+            ranking = await self._rank(query({"ids": {"values": some}}), len(some))
+            scores.update(zip(ranking.ids, ranking.scores, strict=True))
+        return Ranking.of(scores)
+
+    async def read(self, send: Callable[[AsyncElasticsearch, str], Awaitable[T]]) -> T:
         """Send a request about the server index; once more where a new build has replaced it."""
         try:
-            return await self._server.call(lambda client: send(client, self._index))
+            return await self.server.call(lambda client: send(client, self._index))
         except IndexNotFoundError:
             await self._follow()
-            return await self._server.call(lambda client: send(client, self._index))
+            return await self.server.call(lambda client: send(client, self._index))
 
     async def _follow(self) -> None:
         """Go on with the server index that is live now.
@@ -206,22 +231,20 @@ class ElasticsearchIndex:
         Raises:
             IndexVersionError: Its documents have other attributes or groups.
         """
-        index, meta = await live_index(self._server, self.name)
+        index, meta = await live_index(self.server, self.name)
         if meta.corpus_schema != self.schema:
             raise IndexVersionError(
-                f"The index '{self.name}' at {self._server.url} was built anew with another "
+                f"The index '{self.name}' at {self.server.url} was built anew with another "
                 "schema; open it again."
             )
         self._index, self._meta = index, meta
 
     async def _show(self) -> None:
         """Make what was written visible to searches."""
-        await self._read(lambda client, index: client.indices.refresh(index=index))
+        await self.read(lambda client, index: client.indices.refresh(index=index))
 
     async def _search(self, **request: Any) -> Any:
-        return await self._read(
-            lambda client, index: client.search(index=index, **WHOLE, **request)
-        )
+        return await self.read(lambda client, index: client.search(index=index, **WHOLE, **request))
 
     async def _rank(self, query: dict[str, Any], n: int) -> Ranking:
         if n < 1:
@@ -249,7 +272,7 @@ class ElasticsearchIndex:
                     await client.close_point_in_time(id=state["id"])
             return hits
 
-        return _ranking(await self._read(pages))
+        return _ranking(await self.read(pages))
 
     async def _sources(self, ids: Sequence[str], part: str) -> dict[str, Any]:
         """Return a part of what is stored for documents, by id, of those that are there."""

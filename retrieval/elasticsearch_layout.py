@@ -7,6 +7,10 @@ alias ``fairqr-NAME`` points at the one that is live. What fairqr knows of a ser
 A document has ``id``; ``body``, the title and the text, which alone is searched;
 ``membership.<attribute>.<position>``, the share of the group at that position of the universe (not
 its name, which may hold anything); and ``source``, which is kept and not looked into.
+
+Vectors are added later, by :mod:`fairqr.retrieval.vectors`: ``vectors.<encoder>`` is a document's
+vector, and ``encoded`` names the encoders that have seen the document, those included that found no
+word in it and gave no vector.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +33,17 @@ from fairqr.errors import IndexVersionError, InputError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.schema import CorpusSchema
 
-__all__ = ["FORMAT", "BuildMark", "Meta", "alias_of", "mappings_of", "new_index_name", "read_meta"]
+__all__ = [
+    "FORMAT",
+    "BuildMark",
+    "Meta",
+    "alias_of",
+    "mappings_of",
+    "new_index_name",
+    "read_meta",
+    "vector_mapping",
+    "with_vector",
+]
 
 FORMAT = 1
 PREFIX = "fairqr-"
@@ -224,6 +238,50 @@ def stored_document(document: Document, schema: CorpusSchema, number: int | None
         "membership": memberships,
         "source": source if number is None else {**source, "number": number},
     }
+    return json.dumps(entry, ensure_ascii=False)
+
+
+def vector_mapping(key: str, dimensions: int, note: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is added to the mapping for the vectors of an encoder.
+
+    Args:
+        key: The encoder's, of letters, digits and underscores.
+        dimensions: Of its vectors.
+        note: Kept with the field; values of at most 50 characters.
+    """
+    field = {
+        "type": "dense_vector",
+        "dims": dimensions,
+        "index": True,
+        "similarity": "cosine",
+        # Named, since later servers would round the vectors to bytes.
+        "index_options": {"type": "hnsw", "m": 16, "ef_construction": 100},
+        "meta": dict(note),
+    }
+    return {"vectors": {"properties": {key: field}}, "encoded": {"type": "keyword"}}
+
+
+def with_vector(
+    id_: str, stored: Mapping[str, Any], key: str, vector: Sequence[float] | None
+) -> str:
+    """Return the JSON of a stored document with the vector of an encoder added.
+
+    Args:
+        id_: Of the document.
+        stored: Its ``_source``, all of it. The searched fields are not in there, and an update
+            without them would take them off the index; so they are made again.
+        key: The encoder's.
+        vector: None where the encoder found no word in the document.
+    """
+    source = stored["source"]
+    entry = {
+        **stored,
+        "id": id_,
+        "body": f"{source['title']}\n{source['text']}",
+        "encoded": sorted({*stored.get("encoded", ()), key}),
+    }
+    if vector is not None:
+        entry["vectors"] = {**stored.get("vectors", {}), key: list(vector)}
     return json.dumps(entry, ensure_ascii=False)
 
 

@@ -36,6 +36,7 @@ class Evidence:
     Attributes:
         documents: How many documents contain all of its words.
         topic_documents: How many of the query's 50 best results contain the word.
+        topic_share: How large a part of these results that is.
         topic_lift: How many times as often the word stands in these results as it would if they
             were drawn from the whole corpus.
         group_lift: How many times as large the group's share is among the 200 best documents for
@@ -44,12 +45,14 @@ class Evidence:
 
     documents: int
     topic_documents: int
+    topic_share: float
     topic_lift: float
     group_lift: float
 
-    def is_of_the_topic(self, lift: float = 2.0) -> bool:
-        """Tell whether it belongs to the topic; one document alone may be chance."""
-        return self.topic_documents >= 2 and self.topic_lift >= lift
+    def is_of_the_topic(self, lift: float = 2.0, share: float = 0.1) -> bool:
+        """Tell whether it belongs to the topic; a few documents alone may be chance."""
+        is_common = self.topic_documents >= 2 and self.topic_share >= share
+        return is_common and self.topic_lift >= lift
 
     def is_of_the_group(self, lift: float = 1.5) -> bool:
         """Tell whether it belongs to the group."""
@@ -87,7 +90,7 @@ async def gather_evidence(
     async def in_topic(word: str, frequency: int) -> tuple[int, float]:
         if not frequency or not top:
             return 0, 0.0
-        count = int(np.count_nonzero((await index.rescore(word, top)).scores))
+        count = int(np.count_nonzero((await index.lexical.rescore(word, top)).scores))
         return count, count / len(top) / (frequency / size)
 
     position = dimension.groups.index(group)
@@ -107,15 +110,19 @@ async def gather_evidence(
         asyncio.gather(*map(group_lift, keywords, frequencies[len(words) :])),
     )
     topic_of = dict(zip(words, topic, strict=True))
-    none = [(0, 0.0)]
-    return [
-        Evidence(
-            documents=documents,
-            topic_documents=min(count for count, _ in [topic_of[w] for w in own] or none),
-            topic_lift=min(lift for _, lift in [topic_of[w] for w in own] or none),
-            group_lift=lift,
+    found = []
+    for own, documents, lift in zip(
+        words_of.values(), frequencies[len(words) :], lifts, strict=True
+    ):
+        of_words = [topic_of[word] for word in own] or [(0, 0.0)]
+        count = min(count for count, _ in of_words)
+        found.append(
+            Evidence(
+                documents=documents,
+                topic_documents=count,
+                topic_share=count / max(1, len(top)),
+                topic_lift=min(lift for _, lift in of_words),
+                group_lift=lift,
+            )
         )
-        for own, documents, lift in zip(
-            words_of.values(), frequencies[len(words) :], lifts, strict=True
-        )
-    ]
+    return found

@@ -61,6 +61,9 @@ class Discount:
             )
         elif self.parameter is not None:
             raise InputError(f"The discount {self.kind} takes no parameter.")
+        if self.parameter is not None:
+            # top_k(5) and top_k(5.0) are one discount, and have to weigh the same.
+            object.__setattr__(self, "parameter", float(self.parameter))
 
     @classmethod
     def parse(cls, text: str) -> Discount:
@@ -75,7 +78,9 @@ class Discount:
         return cls(match[1], parameter)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return self.kind if self.parameter is None else f"{self.kind}({self.parameter:g})"
+        if self.parameter is None:
+            return self.kind
+        return f"{self.kind}({repr(self.parameter).removesuffix('.0')})"
 
     def weights(self, n: int) -> FloatArray:
         """Return the weights of ranks 1 to n, shape (n,)."""
@@ -163,5 +168,6 @@ def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
     product = np.asarray(memberships[0], dtype=np.float64)
     for members in memberships[1:]:
         other = np.asarray(members, dtype=np.float64)
-        product = np.einsum("ng,nh->ngh", product, other).reshape(len(product), -1)
+        groups = product.shape[1] * other.shape[1]
+        product = np.einsum("ng,nh->ngh", product, other).reshape(len(product), groups)
     return product

@@ -41,6 +41,8 @@ class IndexInfo:
 class Index(Protocol):
     """Documents of a corpus, ranked by BM25 over title and text under English analysis.
 
+    An index of vectors ranks otherwise; :class:`fairqr.retrieval.vectors.VectorIndex` says how.
+
     All rankings are repeatable: equal scores stand in order of id. Methods raise
     :class:`fairqr.errors.IndexUnavailableError` where the index cannot be reached.
     """
@@ -53,6 +55,19 @@ class Index(Protocol):
     @property
     def schema(self) -> CorpusSchema:
         """The attributes and groups of its documents."""
+        ...
+
+    @property
+    def retriever(self) -> str:
+        """How documents are found, as results and reports name it: ``bm25``, or ``dense:…``."""
+        ...
+
+    @property
+    def lexical(self) -> Index:
+        """The index of words over the same documents, which alone knows what contains a word.
+
+        The index itself where it ranks by BM25.
+        """
         ...
 
     async def info(self) -> IndexInfo:

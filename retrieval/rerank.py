@@ -7,33 +7,48 @@ Both order documents that were retrieved already. Re-ranking by the original que
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, exposure
 from fairqr.retrieval.ranking import Ranking
 
-__all__ = ["RRF_K", "exposure_aware", "reciprocal_rank_fusion"]
+__all__ = ["RRF_K", "exposure_aware", "near_target", "reciprocal_rank_fusion"]
 
 RRF_K = 60
+STEPS = 16
 
 
 def reciprocal_rank_fusion(
-    rankings: Sequence[Ranking], weights: Sequence[float] | None = None, k: int = RRF_K
+    rankings: Sequence[Ranking],
+    weights: Sequence[float] | None = None,
+    k: int = RRF_K,
+    *,
+    shares: Sequence[FloatArray | None] | None = None,
 ) -> Ranking:
-    """Fuse rankings: score(d) = Σ_i w_i / (k + rank_i(d)) (Cormack, Clarke & Büttcher 2009).
+    """Fuse rankings: score(d) = Σ_i w_i·s_i(d) / (k + rank_i(d)).
+
+    With all s_i(d) = 1 this is the fusion of Cormack, Clarke & Büttcher (2009).
 
     Args:
         rankings: A document that a ranking lacks gets nothing from it.
         weights: One for each ranking; 1 where None.
         k: Large values make the first ranks weigh less.
+        shares: For a ranking of n documents how much of its weight each gets, shape (n,), in
+            [0, 1]; all of it where None. A document that gets nothing at all is left out.
     """
     scores: dict[str, float] = {}
-    for ranking, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
-        for rank, id_ in enumerate(ranking.ids, start=1):
-            scores[id_] = scores.get(id_, 0.0) + weight / (k + rank)
+    weights = weights or [1.0] * len(rankings)
+    for ranking, weight, own in zip(
+        rankings, weights, shares or [None] * len(rankings), strict=True
+    ):
+        parts = np.ones(len(ranking)) if own is None else own
+        gains = weight * parts / (k + np.arange(1, len(ranking) + 1))
+        for id_, gain in zip(ranking.ids, gains.tolist(), strict=True):
+            if gain:
+                scores[id_] = scores.get(id_, 0.0) + gain
     return Ranking.of(scores)
 
 
@@ -95,3 +110,57 @@ def exposure_aware(
         else:
             used_up[best] = True
     return order
+
+
+def near_target(
+    memberships: Sequence[FloatArray],
+    targets: Sequence[FloatArray],
+    *,
+    tolerance: float,
+    divergence: Callable[[FloatArray, FloatArray], float],
+    discount: Discount = LOG2,
+    length: int,
+) -> NDArray[np.intp]:
+    """Fill a ranking as :func:`exposure_aware` does, and no further than is asked for.
+
+    Each step toward the target takes exposure from documents that the order holds to be better. So
+    the ranking is filled toward a mixture (1−s)·ε + s·ε* of the exposure that the order has and its
+    target, with the smallest of 16 shares s that brings the mean divergence over the attributes to
+    the tolerance, found by bisection. With s = 0 the order stays; where no s suffices, it is 1.
+
+    Args:
+        memberships: Those of :func:`exposure_aware`.
+        targets: Likewise.
+        tolerance: The divergence to reach, at least 0.
+        divergence: Of an exposure from a target; takes the target first.
+        discount: The weight of each rank.
+        length: How many ranks to fill.
+    """
+    members = [np.asarray(m, dtype=np.float64) for m in memberships]
+    now = [exposure(m, discount, length) for m in members]
+    # An attribute that no document of the first ranks has a label of starts at its target.
+    now = [e if e.any() else t for e, t in zip(now, targets, strict=True)]
+
+    def filled(step: int) -> NDArray[np.intp]:
+        share = step / STEPS
+        mixtures = [(1 - share) * e + share * t for e, t in zip(now, targets, strict=True)]
+        return exposure_aware(members, mixtures, discount=discount, length=length)
+
+    def is_near(order: NDArray[np.intp]) -> bool:
+        reached = [exposure(m[order], discount) for m in members]
+        known = [(t, e) for t, e in zip(targets, reached, strict=True) if e.any()]
+        return not known or sum(divergence(t, e) for t, e in known) / len(known) <= tolerance
+
+    best = np.arange(min(length, len(members[0])), dtype=np.intp)
+    if is_near(best):
+        return best
+    low, high = 0, STEPS
+    best = filled(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        order = filled(middle)
+        if is_near(order):
+            high, best = middle, order
+        else:
+            low = middle
+    return best

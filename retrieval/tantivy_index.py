@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -33,6 +33,7 @@ __all__ = ["FORMAT", "Manifest", "TantivyIndex"]
 FORMAT = 1
 WRITER_BYTES = 64 << 20
 PROGRESS_EVERY = 500
+NUMBERS_AT_ONCE = 10_000
 AGGREGATED_AT_ONCE = 50_000
 """Distinct values in one aggregation; tantivy refuses more than 65,000."""
 
@@ -113,6 +114,14 @@ class TantivyIndex:
     def schema(self) -> CorpusSchema:
         return self.manifest.corpus_schema
 
+    @property
+    def retriever(self) -> str:
+        return "bm25"
+
+    @property
+    def lexical(self) -> TantivyIndex:
+        return self
+
     async def info(self) -> IndexInfo:
         return IndexInfo(
             name=self.name,
@@ -153,6 +162,78 @@ class TantivyIndex:
     async def close(self) -> None:
         """Do nothing: the files are closed when the object goes."""
 
+    # What follows is for those who keep something for each document beside the index. A document
+    # has a number that no other has had; one that is replaced gets a new one, larger than all.
+    # All of these block.
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Return what changes with each write by any process, or None where the folder is gone."""
+        try:
+            state = (self.folder / "text" / "meta.json").stat()
+        except OSError:
+            return None
+        return state.st_ino, state.st_mtime_ns
+
+    def build_stamp(self) -> str:
+        """Return what no other build of the index has.
+
+        Raises:
+            IndexVersionError: The folder is gone.
+        """
+        try:
+            # It is written once, by the build.
+            state = (self.folder / "manifest.json").stat()
+        except OSError as error:
+            _refuse_damaged(self.folder, self.manifest, error)
+        return f"{state.st_mtime_ns:x}-{state.st_ino:x}"
+
+    def reload(self) -> None:
+        """See at once what other processes have written."""
+        self._index.reload()
+
+    def count(self) -> int:
+        """Return how many documents there are."""
+        return int(self._index.searcher().num_docs)
+
+    def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
+        """Yield the documents with numbers above this one, in order of number, as they are now."""
+        searcher = self._index.searcher()
+        if not searcher.num_docs:
+            return
+        every, largest = tantivy.Query.all_query(), {"last": {"max": {"field": "number"}}}
+        last = int(searcher.aggregate(every, largest)["last"]["value"])
+        for first in range(after + 1, last + 1, NUMBERS_AT_ONCE):
+            some = tantivy.Query.range_query(
+                self._index.schema,
+                "number",
+                tantivy.FieldType.Unsigned,
+                first,
+                first + NUMBERS_AT_ONCE - 1,
+            )
+            hits = searcher.search(
+                some,
+                NUMBERS_AT_ONCE,
+                count=False,
+                order_by_field="number",
+                order=tantivy.Order.Asc,
+            ).hits
+            for number, address in hits:
+                yield number, _from_source(searcher.doc(address)["source"][0])
+
+    def numbers_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of these documents, of those that are there."""
+        searcher = self._index.searcher()
+        addresses = self._addresses(searcher, ids)
+        numbers = _numbers(searcher, "number", list(addresses.values()))
+        return dict(zip(addresses, numbers, strict=True))
+
+    def ids_of(self, numbers: Sequence[int]) -> list[str]:
+        """Return the ids of the documents that have, or had, these numbers."""
+        try:
+            return self._ids[numbers]
+        except (OSError, ValueError) as error:
+            _refuse_damaged(self.folder, self.manifest, error)
+
     # The methods below block, and run in threads.
 
     def _query(self, text: str) -> tantivy.Query:
@@ -183,10 +264,7 @@ class TantivyIndex:
         return Ranking.of(zip(ids, scores, strict=True)).top(n)
 
     def _ids_at(self, searcher: tantivy.Searcher, addresses: list[tantivy.DocAddress]) -> list[str]:
-        try:
-            return self._ids[_numbers(searcher, "number", addresses)]
-        except (OSError, ValueError) as error:
-            _refuse_damaged(self.folder, self.manifest, error)
+        return self.ids_of(_numbers(searcher, "number", addresses))
 
     def _with_ids(self, ids: Sequence[str]) -> tantivy.Query:
         """Return the query for these documents, each with score 0."""

@@ -19,6 +19,8 @@ from fairqr.graph.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.index import Index
+from fairqr.retrieval.vectors.encoder import Encoder
+from fairqr.retrieval.vectors.open import open_retriever
 from fairqr.telemetry import span
 
 __all__ = ["FairSearch", "Step", "open_index"]
@@ -40,10 +42,23 @@ class Step:
     update: dict[str, Any]
 
 
-async def open_index(corpus: str, *, backend: str | None = None, url: str | None = None) -> Index:
-    """Open an index by name, or index a built-in corpus or a path first; see :class:`Catalog`."""
+async def open_index(
+    corpus: str,
+    *,
+    backend: str | None = None,
+    url: str | None = None,
+    retriever: str | Encoder = "bm25",
+) -> Index:
+    """Open an index by name, or index a built-in corpus or a path first; see :class:`Catalog`.
+
+    Args:
+        corpus: The name of an index or of a built-in corpus, or a path.
+        backend: ``tantivy`` or ``elasticsearch``.
+        url: Of the Elasticsearch server.
+        retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; or an encoder.
+    """
     choice = Choice(backend or "tantivy", url) if backend or url else None  # type: ignore[arg-type]
-    return await Catalog().resolve(corpus, choice)
+    return await open_retriever(await Catalog().resolve(corpus, choice), retriever)
 
 
 class FairSearch:

@@ -26,6 +26,7 @@ _STOPPED = {
     "converged": "the divergence is at or below the threshold",
     "no_improvement": "nothing more was gained",
     "max_iterations": "the rounds were used up",
+    "not_refining": "the method does not refine",
     "budget": "the budget was used up",
     "model_failed": "the model failed",
 }

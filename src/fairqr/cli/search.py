@@ -38,14 +38,18 @@ def search(
         int | None, typer.Option(help="How many documents each query retrieves.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="fairqr, or fair-qr for the paper's loop; 'help' explains.")
+        str, typer.Option(help="fairqr, fair-qr, or a baseline; 'help' explains them all.")
     ] = "fairqr",
     pool: Annotated[str | None, typer.Option(help="last, union or per_group.")] = None,
     rerank: Annotated[str | None, typer.Option(help="original_query, fusion or none.")] = None,
-    exposure_aware: Annotated[
-        bool | None,
-        typer.Option("--exposure-aware/--no-exposure-aware", help="Fill ranks to the target."),
+    final_step: Annotated[
+        str | None,
+        typer.Option(help="exposure-aware, mmr, fa-ir, deltr, dlf or none, after the re-ranking."),
     ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Of the final step, e.g. trade_off=0.7.")
+    ] = None,
+    retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
     model: Annotated[
         str | None,
         typer.Option(help="openai:gpt-4o and the like, local:smollm2-135m, or feedback."),
@@ -114,14 +118,15 @@ def search(
         "method": method,
         "pool": pool,
         "rerank": rerank,
-        "exposure_aware": exposure_aware,
+        "final_step": final_step,
+        "options": _pairs(option or [], "an option of the final step", "trade_off=0.7"),
         "discount": discount,
         "threshold": threshold,
         "direction": direction,
         "smoothing": smoothing,
         "patience": patience,
         "max_iterations": max_iterations,
-        "prompts": _versions(prompt or []),
+        "prompts": _pairs(prompt or [], "a version of a prompt", "refine=v2"),
         "temperature": temperature,
         "seed": seed,
         "budget": {"model_calls": max_calls, "tokens": max_tokens, "seconds": max_seconds},
@@ -136,6 +141,7 @@ def search(
         from fairqr.graph.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
         from fairqr.retrieval.catalog import Catalog
+        from fairqr.retrieval.vectors.open import open_retriever
         from fairqr.settings import default_model
 
         asked = make_context(**context)
@@ -145,13 +151,14 @@ def search(
         options: dict[str, Any] = {"cache": not no_cache, "base_url": base_url, "timeout": timeout}
         name = model or default_model()
         refiner = None
-        if max_iterations and name != FeedbackRefiner.name:
+        if asked.rounds and name != FeedbackRefiner.name:
             refiner = open_model(name, **options)
             # What is missing is better known before a large corpus is indexed.
             await refiner.start()
         with indexing_bar() as bar:
             index = await Catalog().resolve(corpus, choice(backend, url), bar, schema)
-        if max_iterations and refiner is None:
+            index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        if asked.rounds and refiner is None:
             refiner = open_model(name, index=index)
         view = QuietView() if as_json else LiveView(query, corpus, asked, refiner)
         result: dict[str, Any] = {}
@@ -192,29 +199,34 @@ def search(
         raise ModelError("failed", "The model failed, and --strict was given.")
 
 
-def _versions(texts: list[str]) -> dict[str, str]:
-    versions: dict[str, str] = {}
+def _pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
     for text in texts:
-        id_, equals, version = text.partition("=")
-        if not (id_ and equals and version):
-            raise InputError(f"'{text}' names no version of a prompt; write refine=v2.")
-        versions[id_] = version
-    return versions
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"'{text}' is not {what}; write {example}.")
+        pairs[name] = value
+    return pairs
 
 
 def _explain_methods() -> None:
     from fairqr.graph.context import METHODS
+    from fairqr.retrieval.rerankers.registry import RERANKERS
 
-    about = {
-        "fairqr": "the default: refines for all under-represented groups at once, fuses all "
-        "rankings, and fills the ranks toward the target",
-        "fair-qr": "the paper's: refines for the most under-represented group, and re-ranks what "
-        "the last query retrieved by the original query",
-    }
+    typer.echo("Methods (--method):")
     for name, strategy in METHODS.items():
-        aware = "exposure-aware" if strategy.exposure_aware else "not exposure-aware"
-        typer.echo(f"{name}: {about[name]}")
-        typer.echo(
-            f"  pool {strategy.pool}, re-rank {strategy.rerank}, {aware}, "
-            f"depth {strategy.depth or 'k'}, groups {strategy.groups}"
-        )
+        typer.echo(f"  {name}: {strategy.about}")
+        if strategy.refines:
+            groups = "all groups at once" if strategy.groups == "all" else "one group a round"
+            typer.echo(
+                f"      {groups}, pool {strategy.pool}, re-rank {strategy.rerank}, "
+                f"final step {strategy.final_step}, depth {strategy.depth or 'k'}"
+            )
+    typer.echo("\nFinal steps (--final-step) and their options (--option NAME=VALUE):")
+    for name, entry in RERANKERS.items():
+        trained = "; needs weights, see 'fairqr train --help'" if entry.is_trained else ""
+        typer.echo(f"  {name}: {entry.description} {entry.reference}{trained}")
+        for option, field in entry.options_model().model_fields.items():
+            default = "" if field.is_required() else f" [{field.default}]"
+            typer.echo(f"      {option}{default}: {field.description or ''}")
+    typer.echo("\nRetrievers (--retriever): bm25; dense, or dense:ENCODER, for vector search")

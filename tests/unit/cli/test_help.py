@@ -14,6 +14,7 @@ from fairqr.cli.main import app, main
 HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
 GROUPS = {
     "corpus": ["check"],
+    "dataset": ["list", "info", "import"],
     "index": ["create", "add", "remove", "list", "info", "delete"],
     "models": ["list", "pull", "remove"],
     "prompts": ["list", "show", "check"],

@@ -117,7 +117,7 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
     ("values", "named"),
     [
         ({"k": 0}, "'k'"),
-        ({"method": "best"}, "'method'.*'fairqr' or 'fair-qr'"),
+        ({"method": "best"}, "'method'.*'fairqr', 'fair-qr'"),
         ({"pool": "all"}, "'pool'"),
         ({"colour": 1}, "'colour'"),
         ({"depth": 5, "k": 10}, "depth is 5, but k is 10"),
@@ -135,5 +135,5 @@ def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> No
 def test_what_a_context_says_wins_over_its_method() -> None:
     assert Context(method="fair-qr", k=10).strategy.depth == 10
     assert Context(method="fair-qr", depth=50).strategy.depth == 50
-    assert Context(exposure_aware=False).strategy.exposure_aware is False
+    assert Context(final_step="none").strategy.final_step == "none"
     assert Context(rerank="none").strategy.rerank == "none"

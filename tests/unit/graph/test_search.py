@@ -85,7 +85,7 @@ async def test_the_loop_shows_the_group_that_was_missing(index: Index) -> None:
     result = await search.asearch("science", attribute="gender", target="population:1", k=10)
     assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
     assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
-    assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.03)
+    assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
     assert result.divergence is not None
     assert result.divergence < 0.01
     assert result.iterations[0].queries == ["science"]
@@ -142,7 +142,7 @@ async def test_no_strategy_ends_less_fair_than_it_began(
         k=10,
         pool=pool,
         rerank=rerank,
-        exposure_aware=aware,
+        final_step="exposure-aware" if aware else "none",
     )
     assert result.divergence is not None
     assert result.baseline.divergence is not None

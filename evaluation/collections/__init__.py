@@ -1,0 +1,35 @@
+"""Collections: documents with topics and judgements, and the targets that follow from them.
+
+:func:`find_collection` finds one by name or path, :func:`scan_corpus` and
+:func:`labels_from_index` read the groups of its documents, :func:`query_targets` gives the target
+of each topic.
+"""
+
+from fairqr.evaluation.collections.collection import About, Collection, load_collection
+from fairqr.evaluation.collections.finding import (
+    find_collection,
+    import_collection,
+    list_collections,
+)
+from fairqr.evaluation.collections.labels import Labels, labels_from_index, scan_corpus
+from fairqr.evaluation.collections.loaders import LOADERS, find_loader
+from fairqr.evaluation.collections.query_targets import QueryTargets, parse_target, query_targets
+from fairqr.evaluation.collections.topics import Topic
+
+__all__ = [
+    "LOADERS",
+    "About",
+    "Collection",
+    "Labels",
+    "QueryTargets",
+    "Topic",
+    "find_collection",
+    "find_loader",
+    "import_collection",
+    "labels_from_index",
+    "list_collections",
+    "load_collection",
+    "parse_target",
+    "query_targets",
+    "scan_corpus",
+]

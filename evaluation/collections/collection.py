@@ -1,0 +1,219 @@
+"""A collection: documents with a schema, topics, and judgements of which documents are relevant.
+
+The standard layout is a folder with ``documents.jsonl`` (or ``.jsonl.gz``), ``schema.yaml``,
+``topics.jsonl`` and ``qrels.txt``, and perhaps ``collection.yaml``. Where there are several sets of
+judgements, each has a name: ``qrels-train.txt``, and ``topics-train.jsonl`` if its topics are a
+file of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.errors import CorpusError, one_line
+from fairqr.evaluation.collections.topics import Topic, read_topics
+from fairqr.evaluation.runs import Qrels, read_qrels
+from fairqr.retrieval.corpus import SCHEMA, Corpus, find_corpus, holds_documents
+from fairqr.retrieval.files import write_beside
+
+__all__ = ["ABOUT", "About", "Collection", "is_standard", "load_collection", "splits_of"]
+
+ABOUT = "collection.yaml"
+DEFAULT_TARGET = "relevance:0.5,population:0.5"
+_QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
+
+
+class About(BaseModel):
+    """What is said of a collection in ``collection.yaml``.
+
+    Attributes:
+        title: What a report calls it.
+        source: Where its files come from.
+        licence: Under which terms.
+        note: What a reader of its numbers should know.
+        target: The target that its rankings are measured against, as
+            :func:`fairqr.evaluation.collections.query_targets.parse_target` reads it.
+        loader: What imported it; empty where nothing did.
+        documents: How many it has, where that was counted.
+        fingerprint: A hash over the files that it was imported from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str = ""
+    source: str = ""
+    licence: str = ""
+    note: str = ""
+    target: str = DEFAULT_TARGET
+    loader: str = ""
+    documents: int | None = None
+    fingerprint: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of a collection."""
+        data = self.model_dump(exclude_defaults=True)
+        text = yaml.safe_dump(data, allow_unicode=True, sort_keys=False)
+        write_beside(folder / ABOUT, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Documents, topics and judgements.
+
+    Attributes:
+        name: What :func:`fairqr.evaluation.collections.find_collection` finds it by.
+        folder: Where it is.
+        corpus: The documents and their schema; nothing of them is held in memory.
+        topics: In the order of the file.
+        qrels: Judgements of these topics; a document above grade 0 is relevant, what is not listed
+            is not. Documents that the corpus lacks stay in them, as in trec_eval: they are relevant
+            documents that no system finds.
+        about: Its title, source and target.
+        split: The name of the judgements where there are several.
+        ignored_judgements: How many judgements were left out since their topic is not among the
+            topics.
+    """
+
+    name: str
+    folder: Path
+    corpus: Corpus
+    topics: tuple[Topic, ...]
+    qrels: Qrels
+    about: About
+    split: str | None = None
+    ignored_judgements: int = 0
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return self.about.title or self.name
+
+    def relevant(self, topic: str) -> list[str]:
+        """Return the ids of the documents that are relevant for a topic."""
+        return [id_ for id_, grade in self.qrels.get(topic, {}).items() if grade > 0]
+
+    def relevant_documents(self) -> list[str]:
+        """Return the ids of the documents that are relevant for any topic, each once."""
+        return list(dict.fromkeys(id_ for topic in self.topics for id_ in self.relevant(topic.id)))
+
+    def topics_without_relevant(self) -> list[str]:
+        """Return the ids of the topics for which no document is relevant."""
+        return [topic.id for topic in self.topics if not self.relevant(topic.id)]
+
+
+def splits_of(folder: Path) -> dict[str | None, Path]:
+    """Return the files of judgements in a folder by their name; ``qrels.txt`` has the name None."""
+    found = ((_QRELS.fullmatch(path.name), path) for path in sorted(folder.glob("qrels*.txt")))
+    return {match[1]: path for match, path in found if match}
+
+
+def is_standard(folder: Path) -> bool:
+    """Return whether a folder has the files of the standard layout."""
+    return not missing_files(folder)
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Return what a folder lacks of the standard layout."""
+    schemas = (SCHEMA, f"documents.{SCHEMA}")
+    there = {
+        "documents.jsonl": holds_documents(folder),
+        SCHEMA: any((folder / name).is_file() for name in schemas),
+        "topics.jsonl": any(folder.glob("topics*.jsonl")),
+        "qrels.txt": bool(splits_of(folder)),
+    }
+    return [name for name, is_there in there.items() if not is_there]
+
+
+def load_collection(folder: Path, name: str | None = None, split: str | None = None) -> Collection:
+    """Read the topics and judgements of a folder in the standard layout.
+
+    With several sets of judgements over one file of topics, the topics are those that the chosen
+    set judges.
+
+    Args:
+        folder: Where it is.
+        name: What it is called; the folder's name where None.
+        split: The name of the judgements; where None, ``qrels.txt`` or else the only ones there.
+
+    Raises:
+        CorpusError: A file is missing or has a wrong line, the judgements of that name do not
+            exist or judge none of the topics, or there are several and none is named.
+        SchemaError: The schema is wrong.
+    """
+    name = name or folder.resolve().name
+    if missing := missing_files(folder):
+        raise CorpusError(
+            f"The folder {folder} is no collection: it lacks {', '.join(missing)}; "
+            "docs/collections.md describes the layout."
+        )
+    split, path = _chosen(name, splits_of(folder), split)
+    own_topics = folder / f"topics-{split}.jsonl"
+    shared = split is None or not own_topics.is_file()
+    if shared and not (folder / "topics.jsonl").is_file():
+        raise CorpusError(
+            f"The collection '{name}' lacks {'topics.jsonl' if split is None else own_topics.name};"
+            " write the topics of its judgements there."
+        )
+    topics = read_topics(folder / "topics.jsonl" if shared else own_topics)
+    judged = read_qrels(path)
+    ids = {topic.id for topic in topics}
+    qrels = {topic: documents for topic, documents in judged.items() if topic in ids}
+    if not any(grade > 0 for documents in qrels.values() for grade in documents.values()):
+        raise CorpusError(
+            f"{path} has no relevant document for any topic of the collection '{name}'; "
+            "the topics' ids must be those of the topics file, and a grade above 0 is relevant."
+        )
+    if shared and split is not None:
+        topics = tuple(topic for topic in topics if topic.id in qrels)
+    return Collection(
+        name=name,
+        folder=folder,
+        corpus=find_corpus(folder),
+        topics=topics,
+        qrels=qrels,
+        about=read_about(folder),
+        split=split,
+        ignored_judgements=sum(len(d) for topic, d in judged.items() if topic not in ids),
+    )
+
+
+def _chosen(
+    name: str, splits: dict[str | None, Path], split: str | None
+) -> tuple[str | None, Path]:
+    """Return the judgements that are asked for, and their name."""
+    if split in splits:
+        return split, splits[split]
+    named = ", ".join(key for key in splits if key is not None)
+    if split is not None:
+        has = f"it has {named}" if named else "it has one set of judgements, without a name"
+        raise CorpusError(f"The collection '{name}' has no judgements '{one_line(split)}'; {has}.")
+    if len(splits) > 1:
+        raise CorpusError(
+            f"The collection '{name}' has several sets of judgements; choose one of {named}."
+        )
+    return next(iter(splits.items()))
+
+
+def read_about(folder: Path) -> About:
+    """Read ``collection.yaml``; all is empty where there is none.
+
+    Raises:
+        CorpusError: The file is not valid.
+    """
+    path = folder / ABOUT
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return About.model_validate(data or {})
+    except FileNotFoundError:
+        return About()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise CorpusError(f"{path}: {where}: {first['msg']}; mend it.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise CorpusError(f"{path} is not valid YAML ({one_line(error, 120)}); mend it.") from None

@@ -1,0 +1,190 @@
+"""What is known of the groups of some documents, without their texts.
+
+Both ways to get at it hold only the documents asked for: reading the corpus once, and asking an
+index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Ids
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fairqr.evaluation.collections.targets import with_unknown
+from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.exposure import FloatArray, intersection
+from fairqr.retrieval.index import Index, Progress
+from fairqr.retrieval.schema import UNKNOWN, CorpusSchema
+
+__all__ = [
+    "Labels",
+    "Scan",
+    "UnknownPolicy",
+    "labels_from_index",
+    "scan_corpus",
+    "schema_with_unknown",
+]
+
+UnknownPolicy = Literal["group", "exclude"]
+
+AT_ONCE = 10_000
+TELL_EVERY = 10_000
+
+
+def schema_with_unknown(schema: CorpusSchema, unknown: UnknownPolicy) -> CorpusSchema:
+    """Return the schema with the same policy on the unknown for all attributes."""
+    data = schema.model_dump()
+    for attribute in data["attributes"].values():
+        attribute["unknown"] = unknown
+        population = attribute["population"]
+        if unknown == "exclude" and population and population.pop(UNKNOWN, 0):
+            # Its share has no place among the known groups.
+            total = sum(population.values())
+            shares = {group: share / total for group, share in population.items() if total}
+            attribute["population"] = shares or None
+    return CorpusSchema.model_validate(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The memberships of some documents.
+
+    Attributes:
+        schema: The attributes and groups.
+        rows: The row of each document in the arrays.
+        arrays: By attribute, shape (n, G+1): the known groups and, last, the unknown mass.
+        fields: By the name of a field that was asked for, its value in each document.
+    """
+
+    schema: CorpusSchema
+    rows: Mapping[str, int]
+    arrays: Mapping[str, FloatArray]
+    fields: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self.rows
+
+    def memberships(
+        self, attribute: str, ids: Sequence[str], unknown: UnknownPolicy | None = None
+    ) -> FloatArray:
+        """Return the memberships of documents in the groups of an attribute.
+
+        Args:
+            attribute: Its name.
+            ids: Documents.
+            unknown: ``group`` has the unknown mass as the last column, ``exclude`` leaves it out;
+                the schema's policy where None.
+
+        Returns:
+            Shape (len(ids), G) or (len(ids), G+1). All zeros for a document that is not known here.
+
+        Raises:
+            UnknownAttributeError: The schema has no such attribute.
+        """
+        policy = unknown or self.schema.attribute(attribute).unknown
+        array = self.arrays[self.schema.attribute(attribute).name]
+        if policy == "exclude":
+            array = array[:, :-1]
+        rows = np.array([self.rows.get(id_, -1) for id_ in ids], dtype=np.int64)
+        if not len(array):
+            return np.zeros((len(ids), array.shape[1]))
+        return np.where((rows >= 0)[:, None], array[rows], 0.0)
+
+    def in_dimension(self, dimension: Dimension, ids: Sequence[str]) -> FloatArray:
+        """Return the memberships in a dimension, by its attributes' own policies, (len(ids), G)."""
+        return intersection([self.memberships(a.name, ids, a.unknown) for a in dimension.factors])
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one reading of a corpus gave.
+
+    Attributes:
+        labels: Of the documents that were asked for.
+        documents: How many the corpus has.
+        shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
+            sums to 1.
+    """
+
+    labels: Labels
+    documents: int
+    shares: Mapping[str, FloatArray]
+
+
+def scan_corpus(
+    corpus: Corpus,
+    ids: Ids[str],
+    *,
+    fields: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Scan:
+    """Read a corpus once, document by document, and keep the labels of those asked for.
+
+    Args:
+        corpus: Its memory use does not grow with its size, only with the number of ``ids``.
+        ids: Of documents; those that the corpus lacks are left out.
+        fields: Further fields of these documents to keep, such as ``quality``.
+        progress: Told now and then how many documents were read.
+
+    Raises:
+        CorpusError: The file cannot be read, or a line is no document.
+    """
+    wanted = ids if isinstance(ids, set | frozenset) else frozenset(ids)
+    attributes = schema_with_unknown(corpus.schema, "group").attributes.values()
+    rows: dict[str, int] = {}
+    found: dict[str, list[tuple[float, ...]]] = {a.name: [] for a in attributes}
+    kept: dict[str, list[Any]] = {name: [] for name in fields}
+    totals = {a.name: np.zeros(len(a.universe)) for a in attributes}
+    count = 0
+    for count, document in enumerate(corpus.documents(), start=1):
+        keep = document.id in wanted and document.id not in rows
+        if keep:
+            rows[document.id] = len(rows)
+            for name in fields:
+                kept[name].append(document.fields.get(name))
+        for attribute in attributes:
+            membership = document.membership(attribute)
+            totals[attribute.name] += membership
+            if keep:
+                found[attribute.name].append(membership)
+        if progress and not count % TELL_EVERY:
+            progress(count)
+    if progress:
+        progress(count)
+    arrays = {
+        a.name: np.array(found[a.name], dtype=np.float64).reshape(-1, len(a.universe))
+        for a in attributes
+    }
+    shares = {name: total / max(1, count) for name, total in totals.items()}
+    return Scan(Labels(corpus.schema, rows, arrays, kept), count, shares)
+
+
+async def labels_from_index(index: Index, ids: Ids[str]) -> Labels:
+    """Ask an index for the labels of documents, and so read no corpus.
+
+    Under ``unknown: exclude`` an index does not tell a document without a label from one that it
+    lacks: both are all unknown here. Under ``unknown: group`` what it lacks is left out.
+
+    Raises:
+        IndexUnavailableError: The index cannot be reached.
+    """
+    order = list(dict.fromkeys(ids))
+    arrays: dict[str, FloatArray] = {}
+    there = np.ones(len(order), dtype=bool)
+    for attribute in index.schema.attributes.values():
+        parts = [
+            await index.memberships(attribute.name, order[start : start + AT_ONCE])
+            for start in range(0, len(order), AT_ONCE)
+        ]
+        array = np.concatenate(parts) if parts else np.zeros((0, len(attribute.universe)))
+        if attribute.unknown == "group":
+            there &= array.sum(axis=1) > 0
+            arrays[attribute.name] = array
+        else:
+            arrays[attribute.name] = with_unknown(array)
+    rows = {id_: row for row, id_ in enumerate(np.array(order, dtype=object)[there].tolist())}
+    return Labels(index.schema, rows, {name: array[there] for name, array in arrays.items()})

@@ -1,0 +1,255 @@
+"""Expected exposure of items and of groups over several rankings of one query.
+
+Diaz, Mitra, Ekstrand, Biega & Carterette (2020); the machine user of RAG, its bounds and the
+normalisation are those of "Towards Fair RAG" (Kim & Diaz 2024), extended to any discount.
+
+n items, of which m are useful, are ranked N times. A user gives rank r the weight d(r), 0 beyond
+the cut-off; S = Σ_r d(r) over the n ranks. Exposure is not normalised here: it sums to S.
+
+* ε_i, what item i gets: the mean of d(rank of i) over the rankings.
+* ε*_i, the target: what it gets on average over all orders that put the useful items first. With
+  D_j = d(1) + … + d(j) that is D_m/m for a useful item and (D_n − D_m)/(n − m) for another.
+* EE-D = Σ ε_i² (disparity), EE-R = Σ ε_i·ε*_i (relevance), EE-L = Σ (ε_i − ε*_i)² (loss)
+  = EE-D − 2·EE-R + Σ ε*_i².
+
+A ranking that leaves items out counts as though they followed in random order: they share the
+weights of the ranks that are left. So every value stays within its bounds.
+
+What can be reached, all weights d not increasing:
+
+* EE-D is least, S²/n, where all items get the same, and most, Σ d², for one fixed ranking (it is
+  convex over the mixtures of rankings, whose corners are the fixed ones).
+* EE-R is linear, so both ends are fixed rankings, by the rearrangement inequality: useful items
+  first, D_m·t1 + (D_n − D_m)·t0, and useful items last, D_{n−m}·t0 + (D_n − D_{n−m})·t1; t1 and t0
+  are the targets of useful and of other items.
+* EE-L is least, 0, at the target, and most for a fixed ranking with the useful items last, as EE-D
+  is the same for all fixed rankings: Σ d² − 2·(least EE-R) + Σ ε*².
+
+With d = 1 up to k these are the bounds of the paper: k²/n to k, and m + (k−m)²/(n−m) if m ≤ k, else
+k²/m, down to a·t0 + (k−a)·t1 with a = min(k, n−m).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.errors import InputError
+from fairqr.evaluation.weights import rank_weights
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+
+__all__ = [
+    "Bounds",
+    "ExpectedExposure",
+    "expected_exposure",
+    "exposure_bounds",
+    "group_expected_exposure",
+    "target_exposure",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the greatest value that rankings of n items, m useful, can reach.
+
+    Attributes:
+        disparity: Of EE-D.
+        relevance: Of EE-R.
+        loss: Of EE-L.
+    """
+
+    disparity: tuple[float, float]
+    relevance: tuple[float, float]
+    loss: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedExposure:
+    """What N rankings of n items give, not normalised.
+
+    Attributes:
+        disparity: EE-D, in [S²/n, Σ d²]; the low end is fair, all items getting the same.
+        relevance: EE-R, higher is better: exposure goes where relevance is.
+        loss: EE-L, at least 0; 0 is fair: exposure is exactly the target.
+        useful_relevance: EE-R with the useful items alone in the sum, as the code of "Towards Fair
+            RAG" has it.
+        unbiased_disparity: EE-D without the upward bias of few samples,
+            (‖Σ_s x_s‖² − Σ_s ‖x_s‖²)/(N(N−1)) with x_s the exposure of one ranking; None for one
+            ranking. Its mean is right, but one value can be below S²/n, and even below 0 where
+            rankings leave much out.
+        target_square: Σ ε*².
+        bounds: What can be reached.
+    """
+
+    disparity: float
+    relevance: float
+    loss: float
+    useful_relevance: float
+    unbiased_disparity: float | None
+    target_square: float
+    bounds: Bounds
+
+    @property
+    def unbiased_loss(self) -> float | None:
+        """EE-L with the unbiased EE-D; it can be below 0. None for one ranking."""
+        if self.unbiased_disparity is None:
+            return None
+        return self.unbiased_disparity - 2 * self.relevance + self.target_square
+
+
+def target_exposure(
+    n: int, m: int, discount: Discount = LOG2, k: int | None = None
+) -> tuple[float, float]:
+    """Return the target of a useful item and of any other; 0 for one that does not exist.
+
+    Args:
+        n: How many items there are.
+        m: How many of them are useful.
+        discount: The weight of each rank.
+        k: The cut-off, beyond which weights are 0.
+    """
+    weights = _weights(n, discount, k)
+    useful = float(weights[:m].sum())
+    rest = float(weights[m:].sum())
+    return useful / m if m else 0.0, rest / (n - m) if n > m else 0.0
+
+
+def exposure_bounds(n: int, m: int, discount: Discount = LOG2, k: int | None = None) -> Bounds:
+    """Return the bounds of all three measures; see the module. Arguments as above."""
+    weights = _weights(n, discount, k)
+    useful, other = target_exposure(n, m, discount, k)
+    total, squares = float(weights.sum()), float(weights @ weights)
+    first = float(weights[:m].sum())
+    last = total - float(weights[: n - m].sum())
+    highest = first * useful + (total - first) * other
+    lowest = last * useful + (total - last) * other
+    # The target's own square is the highest EE-R: an optimal ranking reaches both.
+    return Bounds(
+        disparity=(total**2 / n, squares),
+        relevance=(lowest, highest),
+        loss=(0.0, squares - 2 * lowest + highest),
+    )
+
+
+def expected_exposure(
+    samples: ArrayLike,
+    useful: ArrayLike,
+    discount: Discount = LOG2,
+    k: int | None = None,
+) -> ExpectedExposure:
+    """Return EE-D, EE-R and EE-L of rankings of items; see the module for the formulas.
+
+    The work grows with the ranks that carry weight, not with the number of items.
+
+    Args:
+        samples: Shape (N, r): in each row the positions of distinct items, best first; −1 fills up
+            rows that are shorter. Ranks beyond the cut-off may be left out.
+        useful: Shape (n,): which items are useful.
+        discount: The weight of each rank; ``top_k(k)`` is the machine user of RAG.
+        k: The cut-off, beyond which weights are 0.
+
+    Raises:
+        InputError: There is no ranking or no item, or a position is none of an item.
+    """
+    labels = np.asarray(useful, dtype=bool)
+    n, m = labels.size, int(np.count_nonzero(labels))
+    ranked = np.asarray(samples)
+    if not n or ranked.ndim != 2 or not len(ranked):
+        raise InputError("Expected exposure needs at least one item and one ranking of items.")
+    weights = _weights(n, discount, k)
+    ranked = ranked[:, : weights.size]
+    if ranked.size and not -1 <= int(ranked.min()) <= int(ranked.max()) < n:
+        raise InputError(f"A ranking names an item beyond the {n} that are labelled.")
+    system = _System.of(ranked, n, weights)
+    wanted_useful, wanted_other = target_exposure(n, m, discount, k)
+
+    found = labels[system.items]
+    seen = int(np.count_nonzero(found))
+    to_useful = float(system.values @ found) + (m - seen) * system.rest
+    disparity = float(system.values @ system.values)
+    disparity += (n - system.items.size) * system.rest**2
+    bounds = exposure_bounds(n, m, discount, k)
+    useful_relevance = to_useful * wanted_useful
+    relevance = useful_relevance + (float(weights.sum()) - to_useful) * wanted_other
+    square = bounds.relevance[1]
+    count = len(ranked)
+    unbiased = None
+    if count > 1:
+        unbiased = (count**2 * disparity - system.own_squares) / (count * (count - 1))
+    return ExpectedExposure(
+        disparity=disparity,
+        relevance=relevance,
+        # Rounding can leave about −1e-16 where the target is met.
+        loss=max(0.0, disparity - 2 * relevance + square),
+        useful_relevance=useful_relevance,
+        unbiased_disparity=unbiased,
+        target_square=square,
+        bounds=bounds,
+    )
+
+
+def group_expected_exposure(
+    memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None
+) -> FloatArray:
+    """Return what each group gets: summed within a ranking, averaged over the rankings.
+
+    ε_g = (1/N) Σ_s Σ_r d(r)·membership_g(document at rank r of s), not normalised, as in task 2 of
+    TREC Fair 2022, where only relevant documents count: give zeros for the others.
+
+    Args:
+        memberships: Shape (N, n, G).
+        discount: The weight of each rank.
+        k: The cut-off.
+
+    Returns:
+        Shape (G,), in units of the discount.
+    """
+    members = np.asarray(memberships, dtype=np.float64)[:, :k, :]
+    gained: FloatArray = np.matmul(rank_weights(discount, members.shape[1]), members).mean(axis=0)
+    return gained
+
+
+def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
+    """Return the weights of the ranks that carry any, at most n of them."""
+    length = n if k is None else min(n, k)
+    if discount.kind == "top_k" and discount.parameter is not None:
+        length = min(length, int(discount.parameter))
+    return rank_weights(discount, length)
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    """The exposure of the items that were ranked, and of each of the rest.
+
+    ``own_squares`` is Σ_s ‖x_s‖².
+    """
+
+    items: NDArray[np.intp]
+    values: FloatArray
+    rest: float
+    own_squares: float
+
+    @classmethod
+    def of(cls, ranked: NDArray[np.integer], n: int, weights: FloatArray) -> _System:
+        count = len(ranked)
+        listed = ranked >= 0
+        length = listed.sum(axis=1)
+        # What the items left out of a ranking get, each.
+        left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
+        share = np.where(length < n, left / np.maximum(n - length, 1), 0.0)
+        share[length == weights.size] = 0.0
+        gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
+        places = ranked[listed]
+        rest = float(share.mean())
+        if n <= places.size:
+            # Few items, each ranked often: counting them all is quicker than sorting.
+            sums = np.bincount(places, gained, n)
+            items = np.arange(n)
+        else:
+            items, inverse = np.unique(places, return_inverse=True)
+            sums = np.bincount(inverse, gained, items.size)
+        squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
+        own = float(squares.sum() + ((n - length) * share**2).sum())
+        return cls(items, sums / count + rest, rest, own)

@@ -1,0 +1,133 @@
+"""How fairly a ranking shares exposure out among the groups.
+
+Memberships have shape (…, n, G): for each ranking the documents in order of rank, and the share of
+each group in each of them. A row of zeros is a document whose group is not known: it keeps its rank
+and gives exposure to no group. Targets have shape (…, G) and sum to 1.
+
+Where no document of a ranking has a known group, its exposure is undefined: the functions here need
+at least one. :func:`fairqr.evaluation.evaluate.evaluate` sees to that, and gives the reason instead
+of a value.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairqr.evaluation.weights import rank_weights
+from fairqr.retrieval.divergence import jensen_shannon, kullback_leibler
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+
+__all__ = ["INVERSE_LOG", "Unit", "awrf", "exposure_per_member", "ndkl", "prefix_divergences"]
+
+Unit = Literal["nats", "bits"]
+
+INVERSE_LOG = Discount("inverse_log")
+
+
+def awrf(
+    memberships: ArrayLike,
+    target: ArrayLike,
+    discount: Discount = LOG2,
+    k: int | None = None,
+    *,
+    unit: Unit = "nats",
+) -> FloatArray:
+    """Return AWRF = 1 − JS(ε, ε*), attention-weighted rank fairness.
+
+    ε is the exposure of the groups in the first k ranks, normalised (Sapiezynski et al. 2019; with
+    the Jensen–Shannon divergence in TREC Fair 2022, Ekstrand et al. 2023).
+
+    Args:
+        memberships: Shape (…, n, G).
+        target: ε*, shape (…, G).
+        discount: The weight of each rank; TREC Fair 2022 takes ``trec``.
+        k: The cut-off; a shorter list is measured as it is.
+        unit: ``nats``, as in TREC Fair 2022: in [1 − ln 2, 1], about .307 to 1. ``bits``: in
+            [0, 1]. Gains in one unit are not gains in the other.
+
+    Returns:
+        Shape (…); 1 is fair: exposure is exactly as the target says.
+    """
+    members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
+    found = normalise(np.matmul(rank_weights(discount, members.shape[-2]), members))
+    return np.asarray(1 - jensen_shannon(target, found, unit=unit))
+
+
+def prefix_divergences(
+    memberships: ArrayLike, target: ArrayLike, *, smoothing: float = 0.0
+) -> tuple[FloatArray, FloatArray]:
+    """Return KL(D_i‖ε*) of each prefix, and whether the prefix has a known group.
+
+    D_i are the shares of the groups among the first i documents, all counted alike.
+
+    Args:
+        memberships: Shape (…, n, G).
+        target: Shape (…, G).
+        smoothing: λ of :func:`fairqr.retrieval.divergence.smooth`, for both distributions.
+
+    Returns:
+        Two arrays of shape (…, n): nats, at least 0, 0 being fair and infinite where the target
+        gives nothing to a group that is there; and 1 or 0.
+    """
+    counts = np.cumsum(np.asarray(memberships, dtype=np.float64), axis=-2)
+    shares = normalise(counts)
+    wanted = np.asarray(target, dtype=np.float64)[..., None, :]
+    divergences = kullback_leibler(wanted, shares, smoothing=smoothing, direction="exposure_target")
+    return divergences, (counts.sum(axis=-1) > 0).astype(np.float64)
+
+
+def ndkl(
+    memberships: ArrayLike,
+    target: ArrayLike,
+    k: int | None = None,
+    *,
+    smoothing: float = 0.0,
+) -> FloatArray:
+    """Return NDKL = (1/Z) Σ_i KL(D_i‖ε*)/log2(i+1), Z = Σ_i 1/log2(i+1).
+
+    Geyik, Ambler & Kenthapadi (2019), definition 3.2; D_i are the shares of the groups among the
+    first i documents. The groups are those of the schema, so that one that never appears is missed.
+    Prefixes in which no group is known yet are left out of both sums.
+
+    Args:
+        memberships: Shape (…, n, G).
+        target: The desired shares, shape (…, G).
+        k: How many prefixes; all where it is None.
+        smoothing: λ of :func:`fairqr.retrieval.divergence.smooth`; 0 as published.
+
+    Returns:
+        Shape (…), in nats, at least 0; 0 is fair. Infinite where the target gives nothing to a
+        group that is there and nothing is smoothed. 0 where no document has a known group.
+    """
+    members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
+    divergences, known = prefix_divergences(members, target, smoothing=smoothing)
+    weights = rank_weights(LOG2, members.shape[-2]) * known
+    total = weights.sum(axis=-1)
+    summed = (weights * np.where(known > 0, divergences, 0.0)).sum(axis=-1)
+    return np.asarray(np.divide(summed, total, out=np.zeros_like(summed), where=total > 0))
+
+
+def exposure_per_member(
+    memberships: ArrayLike, discount: Discount = INVERSE_LOG
+) -> tuple[FloatArray, FloatArray]:
+    """Return the mean exposure of the members of each group, and how many members there are.
+
+    Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i) (Singh & Joachims 2018, where it stands for a
+    distribution over rankings; Zehlike & Castillo 2020 with v(r) = 1/ln(1+r)). A document that
+    belongs to several groups counts in each by its share.
+
+    Args:
+        memberships: Shape (…, n, G), of all candidates.
+        discount: v, the weight of each rank.
+
+    Returns:
+        Two arrays of shape (…, G): the exposure in units of the discount, in [0, v(1)], higher for
+        groups that stand higher, 0 for an empty group; and |G|.
+    """
+    members = np.asarray(memberships, dtype=np.float64)
+    size = members.sum(axis=-2)
+    gained = np.matmul(rank_weights(discount, members.shape[-2]), members)
+    return np.asarray(np.divide(gained, size, out=np.zeros_like(gained), where=size > 0)), size

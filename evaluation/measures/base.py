@@ -1,0 +1,163 @@
+"""What all measures have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Self
+
+from fairqr.errors import InputError
+from fairqr.evaluation.memberships import Groups
+from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.retrieval.dimension import Dimension
+
+__all__ = ["Measure", "Need", "RankingMeasure", "value_text"]
+
+_QUOTED = frozenset(',()="@*×')
+
+
+class Need(StrEnum):
+    """What a measure needs besides a run."""
+
+    QRELS = "qrels"
+    GROUPS = "groups"
+    TARGET = "target"
+    SAMPLES = "samples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(ABC):
+    """A measure with its parameters.
+
+    ``str(measure)`` is its text, such as ``AWRF@20(attribute=gender)``, which
+    :func:`fairqr.evaluation.measures.text.parse_measure` reads back. Parameters that have their
+    default are left out of it.
+
+    Attributes:
+        k: The cut-off; None for the whole list.
+    """
+
+    name: ClassVar[str]
+    """How the text begins."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """What else it may begin with."""
+    cutoff: ClassVar[bool] = False
+    """Whether it must have a k."""
+    higher_is_better: ClassVar[bool | None] = True
+    """None where neither end is better."""
+    best: ClassVar[str] = "1 is best"
+    """Which value is best or fair, for people."""
+    range: ClassVar[str] = "0 to 1"
+    """The values it can have, and their unit."""
+    summary: ClassVar[str]
+    """What it is, in one line."""
+    example: ClassVar[str]
+    """How it is usually written."""
+    counts_missing: ClassVar[bool] = False
+    """Whether a query that the run lacks counts as 0, where nothing else is asked for."""
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The values that a parameter can have besides None."""
+
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 1:
+            raise InputError(f"The cut-off of {self.name} must be at least 1, not {self.k}.")
+        if self.k is None and self.cutoff:
+            raise InputError(f"{self.name} needs a cut-off; write {self.name}@20.")
+        for parameter, choices in self.choices.items():
+            value = getattr(self, parameter)
+            if value is not None and value not in choices:
+                raise InputError(
+                    f"{self.name} has no {parameter} '{value}'; choose {' or '.join(choices)}."
+                )
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What it needs besides a run."""
+        return frozenset()
+
+    @property
+    def takes_attribute(self) -> bool:
+        """Whether the attribute to be fair about is still to be named."""
+        return False
+
+    def with_attribute(self, attribute: str) -> Self:
+        """Return the measure for this attribute; unchanged where it needs none or has one."""
+        return dataclasses.replace(self, attribute=attribute) if self.takes_attribute else self
+
+    def check(self, groups: Groups | None) -> None:
+        """Raise where the measure cannot be computed with these groups.
+
+        Raises:
+            InputError: Something is missing or does not fit.
+        """
+
+    def targeted(self, groups: Groups) -> list[Dimension]:
+        """Return what is held against the target of the evaluation."""
+        return []
+
+    @abstractmethod
+    def value(self, results: QueryResults) -> Score:
+        """Return the value for one query, or the reason why there is none."""
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters that differ from their defaults, the cut-off aside."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "k" and getattr(self, field.name) != field.default
+        }
+
+    def settings(self) -> dict[str, str | int | None]:
+        """Return all parameters, those that have their default included."""
+        return {
+            field.name: value if value is None or isinstance(value, int) else str(value)
+            for field in dataclasses.fields(self)
+            for value in [getattr(self, field.name)]
+        }
+
+    def __str__(self) -> str:
+        cutoff = "" if self.k is None else f"@{self.k}"
+        listed = ",".join(f"{n}={value_text(v)}" for n, v in self.parameters().items())
+        return self.name + cutoff + (f"({listed})" if listed else "")
+
+
+class RankingMeasure(Measure):
+    """A measure of one ranking; of several rankings of a query it is the mean over them.
+
+    Rankings without a value are left out of that mean; the query has none only if no ranking has.
+    """
+
+    def value(self, results: QueryResults) -> Score:
+        """Return the mean over the rankings, or the reason why there is none."""
+        if (reason := self.why_undefined(results)) is not None:
+            return Undefined(reason)
+        if results.missing:
+            return Undefined(Reason.MISSING)
+        scores = [self.of_ranking(results, number) for number in range(len(results.rankings))]
+        values = [score for score in scores if not isinstance(score, Undefined)]
+        return float(sum(values) / len(values)) if values else scores[0]
+
+    def why_undefined(self, results: QueryResults) -> Reason | None:
+        """Return why the query has no value whatever is ranked; None where it has one."""
+        return None
+
+    @abstractmethod
+    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
+        """Return the value of one of the query's rankings, counted from 0."""
+
+
+def value_text(value: object) -> str:
+    """Write the value of a parameter so that it is read back; quoted where it could mislead."""
+    text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    plain = text == text.strip() and text and text.isprintable()
+    nested = text.endswith(")") and "(" in text and not _QUOTED & set(text[:-1].replace("(", "", 1))
+    product = not _QUOTED & set(text.replace("×", ""))
+    if plain and (nested or product):
+        return text
+    return '"' + text.replace('"', '""') + '"'

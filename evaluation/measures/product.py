@@ -1,0 +1,97 @@
+"""The product of measures, such as nDCG × AWRF, query by query."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from fairqr.errors import InputError
+from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
+from fairqr.evaluation.memberships import Groups
+from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.retrieval.dimension import TIMES, Dimension
+
+__all__ = ["Product"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product(RankingMeasure):
+    """The product of two or more measures of a ranking, for each query; its mean is taken after.
+
+    ``nDCG@20×AWRF@20`` is the measure of task 1 of TREC Fair and of FAIR-QR. It has no value where a
+    factor has none. Where a query that the run lacks counts as 0 for a factor, the product is 0.
+
+    Attributes:
+        factors: Of which a higher value is better.
+    """
+
+    name: ClassVar[str] = "×"
+    best = "the high end is best"
+    range = "0 to 1 where its factors are"
+    summary = "the product of measures, query by query, such as nDCG@20×AWRF@20"
+    example = "nDCG@20×AWRF@20(attribute=gender)"
+
+    factors: tuple[Measure, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.factors) < 2:
+            raise InputError("A product needs at least two measures; write nDCG@20×AWRF@20.")
+        for factor in self.factors:
+            if not isinstance(factor, RankingMeasure) or not factor.higher_is_better:
+                raise InputError(
+                    f"{factor} cannot be a factor: a product is of measures of one ranking "
+                    "that are better the higher they are, such as nDCG@20 and AWRF@20."
+                )
+
+    @property
+    def counts_missing(self) -> bool:  # type: ignore[override]
+        """Whether a query that the run lacks counts as 0, as it does for one of the factors."""
+        return any(factor.counts_missing for factor in self.factors)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What any factor needs."""
+        return frozenset().union(*(factor.needs for factor in self.factors))
+
+    @property
+    def takes_attribute(self) -> bool:
+        """Whether a factor's attribute is still to be named."""
+        return any(factor.takes_attribute for factor in self.factors)
+
+    def with_attribute(self, attribute: str) -> Self:
+        """Return the product with this attribute in the factors that need one."""
+        return replace(self, factors=tuple(f.with_attribute(attribute) for f in self.factors))
+
+    def check(self, groups: Groups | None) -> None:
+        """Raise where a factor does not fit."""
+        for factor in self.factors:
+            factor.check(groups)
+
+    def targeted(self, groups: Groups) -> list[Dimension]:
+        """Return what any factor holds against the target."""
+        return [dimension for factor in self.factors for dimension in factor.targeted(groups)]
+
+    def why_undefined(self, results: QueryResults) -> Reason | None:
+        """Return what a factor lacks."""
+        reasons = (f.why_undefined(results) for f in self._rankings())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
+        """Return the product for one ranking, or why it has none."""
+        scores = [factor.of_ranking(results, ranking) for factor in self._rankings()]
+        for score in scores:
+            if isinstance(score, Undefined):
+                return score
+        return math.prod(score for score in scores if not isinstance(score, Undefined))
+
+    def settings(self) -> dict[str, str | int | None]:
+        """Return the factors."""
+        return {"factors": str(self)}
+
+    def _rankings(self) -> list[RankingMeasure]:
+        return [factor for factor in self.factors if isinstance(factor, RankingMeasure)]
+
+    def __str__(self) -> str:
+        return TIMES.join(map(str, self.factors))

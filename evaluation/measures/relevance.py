@@ -1,0 +1,145 @@
+"""Measures of relevance, as trec_eval defines them.
+
+A query without a relevant document has no value (trec_eval says 0, and counts it in the mean), a
+query that the run lacks counts as 0 (as with ``trec_eval -c``). P@k alone has a value, 0, without a
+relevant document: it divides by nothing that could be 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairqr.errors import InputError
+from fairqr.evaluation.measures.base import Need, RankingMeasure
+from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.relevance import (
+    average_precision,
+    ndcg,
+    precision,
+    recall,
+    reciprocal_rank,
+)
+from fairqr.evaluation.scores import Reason
+from fairqr.retrieval.exposure import LOG2, Discount
+
+__all__ = ["AP", "NDCG", "RR", "Precision", "Recall"]
+
+TREC = Discount("trec")
+
+
+class _Relevance(RankingMeasure):
+    counts_missing = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Judgements."""
+        return frozenset({Need.QRELS})
+
+    def why_undefined(self, results: QueryResults) -> Reason | None:
+        """Return that nothing is relevant."""
+        return None if results.relevant else Reason.NO_RELEVANT
+
+
+@dataclass(frozen=True, kw_only=True)
+class NDCG(_Relevance):
+    """nDCG@k = DCG of the ranking / DCG of the best one; see :func:`fairqr.evaluation.relevance.ndcg`.
+
+    In [0, 1], 1 is best.
+
+    Attributes:
+        discount: The weight of each rank: ``log2``, 1/log2(r+1), unless said otherwise.
+        gains: ``binary``: a document is relevant or not, as in FAIR-QR and TREC Fair. ``graded``:
+            its gain is its grade, as in trec_eval.
+        convention: ``trec2022`` takes that track's discount, 1/log2(max(r,2)), and binary gains.
+    """
+
+    name = "nDCG"
+    summary = "discounted cumulative gain, divided by the best possible"
+    example = "nDCG@20"
+    choices: ClassVar = {"gains": ("binary", "graded"), "convention": ("trec2022",)}
+
+    discount: Discount = LOG2
+    gains: str = "binary"
+    convention: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.convention and (self.discount != LOG2 or self.gains != "binary"):
+            raise InputError("nDCG(convention=trec2022) sets discount and gains; leave them out.")
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> float:
+        """Return nDCG of one ranking."""
+        discount = TREC if self.convention else self.discount
+        ideal = results.ideal_grades()
+        if self.gains == "graded":
+            return float(ndcg(results.grades(ranking), ideal, discount, self.k))
+        return float(ndcg(results.relevance(ranking), np.ones_like(ideal), discount, self.k))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(_Relevance):
+    """P@k: the relevant share of the first k ranks, in [0, 1]; 1 is best.
+
+    A list that is shorter than k is divided by k all the same.
+    """
+
+    name = "P"
+    aliases = ("Precision",)
+    cutoff = True
+    summary = "how many of the first k documents are relevant, divided by k"
+    example = "P@10"
+
+    def why_undefined(self, results: QueryResults) -> Reason | None:
+        """Return nothing: P@k always has a value."""
+        return None
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> float:
+        """Return P@k of one ranking."""
+        assert self.k is not None
+        return float(precision(results.relevance(ranking), self.k))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall(_Relevance):
+    """R@k: the share of the relevant documents that stand in the first k ranks, in [0, 1]."""
+
+    name = "R"
+    aliases = ("Recall",)
+    cutoff = True
+    summary = "how many of the relevant documents stand in the first k ranks"
+    example = "R@100"
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> float:
+        """Return R@k of one ranking."""
+        return float(recall(results.relevance(ranking), len(results.relevant), self.k))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AP(_Relevance):
+    """Average precision, whose mean is MAP, in [0, 1]; 1 is best."""
+
+    name = "AP"
+    aliases = ("MAP",)
+    summary = "average precision; its mean over the queries is MAP"
+    example = "AP"
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> float:
+        """Return AP of one ranking."""
+        return float(average_precision(results.relevance(ranking), len(results.relevant), self.k))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RR(_Relevance):
+    """Reciprocal rank of the first relevant document, whose mean is MRR, in [0, 1]; 1 is best."""
+
+    name = "RR"
+    aliases = ("MRR",)
+    summary = "1/rank of the first relevant document; its mean over the queries is MRR"
+    example = "RR"
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> float:
+        """Return RR of one ranking."""
+        return float(reciprocal_rank(results.relevance(ranking), self.k))

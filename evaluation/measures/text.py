@@ -1,0 +1,165 @@
+"""Measures as text: ``nDCG@20``, ``AWRF@20(attribute=gender,unit=bits)``, ``nDCG@20×AWRF@20``.
+
+A measure is its name, ``@`` and a cut-off if it has one, and parameters in parentheses; these may
+also stand before the cut-off. Values with commas, parentheses or the like are put in double quotes,
+in which two quotes mean one. ``×`` and ``*`` are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fairqr.errors import FairqrError, InputError, one_line
+from fairqr.evaluation.measures.base import Measure
+from fairqr.evaluation.measures.expected import EED, EEL, EER
+from fairqr.evaluation.measures.groups import AWRF, JS, KL, NDKL, Exposure, ExposureRatio
+from fairqr.evaluation.measures.product import Product
+from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
+from fairqr.retrieval.exposure import Discount
+
+__all__ = ["MEASURES", "parse_measure", "parse_measures"]
+
+MEASURES: tuple[type[Measure], ...] = (
+    NDCG,
+    Precision,
+    Recall,
+    AP,
+    RR,
+    AWRF,
+    JS,
+    KL,
+    NDKL,
+    Exposure,
+    ExposureRatio,
+    EED,
+    EER,
+    EEL,
+)
+"""All measures but the product."""
+
+_BY_NAME = {n.lower(): measure for measure in MEASURES for n in (measure.name, *measure.aliases)}
+_READERS: Mapping[str, Callable[[str], Any]] = {"discount": Discount.parse, "smoothing": float}
+_SHAPE = re.compile(
+    r"(?P<name>[A-Za-z-]+)\s*(?P<before>\(.*?\))?\s*(?:@\s*(?P<k>[^\s()]*))?\s*(?P<after>\(.*\))?",
+    re.DOTALL,
+)
+
+
+def parse_measures(texts: str | Iterable[str | Measure]) -> list[Measure]:
+    """Read several measures; each is kept once, in the order given.
+
+    Args:
+        texts: Measures separated by commas, or a sequence of these or of measures.
+
+    Raises:
+        InputError: A text is no measure; the sentence says what is wrong and what there is.
+    """
+    measures: list[Measure] = []
+    for text in [texts] if isinstance(texts, str) else texts:
+        if isinstance(text, Measure):
+            measures.append(text)
+            continue
+        for part in _split(text, ","):
+            if part.strip():
+                measures.append(parse_measure(part))
+    if not measures:
+        raise InputError("No measure is named; write for instance nDCG@20,AWRF@20.")
+    return list(dict.fromkeys(measures))
+
+
+def parse_measure(text: str) -> Measure:
+    """Read one measure, or a product of several.
+
+    Raises:
+        InputError: It is no measure; the sentence says what is wrong and what there is.
+    """
+    factors = [_single(factor) for factor in _split(text, "×*")]
+    return factors[0] if len(factors) == 1 else Product(factors=tuple(factors))
+
+
+def _single(text: str) -> Measure:
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"'{one_line(text)}' is no measure; write nDCG@20 or AWRF@20(unit=bits).")
+    measure = _BY_NAME.get(match["name"].lower())
+    if measure is None:
+        raise InputError(_no_such(match["name"]))
+    if match["before"] and match["after"]:
+        raise InputError(f"'{one_line(text)}' has two lists of parameters; join them.")
+    given: dict[str, Any] = {}
+    if match["k"] is not None:
+        if not re.fullmatch(r"[0-9]{1,9}", match["k"]):
+            raise InputError(
+                f"The cut-off of '{one_line(text)}' is no whole number; write {measure.name}@20."
+            )
+        given["k"] = int(match["k"])
+    listed = (match["before"] or match["after"] or "()")[1:-1]
+    for item in _split(listed, ",") if listed.strip() else []:
+        name, value = _parameter(item, measure, text)
+        if name in given:
+            raise InputError(f"'{one_line(text)}' has the parameter {name} twice; keep one.")
+        given[name] = _read(name, value, given.get("k"), text)
+    return measure(**given)
+
+
+def _parameter(item: str, measure: type[Measure], text: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    name, value = name.strip(), _unquoted(value.strip())
+    known = [field.name for field in dataclasses.fields(measure) if field.name != "k"]
+    if not equals or not value:
+        raise InputError(
+            f"'{one_line(item.strip())}' in '{one_line(text)}' is no parameter; write name=value."
+        )
+    if name not in known:
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        raise InputError(f"{measure.name} has no parameter '{one_line(name)}'; {has}.")
+    return name, value
+
+
+def _read(name: str, value: str, k: int | None, text: str) -> Any:
+    if name == "discount" and value == "top_k" and k is not None:
+        return Discount("top_k", k)
+    try:
+        return _READERS.get(name, str)(value)
+    except FairqrError as error:
+        raise InputError(f"In '{one_line(text)}': {error}") from None
+    except ValueError:
+        raise InputError(f"In '{one_line(text)}' the {name} is no number; mend it.") from None
+
+
+def _no_such(name: str) -> str:
+    there = ", ".join(measure.name for measure in MEASURES)
+    near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
+    meant = f" did you mean {_BY_NAME[near[0]].name}?" if near else ""
+    return f"There is no measure '{one_line(name)}';{meant} There are {there}."
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        return value[1:-1].replace('""', '"')
+    return value
+
+
+def _split(text: str, separators: str) -> list[str]:
+    """Split where a separator stands outside of parentheses and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for place, character in enumerate(text):
+        if character == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif character in "()":
+            depth += 1 if character == "(" else -1
+            if depth < 0:
+                break
+        elif depth == 0 and character in separators:
+            parts.append(text[start:place])
+            start = place + 1
+    if depth or quoted:
+        what = "quote" if quoted else "parenthesis"
+        raise InputError(f"'{one_line(text)}' has a {what} too many or too few; mend it.")
+    return [*parts, text[start:]]

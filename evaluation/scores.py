@@ -1,0 +1,62 @@
+"""What a measure says of one query: a value, or the reason why there is none. Never NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Reason", "Score", "Undefined"]
+
+
+class Reason(StrEnum):
+    """Why a measure has no value for a query."""
+
+    MISSING = "missing"
+    NO_RELEVANT = "no_relevant"
+    ALL_RELEVANT = "all_relevant"
+    NO_KNOWN_GROUP = "no_known_group"
+    EMPTY_GROUP = "empty_group"
+    NO_TARGET = "no_target"
+    NO_ROOM = "no_room"
+    ONE_RANKING = "one_ranking"
+    INFINITE = "infinite"
+
+    @property
+    def sentence(self) -> str:
+        """What it means, for people."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Reason.MISSING: "The run has no document for the query.",
+    Reason.NO_RELEVANT: "No document is relevant to the query.",
+    Reason.ALL_RELEVANT: "All items are relevant, so that every order is as good.",
+    Reason.NO_KNOWN_GROUP: "No document that was measured has a known group.",
+    Reason.EMPTY_GROUP: "A group has no member among the documents ranked.",
+    Reason.NO_TARGET: "The target is undefined: no relevant document has a known group.",
+    Reason.NO_ROOM: "The cut-off takes in all items, so that every order gets the same value.",
+    Reason.ONE_RANKING: "The correction for few samples needs at least two rankings.",
+    Reason.INFINITE: "The divergence is infinite: a group has exposure and a target of 0, "
+    "or the other way round.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Undefined:
+    """A measure has no value for a query.
+
+    Attributes:
+        reason: Why, as a fixed word.
+        sentence: Why, for people.
+    """
+
+    reason: Reason
+    sentence: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.sentence:
+            object.__setattr__(self, "sentence", self.reason.sentence)
+
+
+Score = float | Undefined
+"""A finite number, or why there is none."""

@@ -1,0 +1,204 @@
+"""Intervals and tests over queries.
+
+All take values or differences that belong to queries, one each, and treat the queries as a sample
+of those that could be asked. Random numbers come from a generator that is passed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairqr.errors import InputError
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = [
+    "Interval",
+    "Randomisation",
+    "bootstrap_mean",
+    "holm",
+    "paired_randomisation",
+    "paired_t",
+    "stream",
+]
+
+RESAMPLES = 2_000
+PERMUTATIONS = 20_000
+EXACT_UP_TO = 16
+CELLS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a mean.
+
+    Attributes:
+        low: Its lower end.
+        high: Its upper end.
+        level: How often such intervals hold the true mean, such as .95.
+        resamples: How many resamples it was made from.
+    """
+
+    low: float
+    high: float
+    level: float
+    resamples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Randomisation:
+    """The outcome of a paired randomisation test.
+
+    Attributes:
+        p: The two-sided p value.
+        exact: Whether all assignments were counted, rather than some drawn.
+        assignments: How many were counted.
+    """
+
+    p: float
+    exact: bool
+    assignments: int
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """Return the random numbers that belong to a name: the same whatever else is drawn."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+def bootstrap_mean(
+    values: ArrayLike,
+    random: np.random.Generator,
+    *,
+    resamples: int = RESAMPLES,
+    level: float = 0.95,
+) -> Interval | None:
+    """Return the percentile bootstrap interval of a mean (Efron 1979; Sakai 2006 in retrieval).
+
+    Queries are drawn with replacement, as many as there are; the interval is between the
+    (1−level)/2 and (1+level)/2 quantiles of the means. It is too narrow for a handful of queries.
+
+    Args:
+        values: One for each query, shape (n,).
+        random: Draws the queries.
+        resamples: How often they are drawn.
+        level: In (0, 1).
+
+    Returns:
+        None for fewer than two values.
+
+    Raises:
+        InputError: The level or the number of resamples is out of range.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
+    if resamples < 1:
+        raise InputError(f"The number of resamples must be at least 1, not {resamples}.")
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size < 2:
+        return None
+    means = np.concatenate(
+        [
+            sample[random.integers(0, sample.size, (rows, sample.size))].mean(axis=1)
+            for rows in _chunks(resamples, sample.size)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), level, resamples)
+
+
+def paired_t(differences: ArrayLike) -> float | None:
+    """Return the two-sided p value of Student's paired t test that the mean difference is 0.
+
+    Args:
+        differences: One for each query, shape (n,).
+
+    Returns:
+        1 where all differences are 0; None for fewer than two, or where all are equal otherwise:
+        the test has then no value.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    try:
+        from scipy.special import stdtr
+    except ImportError:
+        raise InputError(
+            "Tests of significance need scipy; install it with: pip install 'fairqr[evaluation]'"
+        ) from None
+    sample = np.asarray(differences, dtype=np.float64)
+    if sample.size < 2:
+        return None
+    if not sample.any():
+        return 1.0
+    spread = float(sample.std(ddof=1))
+    if spread <= 1e-12 * float(np.abs(sample).max()):
+        return None
+    t = abs(float(sample.mean())) / (spread / np.sqrt(sample.size))
+    return float(2 * stdtr(sample.size - 1, -t))
+
+
+def paired_randomisation(
+    differences: ArrayLike,
+    random: np.random.Generator,
+    *,
+    permutations: int = PERMUTATIONS,
+) -> Randomisation | None:
+    """Return the paired randomisation test (Fisher; Smucker, Allan & Carterette 2007).
+
+    If the two systems were alike, the sign of each difference would be a coin's. p is the share of
+    the assignments of signs whose mean is at least as far from 0 as the one that was observed. Up
+    to 16 queries all 2^n assignments are counted; beyond, some are drawn, and the observed one is
+    counted among them, so that p is never 0.
+
+    Args:
+        differences: One for each query, shape (n,).
+        random: Draws the signs.
+        permutations: How many assignments are drawn.
+
+    Returns:
+        None without differences.
+    """
+    sample = np.asarray(differences, dtype=np.float64)
+    if not sample.size:
+        return None
+    # Equal sums differ by rounding.
+    observed = abs(float(sample.sum())) - 1e-12 * float(np.abs(sample).sum())
+    if sample.size <= EXACT_UP_TO:
+        count = 1 << sample.size
+        negative = (np.arange(count)[:, None] >> np.arange(sample.size)) & 1
+        return Randomisation(float((_sums(sample, negative) >= observed).mean()), True, count)
+    as_far = 1
+    for rows in _chunks(permutations, sample.size):
+        negative = random.integers(0, 2, (rows, sample.size), dtype=np.int8)
+        as_far += int((_sums(sample, negative) >= observed).sum())
+    return Randomisation(as_far / (permutations + 1), False, permutations + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values corrected for that many tests at once (Holm 1979), in the same order.
+
+    The chance that any true hypothesis is rejected at α is at most α, whatever the tests' relation.
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for done, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - done) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:
+    """Return |Σ ±difference| for rows of 0 and 1, 1 turning a sign."""
+    return np.asarray(np.abs(sample.sum() - 2 * (np.asarray(negative) @ sample)))
+
+
+def _chunks(rows: int, columns: int) -> list[int]:
+    """Split rows so that no piece has many more cells than fit in the processor's cache."""
+    size = max(1, CELLS_AT_ONCE // columns)
+    return [min(size, rows - start) for start in range(0, rows, size)]

@@ -1,0 +1,170 @@
+"""What every re-ranker takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.errors import InputError, one_line
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+
+__all__ = [
+    "Candidates",
+    "RerankOptions",
+    "Reranked",
+    "Reranker",
+    "by_rank",
+    "gather_candidates",
+    "min_max",
+    "read_options",
+]
+
+
+class RerankOptions(BaseModel):
+    """The options of a re-ranker; each field has a default, a range and a description."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What is re-ranked.
+
+    Attributes:
+        ranking: The n documents, from best to worst, and the scores of that order.
+        memberships: One array (n, G_a) for each dimension a: the share of each group in each
+            document. Rows below 1 carry unknown mass.
+        targets: One array (G_a,) for each dimension: ε*, which sums to 1.
+        dimensions: The name of each dimension.
+        groups: The names of the groups of each dimension.
+        discount: The weight of each rank.
+    """
+
+    ranking: Ranking
+    memberships: Sequence[FloatArray]
+    targets: Sequence[FloatArray]
+    dimensions: Sequence[str]
+    groups: Sequence[Sequence[str]]
+    discount: Discount = LOG2
+
+    def __post_init__(self) -> None:
+        shapes = [(len(self.ranking), len(groups)) for groups in self.groups]
+        if not self.dimensions or len(self.dimensions) != len(shapes):
+            raise ValueError("candidates need the groups of each of one or more dimensions")
+        if [np.shape(members) for members in self.memberships] != shapes:
+            raise ValueError(f"the memberships must have the shapes {shapes}")
+        if [np.shape(target) for target in self.targets] != [shape[1:] for shape in shapes]:
+            raise ValueError("each target must have one share for each group of its dimension")
+
+    def __len__(self) -> int:
+        return len(self.ranking)
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """The first k documents in their new order.
+
+    Attributes:
+        ranking: With the scores that the re-ranker states; they never increase.
+        warnings: What the user should know, such as a constraint that could not be met.
+    """
+
+    ranking: Ranking
+    warnings: tuple[str, ...] = ()
+
+
+class Reranker(Protocol):
+    """Puts documents that were retrieved into another order."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+        """Return the first min(k, n) documents in the new order.
+
+        The same input gives the same output.
+
+        Args:
+            query: The original query.
+            candidates: Documents with their memberships and targets.
+            k: How many documents to return, at least 1.
+
+        Raises:
+            InputError: An option does not fit these candidates.
+        """
+        ...
+
+
+async def gather_candidates(
+    index: Index,
+    ranking: Ranking,
+    dimensions: Sequence[Dimension],
+    targets: Sequence[FloatArray],
+    discount: Discount = LOG2,
+) -> Candidates:
+    """Read the memberships of a ranking's documents from the index.
+
+    Args:
+        index: Where the documents are.
+        ranking: What is to be re-ranked.
+        dimensions: What exposure is measured over.
+        targets: ε* of each dimension, shape (G_a,).
+        discount: The weight of each rank.
+    """
+    return Candidates(
+        ranking=ranking,
+        memberships=[await dimension.memberships(index, ranking.ids) for dimension in dimensions],
+        targets=targets,
+        dimensions=[dimension.name for dimension in dimensions],
+        groups=[dimension.groups for dimension in dimensions],
+        discount=discount,
+    )
+
+
+Options = TypeVar("Options", bound=RerankOptions)
+
+
+def read_options(name: str, model: type[Options], options: Mapping[str, object]) -> Options:
+    """Check the options of a re-ranker.
+
+    Raises:
+        InputError: One does not exist or is out of its range; the message names it.
+    """
+    known = ", ".join(model.model_fields) or "none"
+    for option in options:
+        if option not in model.model_fields:
+            raise InputError(
+                f"The re-ranker {name} has no option '{one_line(option, 60)}'; it has {known}."
+            )
+    try:
+        return model.model_validate(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        reason = one_line(first["msg"].removeprefix("Value error, "))
+        raise InputError(f"The option '{where}' of {name} is wrong: {reason}.") from None
+
+
+def by_rank(ids: Sequence[str]) -> Ranking:
+    """Return a ranking whose scores say its order and nothing else: 1/rank."""
+    return Ranking(list(ids), [1 / rank for rank in range(1, len(ids) + 1)])
+
+
+def min_max(scores: Sequence[float] | FloatArray) -> FloatArray:
+    """Scale scores, shape (n,), to [0, 1]; all 1 where they are equal."""
+    values = np.asarray(scores, dtype=np.float64)
+    if not len(values):
+        return values
+    low, high = values.min(), values.max()
+    # Halved, so that the range of the largest finite scores is still finite.
+    width = high / 2 - low / 2
+    return np.asarray((values / 2 - low / 2) / width) if width > 0 else np.ones_like(values)

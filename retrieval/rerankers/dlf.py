@@ -1,0 +1,294 @@
+"""DLF: learning to be fair from the target distribution alone (Chen & Fang 2023).
+
+Published in "Learn to be Fair without Labels: a Distribution-based Learning Framework for Fair
+Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries tell:
+
+- no document needs a fairness label, because the loss compares the exposure that the scores give
+  with the target distribution ε*, by a differentiable KL divergence;
+- the fairness model and the relevance model are trained apart, and their scores are blended with a
+  weight α, which sets the trade-off;
+- several attributes can be learned for at once.
+
+Decided here, because those sources leave it open or because the paper has something else:
+
+- both models are linear; the paper's fairness model reads Sentence-BERT embeddings of the text,
+  this one the features of :mod:`fairqr.retrieval.rerankers.features` and the memberships;
+- it is told the target of each query by one feature for each attribute,
+  Σ_g m_ig·ln(ε*_g/π_g), with π the shares of the groups among the candidates;
+- exposure is that of the first draw from softmax(scores), as in DELTR;
+- the relevance model is ListNet (Cao et al. 2007), and its scores are standardised within the query
+  before they are blended, because only their order has a meaning there. The scores of the fairness
+  model are kept as they are: where the candidates are near the target they hardly differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairqr.errors import InputError
+from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, smooth
+from fairqr.retrieval.exposure import FloatArray, normalise
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
+from fairqr.retrieval.rerankers.examples import Examples
+from fairqr.retrieval.rerankers.features import FEATURES, features
+from fairqr.retrieval.rerankers.listwise import (
+    Scaling,
+    list_cross_entropy,
+    log_softmax,
+    minimise,
+    padded,
+)
+from fairqr.retrieval.rerankers.weights import LinearModel, TrainedModel, group_positions
+
+__all__ = [
+    "DlfModel",
+    "DlfOptions",
+    "DlfReranker",
+    "DlfTraining",
+    "FairnessBatch",
+    "build",
+    "distribution_loss",
+    "target_feature",
+    "train_dlf",
+]
+
+
+class DlfTraining(BaseModel):
+    """How DLF is trained. Nothing in it is random: both models start at zero."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    l2: float = Field(1e-3, ge=0, description="Weight of ½·|w|², which keeps the weights small.")
+    iterations: int = Field(200, ge=1, le=100_000, description="Steps of each model at the most.")
+
+
+class DlfOptions(RerankOptions):
+    """The options of DLF."""
+
+    weights: Path | None = Field(None, description="The file that training wrote; required.")
+    alpha: float = Field(
+        0.6, ge=0, le=1, description="α: 1 is the relevance model alone, 0 the fairness model."
+    )
+
+
+class DlfModel(TrainedModel):
+    """Trained weights.
+
+    Attributes:
+        dimensions: The attributes that it was trained for, and the groups of each.
+        relevance: The relevance model.
+        fairness: The fairness model; its last columns are the target features.
+        training: The options.
+        relevance_loss: At the end, over the examples.
+        fairness_loss: Likewise.
+    """
+
+    kind: ClassVar[str] = "dlf"
+
+    name: Literal["dlf"] = "dlf"
+    dimensions: dict[str, tuple[str, ...]]
+    relevance: LinearModel
+    fairness: LinearModel
+    training: DlfTraining
+    relevance_loss: float
+    fairness_loss: float
+
+    def scores(self, features: FloatArray, target_features: FloatArray, alpha: float) -> FloatArray:
+        """Return α·relevance + (1−α)·fairness of each document, shape (n,).
+
+        Args:
+            features: Shape (n, F).
+            target_features: Of each attribute, shape (n, A).
+            alpha: In [0, 1].
+        """
+        relevance = self.relevance.scores(features)
+        deviation = float(relevance.std())
+        relevance = (relevance - relevance.mean()) / (deviation if deviation > 0 else 1.0)
+        fairness = self.fairness.scores(np.column_stack([features, target_features]))
+        return np.asarray(alpha * relevance + (1 - alpha) * fairness)
+
+
+class DlfReranker:
+    """Orders by a trained model; the scores are the blended ones."""
+
+    name = "dlf"
+
+    def __init__(self, model: DlfModel, alpha: float, index: Index) -> None:
+        self._model = model
+        self._alpha = alpha
+        self._index = index
+
+    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        if not len(candidates):
+            return Reranked(Ranking([], []))
+        positions = [
+            group_positions(self.name, candidates, dimension, groups)[0]
+            for dimension, groups in self._model.dimensions.items()
+        ]
+        columns = await features(self._index, query, candidates.ranking)
+        scores = self._model.scores(columns, _target_features(candidates, positions), self._alpha)
+        pairs = zip(candidates.ranking.ids, scores.tolist(), strict=True)
+        return Reranked(Ranking.of(pairs).top(k))
+
+
+def target_feature(memberships: FloatArray, target: FloatArray) -> FloatArray:
+    """Return Σ_g m_ig·ln(ε*_g/π_g) of each document, shape (n,).
+
+    π_g is the share of the group among the documents; both distributions are smoothed alike. If
+    each document is of one group, scores equal to this feature give the target as the exposure of
+    the first draw from their softmax. A document without a label has 0.
+
+    Args:
+        memberships: Shape (n, G).
+        target: ε*, shape (G,).
+    """
+    shares = normalise(memberships.sum(axis=0))
+    return np.asarray(memberships @ np.log(smooth(target) / smooth(shares)))
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessBatch:
+    """All lists of a training, padded.
+
+    Attributes:
+        features: Shape (Q, N, F).
+        mask: Which places hold a document, shape (Q, N).
+        memberships: For each attribute, shape (Q, N, G_a).
+        targets: For each attribute, shape (Q, G_a).
+    """
+
+    features: FloatArray
+    mask: NDArray[np.bool_]
+    memberships: Sequence[FloatArray]
+    targets: Sequence[FloatArray]
+
+
+def distribution_loss(weights: FloatArray, batch: FairnessBatch) -> tuple[float, FloatArray]:
+    """Return the loss of the fairness model and its gradient.
+
+    The loss is KL(ε*‖ε) in nats, of both distributions smoothed alike, the mean over the lists and
+    the attributes. ε_g = Σ_i P_i·m_ig / Σ_ih P_i·m_ih is the exposure of the first draw from
+    P = softmax(Xw). A list in which an attribute has no label is left out of that mean.
+
+    With e the smoothed ε, λ the smoothing and T = Σ_ih P_i·m_ih, the gradient goes by
+    ∂KL/∂ε_g = −(1−λ)·ε*_g/e_g =: u_g,  v_i = Σ_g m_ig·(u_g − Σ_h u_h·ε_h)/T  and
+    ∂KL/∂s_i = P_i·(v_i − Σ_j P_j·v_j).
+
+    Args:
+        weights: w, shape (F,).
+        batch: The lists.
+
+    Returns:
+        The loss, and its gradient, shape (F,).
+    """
+    given = np.exp(log_softmax(batch.features @ weights, batch.mask))
+    slope = np.zeros_like(given)
+    loss = 0.0
+    for members, target in zip(batch.memberships, batch.targets, strict=True):
+        exposures = np.einsum("qn,qng->qg", given, members)
+        total = exposures.sum(axis=1, keepdims=True)
+        labelled = total > 0
+        count = max(1, int(labelled.sum())) * len(batch.targets)
+        total = np.where(labelled, total, 1.0)
+        exposures = exposures / total
+        wanted, shown = smooth(target), smooth(exposures)
+        loss += float((labelled * wanted * np.log(wanted / shown)).sum()) / count
+        by_exposure = -(1 - DEFAULT_SMOOTHING) * labelled * wanted / shown
+        by_exposure -= (by_exposure * exposures).sum(axis=1, keepdims=True)
+        by_draw = np.einsum("qng,qg->qn", members, by_exposure / total)
+        slope += given * (by_draw - (given * by_draw).sum(axis=1, keepdims=True)) / count
+    return loss, np.tensordot(slope, batch.features, axes=2)
+
+
+def train_dlf(examples: Examples, options: DlfTraining | None = None) -> DlfModel:
+    """Train both models of DLF on topics.
+
+    The relevance model learns from the grades, the fairness model from memberships and targets
+    alone. The features are standardised over all documents, the target features are not.
+
+    Raises:
+        InputError: There is nothing to learn from.
+    """
+    options = options or DlfTraining()
+    examples.check()
+    items = examples.items
+    scaling = Scaling.of([item.features for item in items])
+    columns = padded([scaling(item.features) for item in items])
+    grades = padded([item.grades for item in items])
+    mask = padded([np.ones(len(item.grades)) for item in items]) > 0
+    first = items[0].candidates
+    every = range(len(first.dimensions))
+    told = padded([_target_features(item.candidates, every) for item in items])
+    batch = FairnessBatch(
+        np.concatenate([columns, told], axis=2),
+        mask,
+        [padded([item.candidates.memberships[a] for item in items]) for a in every],
+        [np.array([item.candidates.targets[a] for item in items]) for a in every],
+    )
+
+    def by_relevance(weights: FloatArray) -> tuple[float, FloatArray]:
+        loss, slope, _ = list_cross_entropy(grades, columns @ weights, mask)
+        return _decayed(loss, np.tensordot(slope, columns, axes=2), weights, options.l2)
+
+    def by_distribution(weights: FloatArray) -> tuple[float, FloatArray]:
+        return _decayed(*distribution_loss(weights, batch), weights, options.l2)
+
+    size = columns.shape[2]
+    relevance = minimise(by_relevance, np.zeros(size), options.iterations)
+    fairness = minimise(by_distribution, np.zeros(size + len(every)), options.iterations)
+    names = examples.feature_names
+    told_scaling = Scaling(
+        np.append(scaling.means, np.zeros(len(every))),
+        np.append(scaling.scales, np.ones(len(every))),
+    )
+    return DlfModel(
+        trained_on=examples.sha256(),
+        topics=len(items),
+        dimensions={first.dimensions[a]: tuple(first.groups[a]) for a in every},
+        relevance=LinearModel.of(names, scaling, relevance.weights),
+        fairness=LinearModel.of(
+            (*names, *_target_names(first.dimensions)), told_scaling, fairness.weights
+        ),
+        training=options,
+        relevance_loss=relevance.loss,
+        fairness_loss=fairness.loss,
+    )
+
+
+def _decayed(
+    loss: float, gradient: FloatArray, weights: FloatArray, l2: float
+) -> tuple[float, FloatArray]:
+    return loss + l2 * float(weights @ weights) / 2, gradient + l2 * weights
+
+
+def _target_names(dimensions: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"target({dimension})" for dimension in dimensions)
+
+
+def _target_features(candidates: Candidates, dimensions: Sequence[int]) -> FloatArray:
+    return np.column_stack(
+        [target_feature(candidates.memberships[a], candidates.targets[a]) for a in dimensions]
+    )
+
+
+def build(options: DlfOptions, index: Index) -> DlfReranker:
+    """Return the re-ranker with the weights of the file that the options name."""
+    if options.weights is None:
+        raise InputError(
+            "The re-ranker dlf needs trained weights; name their file with the option 'weights'."
+        )
+    model = DlfModel.load(options.weights)
+    expected = (*FEATURES, *_target_names(list(model.dimensions)))
+    if model.relevance.features != FEATURES or model.fairness.features != expected:
+        raise InputError(f"{options.weights} has other features than this version of fairqr.")
+    return DlfReranker(model, options.alpha, index)

@@ -1,0 +1,129 @@
+"""What re-rankers are trained on: the candidates of topics, with judgements."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairqr.errors import InputError
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.base import Candidates, gather_candidates
+from fairqr.retrieval.rerankers.features import FEATURES, features
+
+__all__ = ["Example", "Examples", "TargetOf", "gather_examples"]
+
+TargetOf = Callable[[str, Ranking], Awaitable[Sequence[FloatArray]]]
+"""Gives the targets of the dimensions for a query and what was retrieved for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One topic.
+
+    Attributes:
+        topic: Its id.
+        candidates: What was retrieved for it.
+        features: Shape (n, F).
+        grades: Shape (n,), at least 0; a document that is not judged has 0.
+    """
+
+    topic: str
+    candidates: Candidates
+    features: FloatArray
+    grades: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Topics, all over the same dimensions.
+
+    Attributes:
+        items: In order of the topic, so that training on the same topics gives the same weights.
+        feature_names: Of the F columns.
+    """
+
+    items: Sequence[Example]
+    feature_names: tuple[str, ...] = FEATURES
+
+    def only(self, topics: Collection[str]) -> Examples:
+        """Return the examples of these topics, such as a fold leaves."""
+        wanted = set(topics)
+        return replace(self, items=[item for item in self.items if item.topic in wanted])
+
+    def check(self) -> None:
+        """Raise where nothing can be learned.
+
+        Raises:
+            InputError: There are no examples, or none with both relevant and other candidates.
+        """
+        if not any(
+            item.grades.min() < item.grades.max() for item in self.items if len(item.grades)
+        ):
+            raise InputError(
+                "There is nothing to train on: no topic has both relevant and other documents "
+                "among its candidates; check that the judgements fit the topics and the corpus."
+            )
+
+    def sha256(self) -> str:
+        """Return a hash of all that training sees, in hexadecimal."""
+        digest = hashlib.sha256("\x00".join(self.feature_names).encode())
+        for item in self.items:
+            digest.update(f"\x00{item.topic}\x00{item.candidates.dimensions}".encode())
+            arrays = [item.features, item.grades]
+            for array in [*arrays, *item.candidates.memberships, *item.candidates.targets]:
+                digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        return digest.hexdigest()
+
+
+async def gather_examples(
+    index: Index,
+    topics: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, int]],
+    dimensions: Sequence[Dimension],
+    target_of: TargetOf,
+    *,
+    depth: int = 200,
+    discount: Discount = LOG2,
+) -> Examples:
+    """Retrieve for each topic, and look up all that training needs.
+
+    A topic is left out that retrieves nothing, or for which no judged document is relevant.
+
+    Args:
+        index: Where the documents are.
+        topics: The query of each topic.
+        qrels: The grade of each judged document by topic.
+        dimensions: What exposure is measured over.
+        target_of: ε* of a topic; training should see it as it is estimated at query time.
+        depth: How many documents to retrieve.
+        discount: The weight of each rank.
+
+    Raises:
+        InputError: No topic is left.
+    """
+    items = []
+    for topic in sorted(topics):
+        judged = qrels.get(topic, {})
+        if not any(grade > 0 for grade in judged.values()):
+            continue
+        ranking = await index.search(topics[topic], depth)
+        if not ranking.ids:
+            continue
+        targets = await target_of(topics[topic], ranking)
+        items.append(
+            Example(
+                topic,
+                await gather_candidates(index, ranking, dimensions, targets, discount),
+                await features(index, topics[topic], ranking),
+                np.array([max(0, judged.get(id_, 0)) for id_ in ranking.ids], dtype=np.float64),
+            )
+        )
+    examples = Examples(items)
+    examples.check()
+    return examples

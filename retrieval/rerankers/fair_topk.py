@@ -1,0 +1,164 @@
+"""FA*IR: the best ranking whose every prefix passes a test of fair representation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fairqr.errors import InputError
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
+from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables
+from fairqr.retrieval.rerankers.multinomial_table import (
+    MAX_STATES,
+    MultinomialTable,
+    multinomial_table,
+    states_of,
+)
+from fairqr.retrieval.rerankers.protection import (
+    PROTECTED_HELP,
+    choose_protected,
+    group_of_each,
+)
+
+__all__ = ["FairTopKOptions", "FairTopKReranker", "build", "fair_top_k", "fair_top_k_table"]
+
+Table = GroupTables | MultinomialTable
+
+
+class FairTopKOptions(RerankOptions):
+    """The options of FA*IR."""
+
+    protected: str | None = Field(None, description=PROTECTED_HELP)
+    proportion: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="p, of one protected group; by default its share in the target.",
+    )
+    alpha: float = Field(
+        0.1, gt=0, lt=1, description="α: the probability that a fair ranking may be rejected with."
+    )
+
+
+class FairTopKReranker:
+    """FA*IR (Zehlike et al. 2017), for several groups the multinomial test (Zehlike et al. 2022).
+
+    A document belongs to the group with its largest share; see
+    :func:`fairqr.retrieval.rerankers.protection.group_of_each`. The order within a group stays. A
+    document rises only where a prefix would fail without it. The scores are 1/rank.
+    """
+
+    name = "fa-ir"
+
+    def __init__(self, options: FairTopKOptions) -> None:
+        self._options = options
+
+    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        length = min(k, len(candidates))
+        if length == 0:
+            return Reranked(by_rank([]))
+        protected = choose_protected([candidates], length, self._options.protected)
+        groups = list(protected.groups)
+        proportions = tuple(candidates.targets[protected.dimension][groups].tolist())
+        if self._options.proportion is not None:
+            if len(groups) > 1:
+                raise InputError(
+                    "The option 'proportion' of fa-ir fits one protected group only; "
+                    "name one with 'protected', or leave it out."
+                )
+            proportions = (self._options.proportion,)
+        table = await asyncio.to_thread(fair_top_k_table, length, proportions, self._options.alpha)
+        belongs = group_of_each(candidates.memberships[protected.dimension])
+        # 0 is the rest, and i the i-th protected group.
+        kinds = np.zeros(len(candidates), dtype=np.intp)
+        for kind, group in enumerate(groups, start=1):
+            kinds[belongs == group] = kind
+        positions, failed = fair_top_k(kinds, table, length)
+        warnings: tuple[str, ...] = ()
+        if failed:
+            names = [candidates.groups[protected.dimension][group] for group in groups]
+            warnings = (
+                f"The first {failed} results fail FA*IR's test, because the {len(candidates)} "
+                f"candidates have too few of {', '.join(names)}; as many were placed as there are.",
+            )
+        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())), warnings)
+
+
+def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> Table:
+    """Return the test of FA*IR with the model-adjusted significance.
+
+    For one group it is the binomial test, and for several the multinomial one; both are exact. For
+    more groups than the latter can hold it is a binomial test for each, whose joint probability of
+    failure is bounded. In each case a fair ranking fails with a probability of at most α.
+
+    Args:
+        k: The length of the ranking.
+        proportions: Of each protected group, in [0, 1], with a sum of at most 1.
+        alpha: In (0, 1).
+    """
+    # Rounding of a target may leave a share a little above 1.
+    shares = tuple(min(1.0, max(0.0, proportion)) for proportion in proportions)
+    if len(shares) == 1 or states_of(k, len(shares)) > MAX_STATES:
+        return group_tables(k, shares, alpha)
+    return multinomial_table(k, shares, alpha)
+
+
+def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[np.intp], int]:
+    """Fill the ranks from above, each with the best document after which the test can be passed.
+
+    Args:
+        groups: Of each document from best to worst, shape (n,): 0 for the rest, i for the i-th
+            protected group of the table.
+        table: For rankings of k documents.
+        k: At most n.
+
+    Returns:
+        The positions of k documents in their new order; and the length of the first prefix that
+        fails the test because documents of a group are lacking, or 0.
+    """
+    kinds = len(table.proportions) + 1
+    queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(kinds)]
+    supply = tuple(len(queue) for queue in queues[1:])
+    counts = (0,) * (kinds - 1)
+    order = np.empty(k, dtype=np.intp)
+    failed = 0
+    for length in range(1, k + 1):
+        heads = sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue)
+        options = [(position, kind, _with(counts, kind)) for position, kind in heads]
+        chosen = next((o for o in options if _is_open(table, o[2], length, supply)), None)
+        if chosen is None:
+            # Only the multinomial test comes here; the nearest to passing is the least bad.
+            chosen = max(options, key=lambda o: (_nearness(table, o[2], length), -o[0]))
+        position, kind, counts = chosen
+        queues[kind].popleft()
+        order[length - 1] = position
+        if not failed and not table.passes_at(counts, length):
+            failed = length
+    return order, failed
+
+
+def _with(counts: tuple[int, ...], kind: int) -> tuple[int, ...]:
+    """Return the counts after a document of this kind."""
+    return tuple(count + (group == kind) for group, count in enumerate(counts, start=1))
+
+
+def _is_open(table: Table, counts: tuple[int, ...], length: int, supply: tuple[int, ...]) -> bool:
+    if isinstance(table, GroupTables):
+        return table.is_open(counts, length, supply)
+    return table.is_open(counts, length)
+
+
+def _nearness(table: Table, counts: tuple[int, ...], length: int) -> float:
+    return table.cdf(counts, length) if isinstance(table, MultinomialTable) else 0.0
+
+
+def build(options: FairTopKOptions, index: Index) -> FairTopKReranker:
+    """Return the re-ranker."""
+    return FairTopKReranker(options)

@@ -1,0 +1,56 @@
+"""What a trained re-ranker sees of a document, besides its groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.base import min_max
+from fairqr.retrieval.rerankers.terms import terms_of
+
+__all__ = ["FEATURES", "features"]
+
+FEATURES = (
+    "bm25_min_max",
+    "bm25_log",
+    "reciprocal_rank",
+    "title_coverage",
+    "text_length_log",
+)
+"""The columns of :func:`features`."""
+
+
+async def features(index: Index, query: str, ranking: Ranking) -> FloatArray:
+    """Return the features of a ranking's documents, shape (n, 5).
+
+    ===================  =====================================================================
+    ``bm25_min_max``    BM25 of the document for the query, min-max over the n
+    ``bm25_log``        ln(1 + BM25)
+    ``reciprocal_rank``  1/rank in the ranking, which may come from elsewhere than the index
+    ``title_coverage``   the share of the query's distinct words that the title has
+    ``text_length_log``  ln(1 + the number of words in the text), stop words left out
+    ===================  =====================================================================
+
+    A document that was deleted meanwhile has zeros where its text or score is needed.
+
+    Args:
+        index: Where the documents are.
+        query: The original query.
+        ranking: The n documents, from best to worst.
+    """
+    rescored = await index.lexical.rescore(query, ranking.ids)
+    score_of = dict(zip(rescored.ids, rescored.scores, strict=True))
+    scores = np.array([max(0.0, score_of.get(id_, 0.0)) for id_ in ranking.ids])
+    found = {document.id: document for document in await index.documents(ranking.ids)}
+    wanted = set(terms_of(query))
+    coverage, lengths = np.zeros(len(ranking)), np.zeros(len(ranking))
+    for row, id_ in enumerate(ranking.ids):
+        if id_ in found:
+            lengths[row] = len(terms_of(found[id_].text))
+            if wanted:
+                coverage[row] = len(wanted & set(terms_of(found[id_].title))) / len(wanted)
+    ranks = np.arange(1, len(ranking) + 1)
+    columns = [min_max(scores), np.log1p(scores), 1 / ranks, coverage, np.log1p(lengths)]
+    return np.column_stack(columns)

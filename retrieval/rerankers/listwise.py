@@ -1,0 +1,162 @@
+"""Learning over lists: padded batches, the softmax over a list, and a deterministic optimiser."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = [
+    "Minimum",
+    "Objective",
+    "Scaling",
+    "list_cross_entropy",
+    "log_softmax",
+    "minimise",
+    "padded",
+]
+
+BoolArray = NDArray[np.bool_]
+Objective = Callable[[FloatArray], tuple[float, FloatArray]]
+"""Gives the loss at some weights, and its gradient."""
+
+
+def padded(lists: Sequence[FloatArray]) -> FloatArray:
+    """Stack arrays of shape (n_q, …) into one of shape (Q, max n_q, …), filled up with zeros."""
+    longest = max(len(values) for values in lists)
+    batch = np.zeros((len(lists), longest, *np.shape(lists[0])[1:]))
+    for row, values in enumerate(lists):
+        batch[row, : len(values)] = values
+    return batch
+
+
+def log_softmax(scores: FloatArray, mask: BoolArray) -> FloatArray:
+    """Return ln(exp(s_i) / Σ_j exp(s_j)) over each list, shape (Q, N); −∞ where there is none."""
+    held = np.where(mask, scores, -np.inf)
+    held = held - held.max(axis=1, keepdims=True)
+    return np.asarray(held - np.log(np.exp(held).sum(axis=1, keepdims=True)))
+
+
+def list_cross_entropy(
+    grades: FloatArray, scores: FloatArray, mask: BoolArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Return the loss of ListNet (Cao et al. 2007), its gradient, and the distributions P_f.
+
+    The loss is −Σ_i P_y(i)·ln P_f(i), the mean over the lists, with P the softmax over a list.
+
+    Args:
+        grades: y, shape (Q, N).
+        scores: f, shape (Q, N).
+        mask: Which places hold a document, shape (Q, N).
+
+    Returns:
+        The loss; its gradient by the scores, (P_f − P_y)/Q, shape (Q, N); and P_f, shape (Q, N).
+    """
+    wanted = np.exp(log_softmax(grades, mask))
+    logs = log_softmax(scores, mask)
+    given = np.exp(logs)
+    loss = -float(np.where(mask, wanted * np.where(mask, logs, 0.0), 0.0).sum()) / len(scores)
+    return loss, (given - wanted) / len(scores), given
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Standardisation of features: (x − mean) / scale, by column.
+
+    Attributes:
+        means: Shape (F,).
+        scales: Standard deviations, shape (F,); 1 for a column that does not vary.
+    """
+
+    means: FloatArray
+    scales: FloatArray
+
+    @classmethod
+    def of(cls, lists: Sequence[FloatArray]) -> Scaling:
+        """Measure the columns over all documents of all lists."""
+        rows = np.concatenate(lists)
+        deviations = rows.std(axis=0)
+        # A column of equal values may deviate by rounding.
+        varies = deviations > 1e-9 * (1 + np.abs(rows).max(axis=0))
+        return cls(rows.mean(axis=0), np.where(varies, deviations, 1.0))
+
+    def __call__(self, features: FloatArray) -> FloatArray:
+        """Standardise features, shape (…, F)."""
+        return np.asarray((features - self.means) / self.scales)
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """Where an optimiser came to.
+
+    Attributes:
+        weights: The best that were found.
+        loss: There.
+        iterations: Steps taken.
+    """
+
+    weights: FloatArray
+    loss: float
+    iterations: int
+
+
+def minimise(
+    objective: Objective, start: FloatArray, iterations: int, tolerance: float = 1e-7
+) -> Minimum:
+    """Minimise a smooth function by L-BFGS (Liu & Nocedal 1989) with backtracking.
+
+    Each step lowers the loss. It ends when no component of the gradient is above the tolerance,
+    when no step along the direction lowers the loss, or after so many steps.
+
+    Args:
+        objective: The function and its gradient.
+        start: Weights, shape (F,).
+        iterations: Steps at the most.
+        tolerance: Of the gradient.
+    """
+    weights = start.copy()
+    loss, gradient = objective(weights)
+    pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=10)
+    for iteration in range(iterations):
+        if np.abs(gradient).max(initial=0.0) <= tolerance:
+            return Minimum(weights, loss, iteration)
+        direction = -_inverse_hessian_times(gradient, pairs)
+        slope = float(gradient @ direction)
+        step = 1.0 if pairs else min(1.0, 1.0 / float(np.abs(gradient).sum()))
+        for _ in range(50):
+            moved = weights + step * direction
+            new_loss, new_gradient = objective(moved)
+            if new_loss <= loss + 1e-4 * step * slope:
+                break
+            step /= 2
+        else:
+            return Minimum(weights, loss, iteration)
+        change, turn = moved - weights, new_gradient - gradient
+        # Without positive curvature the pair would spoil the next direction.
+        if change @ turn > 1e-12 * float(turn @ turn):
+            pairs.append((change, turn))
+        weights, loss, gradient = moved, new_loss, new_gradient
+    return Minimum(weights, loss, iterations)
+
+
+def _inverse_hessian_times(
+    gradient: FloatArray, pairs: Sequence[tuple[FloatArray, FloatArray]]
+) -> FloatArray:
+    """Return the gradient times the approximate inverse Hessian, by the two-loop recursion."""
+    result = gradient.copy()
+    shares = []
+    for change, turn in reversed(pairs):
+        share = (change @ result) / (change @ turn)
+        result -= share * turn
+        shares.append(share)
+    if pairs:
+        change, turn = pairs[-1]
+        result *= (change @ turn) / (turn @ turn)
+    for (change, turn), share in zip(pairs, reversed(shares), strict=True):
+        result += (share - (turn @ result) / (change @ turn)) * change
+    return result

@@ -1,0 +1,156 @@
+"""Maximal marginal relevance: relevance less the similarity to what was chosen already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, min_max
+from fairqr.retrieval.rerankers.terms import terms_of
+
+__all__ = [
+    "MmrOptions",
+    "MmrReranker",
+    "Similarity",
+    "TfIdfSimilarity",
+    "build",
+    "maximal_marginal_relevance",
+]
+
+Similarity = Callable[[int], FloatArray]
+"""Gives the similarity, in [−1, 1], of the document at a position to each of the n, shape (n,)."""
+
+
+class MmrOptions(RerankOptions):
+    """The options of MMR."""
+
+    trade_off: float = Field(
+        0.7, ge=0, le=1, description="λ: 1 is relevance alone, 0 is novelty alone."
+    )
+    similarity: Literal["tfidf"] = Field(
+        "tfidf", description="Between documents: cosine of TF-IDF vectors of title and text."
+    )
+
+
+class MmrReranker:
+    """MMR (Carbonell & Goldstein 1998).
+
+    Relevance is the score of the order so far, min-max normalised over the pool. The scores of the
+    result are the marginal relevances with which the documents were chosen; they never increase.
+    """
+
+    name = "mmr"
+
+    def __init__(self, options: MmrOptions, index: Index) -> None:
+        self._options = options
+        self._index = index
+
+    async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
+        # Where marginal relevances are equal the first one wins, and that has to be the first id.
+        pairs = sorted(zip(candidates.ranking.ids, candidates.ranking.scores, strict=True))
+        ids = [id_ for id_, _ in pairs]
+        found = {document.id: document for document in await self._index.documents(ids)}
+        texts = [f"{found[id_].title} {found[id_].text}" if id_ in found else "" for id_ in ids]
+        relevance = min_max([score for _, score in pairs])
+        order, scores = await asyncio.to_thread(
+            lambda: maximal_marginal_relevance(
+                relevance, TfIdfSimilarity(texts), self._options.trade_off, k
+            )
+        )
+        return Reranked(Ranking([ids[position] for position in order], scores.tolist()))
+
+
+def maximal_marginal_relevance(
+    relevance: FloatArray, similarity: Similarity, trade_off: float, k: int
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """Choose one by one argmax_i λ·rel_i − (1−λ)·max_{j chosen} sim(i, j).
+
+    The maximum over nothing is 0, and so is one that is negative. Of equal values the first
+    position wins. The values never increase.
+
+    Args:
+        relevance: Shape (n,), on the scale of the similarity.
+        similarity: Between documents; asked once for each document that is chosen.
+        trade_off: λ in [0, 1].
+        k: How many to choose.
+
+    Returns:
+        The positions of min(k, n) documents in the order of choice, and their values.
+    """
+    count = min(k, len(relevance))
+    order, values = np.empty(count, dtype=np.intp), np.empty(count)
+    gain = trade_off * relevance
+    closest = np.zeros_like(gain)
+    left = np.ones(len(gain), dtype=bool)
+    for place in range(count):
+        marginal = np.where(left, gain - (1 - trade_off) * closest, -np.inf)
+        best = int(marginal.argmax())
+        order[place], values[place] = best, marginal[best]
+        left[best] = False
+        if place + 1 < count:
+            closest = np.maximum(closest, similarity(best))
+    return order, values
+
+
+class TfIdfSimilarity:
+    """Cosine between the TF-IDF vectors of texts.
+
+    The weight of a term is (1 + ln tf)·ln((1+n)/(1+df)), with words stemmed as the index stems
+    them. Document frequencies are those of the pool: a word that all candidates have, such as the
+    query's own, tells nothing of how they differ, and the index has to be asked for nothing.
+
+    Args:
+        texts: The n texts. One without words has similarity 0 to all, itself included.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._n = len(texts)
+        numbers: dict[str, int] = {}
+        terms: list[int] = []
+        lengths = []
+        for text in texts:
+            own = terms_of(text)
+            terms += [numbers.setdefault(term, len(numbers)) for term in own]
+            lengths.append(len(own))
+        size = max(len(numbers), 1)
+        rows = np.repeat(np.arange(self._n), np.array(lengths, dtype=np.intp))
+        cells, frequency = np.unique(
+            rows * size + np.array(terms, dtype=np.intp), return_counts=True
+        )
+        self._rows, self._terms = np.divmod(cells, size)
+        document_frequency = np.bincount(self._terms, minlength=size)
+        idf = np.log((1 + self._n) / (1 + document_frequency))
+        weights = (1 + np.log(frequency)) * idf[self._terms]
+        norms = np.sqrt(np.bincount(self._rows, weights=weights**2, minlength=self._n))
+        # Zero where all of a document's terms are in every document.
+        safe = np.where(norms > 0, norms, 1.0)
+        self._weights: FloatArray = weights / safe[self._rows]
+        self._starts = np.searchsorted(self._rows, np.arange(self._n + 1))
+        self._filled = np.flatnonzero(np.diff(self._starts))
+        self._size = size
+
+    def __call__(self, position: int) -> FloatArray:
+        """Return the cosine of this document with each, in [0, 1], shape (n,)."""
+        own = slice(self._starts[position], self._starts[position + 1])
+        dense = np.zeros(self._size)
+        dense[self._terms[own]] = self._weights[own]
+        cosines = np.zeros(self._n)
+        if len(self._filled):
+            # Sums over the rows, of which none may be empty here.
+            products = self._weights * dense[self._terms]
+            cosines[self._filled] = np.add.reduceat(products, self._starts[self._filled])
+        return cosines
+
+
+def build(options: MmrOptions, index: Index) -> MmrReranker:
+    """Return the re-ranker."""
+    return MmrReranker(options, index)

@@ -1,0 +1,211 @@
+"""The test of FA*IR for several protected groups at once (Zehlike et al. 2022).
+
+A ranking of k documents is modelled as k draws from the protected groups 1 to G and the rest, with
+probabilities p_1 … p_G and p_0. A prefix of length i with counts τ_1 … τ_G passes where the
+multinomial CDF F_i(τ) = P(X_1 ≤ τ_1, …, X_G ≤ τ_G) is above α_c.
+
+All counts that k draws can give are held at once, which are C(k+G, G); over all prefixes they are
+C(k+G+1, G+1). This is exact, and feasible up to ``MAX_STATES``: 2 groups up to k = 226, 3 up to 80,
+4 up to 44, 5 up to 30, 6 up to 22. Beyond, :mod:`fairqr.retrieval.rerankers.group_tables` has a
+bound.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.rerankers.binomial_table import ROUNDING, distinct, last_allowed
+
+__all__ = ["MAX_STATES", "MultinomialTable", "multinomial_table", "states_of"]
+
+IntArray = NDArray[np.intp]
+BoolArray = NDArray[np.bool_]
+
+MAX_STATES = 2_000_000
+
+
+def states_of(k: int, groups: int) -> int:
+    """Return how many counts the prefixes of k draws can have, over all prefixes."""
+    return math.comb(k + groups + 1, groups + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MultinomialTable:
+    """Which counts of the protected groups each prefix may have.
+
+    Attributes:
+        proportions: p_1 … p_G.
+        significance: α_c, at which each prefix is tested.
+        failure_probability: That a ranking drawn at random fails at any prefix.
+    """
+
+    proportions: tuple[float, ...]
+    significance: float
+    failure_probability: float
+    _lattice: _Lattice
+    _cdfs: list[FloatArray]
+    _open: list[BoolArray]
+
+    def cdf(self, counts: tuple[int, ...], length: int) -> float:
+        """Return F_i(τ) of a prefix of length i, at least 1, with these counts."""
+        return float(self._cdfs[length - 1][self._lattice.position(counts)])
+
+    def passes_at(self, counts: tuple[int, ...], length: int) -> bool:
+        """Tell whether a prefix of this length with these counts passes."""
+        return self.cdf(counts, length) > self.significance * (1 + ROUNDING)
+
+    def is_open(self, counts: tuple[int, ...], length: int) -> bool:
+        """Tell whether a prefix passes, and can be continued up to k so that each prefix does.
+
+        A count may pass and yet be a dead end: one more draw would have to add to two groups.
+        """
+        return bool(self._open[length - 1][self._lattice.position(counts)])
+
+
+@functools.lru_cache(maxsize=8)
+def multinomial_table(k: int, proportions: tuple[float, ...], alpha: float) -> MultinomialTable:
+    """Return the test with the model-adjusted significance.
+
+    α_c is the largest at which a ranking drawn at random fails with a probability of at most α. The
+    probability can change only where α_c reaches a value of F_i, and never decreases, so a binary
+    search over these values finds the last step that is allowed. It is computed exactly, by
+    carrying the distribution of the counts from prefix to prefix.
+
+    Args:
+        k: The length of the ranking.
+        proportions: p_1 … p_G; at least 0, with a sum of at most 1.
+        alpha: The probability that a fair ranking may be rejected with, in (0, 1).
+    """
+    lattice = _lattice(k, len(proportions))
+    cdfs = _cdfs(lattice, proportions)
+    values = np.concatenate(cdfs)
+    values = np.sort(values[(values <= alpha) & (values > 0)])
+    significance = last_allowed(
+        np.concatenate([[0.0], distinct(values)]),
+        lambda step: _failure_probability(lattice, cdfs, proportions, step, alpha),
+        alpha,
+    )
+    return MultinomialTable(
+        proportions,
+        significance,
+        _failure_probability(lattice, cdfs, proportions, significance, 1.0),
+        lattice,
+        cdfs,
+        _open_states(lattice, cdfs, significance),
+    )
+
+
+class _Lattice:
+    """The counts τ with Σ τ_g ≤ k, in order of their sum, so that few draws come first.
+
+    Attributes:
+        k: The number of draws.
+        groups: G.
+        size: C(k+G, G), the number of counts.
+        before: Shape (G, size); the position of τ − e_g, or ``size`` where that is no count.
+    """
+
+    def __init__(self, k: int, groups: int) -> None:
+        counts, sums = np.zeros((1, 0), dtype=np.intp), np.zeros(1, dtype=np.intp)
+        for _ in range(groups):
+            choices = k - sums + 1
+            ends = np.cumsum(choices)
+            added = np.arange(ends[-1]) - np.repeat(ends - choices, choices)
+            counts = np.column_stack([np.repeat(counts, choices, axis=0), added])
+            sums = np.repeat(sums, choices) + added
+        radix = (k + 1) ** np.arange(groups, dtype=np.intp)
+        keys = counts @ radix
+        order = np.lexsort((keys, sums))
+        self.k, self.groups, self.size = k, groups, len(order)
+        self._radix, self._key_order = radix, np.argsort(keys[order])
+        self._keys = keys[order][self._key_order]
+        self.before = np.full((groups, self.size), self.size, dtype=np.intp)
+        ordered = counts[order]
+        for group in range(groups):
+            has = np.flatnonzero(ordered[:, group] > 0)
+            self.before[group, has] = self._positions(keys[order][has] - radix[group])
+
+    def _positions(self, keys: IntArray) -> IntArray:
+        return self._key_order[np.searchsorted(self._keys, keys)]
+
+    def position(self, counts: tuple[int, ...]) -> int:
+        """Return where these counts stand."""
+        key = np.array(counts, dtype=np.intp) @ self._radix
+        return int(self._positions(key))
+
+    def reached(self, draws: int) -> int:
+        """Return how many of the first counts so many draws can give."""
+        return math.comb(draws + self.groups, self.groups)
+
+    def drawn(self, values: FloatArray, proportions: tuple[float, ...], end: int) -> FloatArray:
+        """Return p_0·v(τ) + Σ_g p_g·v(τ − e_g) for the first ``end`` counts.
+
+        Applied to a distribution of counts it is that after one draw more, and applied to its CDF,
+        the CDF after one draw more. ``values`` and the result have one more entry, a zero.
+        """
+        rest = max(0.0, 1 - math.fsum(proportions))
+        result = np.zeros(self.size + 1)
+        result[:end] = rest * values[:end]
+        for proportion, before in zip(proportions, self.before, strict=True):
+            result[:end] += proportion * values[before[:end]]
+        return result
+
+
+@functools.lru_cache(maxsize=8)
+def _lattice(k: int, groups: int) -> _Lattice:
+    return _Lattice(k, groups)
+
+
+def _cdfs(lattice: _Lattice, proportions: tuple[float, ...]) -> list[FloatArray]:
+    """Return F_i of all counts that i draws can give, for i = 1 to k."""
+    values = np.ones(lattice.size + 1)
+    values[-1] = 0.0
+    cdfs = []
+    for draws in range(1, lattice.k + 1):
+        values = lattice.drawn(values, proportions, lattice.size)
+        cdfs.append(values[: lattice.reached(draws)].copy())
+    return cdfs
+
+
+def _failure_probability(
+    lattice: _Lattice,
+    cdfs: list[FloatArray],
+    proportions: tuple[float, ...],
+    significance: float,
+    limit: float,
+) -> float:
+    """Return the probability that a draw fails at any prefix; it may stop above the limit."""
+    alive = np.zeros(lattice.size + 1)
+    alive[0] = 1.0
+    failed = 0.0
+    bound = significance * (1 + ROUNDING)
+    for cdf in cdfs:
+        end = len(cdf)
+        alive = lattice.drawn(alive, proportions, end)
+        refused = np.flatnonzero(cdf <= bound)
+        failed += float(alive[refused].sum())
+        alive[refused] = 0.0
+        if failed > limit:
+            break
+    return failed
+
+
+def _open_states(lattice: _Lattice, cdfs: list[FloatArray], significance: float) -> list[BoolArray]:
+    """Return for each prefix which counts pass and can be continued up to k."""
+    bound = significance * (1 + ROUNDING)
+    states: list[BoolArray] = [cdfs[-1] > bound]
+    for cdf in reversed(cdfs[:-1]):
+        later = states[-1]
+        # What leads to an open count: that count itself, and it less one of any group.
+        leads = np.zeros(lattice.size + 1, dtype=bool)
+        leads[: len(later)] = later
+        for before in lattice.before:
+            leads[before[: len(later)][later]] = True
+        states.append((cdf > bound) & leads[: len(cdf)])
+    return states[::-1]

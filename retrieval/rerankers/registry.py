@@ -1,0 +1,125 @@
+"""The re-rankers by name: what each is, where it comes from, and how it is opened.
+
+Importing this module loads neither numpy nor pydantic, so a command can list what there is at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairqr.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.index import Index
+    from fairqr.retrieval.rerankers.base import Reranker, RerankOptions
+
+__all__ = ["RERANKERS", "RerankerEntry", "open_reranker"]
+
+PACKAGE = "fairqr.retrieval.rerankers"
+
+
+@dataclass(frozen=True, slots=True)
+class RerankerEntry:
+    """What is known of a re-ranker before it is loaded.
+
+    Attributes:
+        name: How commands and files call it.
+        description: One line.
+        reference: Authors and year of the paper.
+        is_trained: Whether it needs weights that were trained before.
+        module: Of this package; it has a function ``build(options, index)``.
+        options_name: The class of the options in that module.
+    """
+
+    name: str
+    description: str
+    reference: str
+    is_trained: bool
+    module: str
+    options_name: str
+
+    def options_model(self) -> type[RerankOptions]:
+        """Return the class of its options, whose fields carry defaults, ranges, descriptions."""
+        model: type[RerankOptions] = getattr(self._load(), self.options_name)
+        return model
+
+    def build(self, options: RerankOptions, index: Index) -> Reranker:
+        """Return the re-ranker with these options."""
+        reranker: Reranker = self._load().build(options, index)
+        return reranker
+
+    def _load(self) -> Any:
+        return importlib.import_module(f"{PACKAGE}.{self.module}")
+
+
+_ENTRIES = (
+    RerankerEntry(
+        "exposure-aware",
+        "Fills the ranks one by one toward the target of exposure.",
+        "fairqr; exposure after Singh & Joachims 2018",
+        is_trained=False,
+        module="exposure_aware",
+        options_name="ExposureAwareOptions",
+    ),
+    RerankerEntry(
+        "mmr",
+        "Maximal marginal relevance: relevance less similarity to what stands above.",
+        "Carbonell & Goldstein 1998",
+        is_trained=False,
+        module="mmr",
+        options_name="MmrOptions",
+    ),
+    RerankerEntry(
+        "fa-ir",
+        "FA*IR: in every prefix no fewer protected documents than a fair draw would give.",
+        "Zehlike et al. 2017; several groups: Zehlike et al. 2022",
+        is_trained=False,
+        module="fair_topk",
+        options_name="FairTopKOptions",
+    ),
+    RerankerEntry(
+        "deltr",
+        "DELTR: a linear listwise model, trained with a penalty on disparate exposure.",
+        "Zehlike & Castillo 2020",
+        is_trained=True,
+        module="deltr",
+        options_name="DeltrOptions",
+    ),
+    RerankerEntry(
+        "dlf",
+        "DLF: a fairness model trained by the KL to the target, blended with a relevance model.",
+        "Chen & Fang 2023",
+        is_trained=True,
+        module="dlf",
+        options_name="DlfOptions",
+    ),
+)
+
+RERANKERS: dict[str, RerankerEntry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def open_reranker(
+    name: str, options: Mapping[str, object] | None = None, *, index: Index
+) -> Reranker:
+    """Return a re-ranker.
+
+    Args:
+        name: One of :data:`RERANKERS`.
+        options: As a command or a file gives them; text is read as the option's type.
+        index: Where the documents are.
+
+    Raises:
+        InputError: There is no such re-ranker or option, a value is out of its range, or the file
+            of trained weights is missing or of another kind.
+    """
+    if name not in RERANKERS:
+        raise InputError(
+            f"There is no re-ranker '{one_line(name, 60)}'; choose {', '.join(RERANKERS)}."
+        )
+    entry = RERANKERS[name]
+    from fairqr.retrieval.rerankers.base import read_options
+
+    return entry.build(read_options(name, entry.options_model(), options or {}), index)

@@ -1,0 +1,127 @@
+"""Files of trained weights: small JSON, checked when read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
+
+from fairqr.errors import InputError, one_line
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.listwise import Scaling
+
+__all__ = ["LinearModel", "TrainedModel", "group_positions"]
+
+
+class LinearModel(BaseModel):
+    """A linear function of standardised features.
+
+    Attributes:
+        features: The name of each column.
+        means, scales: Of the standardisation, by column.
+        weights: By column.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    features: tuple[str, ...]
+    means: tuple[FiniteFloat, ...]
+    scales: tuple[FiniteFloat, ...]
+    weights: tuple[FiniteFloat, ...]
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Self:
+        columns = len(self.features)
+        if not len(self.means) == len(self.scales) == len(self.weights) == columns:
+            raise ValueError("the columns of the weights do not fit each other")
+        if not all(scale > 0 for scale in self.scales):
+            raise ValueError("a scale is not above 0")
+        return self
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], scaling: Scaling, weights: FloatArray) -> LinearModel:
+        """Put what was learned into plain numbers."""
+        return cls(
+            features=names,
+            means=tuple(scaling.means.tolist()),
+            scales=tuple(scaling.scales.tolist()),
+            weights=tuple(weights.tolist()),
+        )
+
+    def scores(self, features: FloatArray) -> FloatArray:
+        """Return the score of each document, shape (n,), from its features, shape (n, F)."""
+        standardised = (features - np.array(self.means)) / np.array(self.scales)
+        return np.asarray(standardised @ np.array(self.weights))
+
+
+Model = TypeVar("Model", bound="TrainedModel")
+
+
+class TrainedModel(BaseModel):
+    """What all files of weights have.
+
+    Attributes:
+        format: Of the file.
+        trained_on: The SHA-256 of the examples.
+        topics: How many they were.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ClassVar[str]
+
+    format: Literal[1] = 1
+    trained_on: str
+    topics: int
+
+    def save(self, path: Path) -> None:
+        """Write the model as JSON, whole or not at all."""
+        write_beside(path, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def load(cls: type[Model], path: Path) -> Model:
+        """Read a model.
+
+        Raises:
+            InputError: The file cannot be read, or holds no weights of this kind.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"The weights {path} cannot be read: {error.strerror or error}."
+            ) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise InputError(
+                f"{path} holds no weights of {cls.kind} (wrong at {where}: "
+                f"{one_line(first['msg'].removeprefix('Value error, '), 120)}); train them again."
+            ) from None
+
+
+def group_positions(
+    kind: str, candidates: Candidates, dimension: str, groups: tuple[str, ...]
+) -> tuple[int, list[int]]:
+    """Return where a dimension and groups that were trained for stand among the candidates'.
+
+    Raises:
+        InputError: They are not measured here.
+    """
+    if dimension not in candidates.dimensions:
+        raise InputError(
+            f"These weights of {kind} were trained for the attribute '{dimension}', and "
+            f"{', '.join(candidates.dimensions)} is measured; name weights trained for that."
+        )
+    position = list(candidates.dimensions).index(dimension)
+    known = list(candidates.groups[position])
+    if missing := [group for group in groups if group not in known]:
+        raise InputError(
+            f"These weights of {kind} were trained for the group '{missing[0]}', which "
+            f"'{dimension}' does not have; train them on this corpus."
+        )
+    return position, [known.index(group) for group in groups]

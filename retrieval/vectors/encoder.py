@@ -1,0 +1,195 @@
+"""What an encoder is, and what is asked of its vectors before they are used.
+
+An encoder turns a text into a vector, so that texts of like meaning point in like directions. The
+similarity of two texts is the cosine between their vectors. Whatever an encoder returns is checked
+and scaled to length 1 here, so that the cosine is a plain dot product everywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.errors import InputError, ModelError
+from fairqr.retrieval.documents import Document
+
+__all__ = [
+    "Encoder",
+    "EncoderMark",
+    "Float32Array",
+    "encode_documents",
+    "encode_query",
+    "hash_of",
+    "key_of",
+    "text_of",
+    "unit_rows",
+]
+
+Float32Array = NDArray[np.float32]
+
+PROBE = "Who discovered this, and when was it made known?"
+PROBE_VALUES = 6
+PROBE_TOLERANCE = 2e-3
+HASH_BYTES = 16
+LONGEST_KEY = 40
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors, of any length but 0.
+
+    Documents and queries have a method each, since many models encode them differently. Blank texts
+    do not reach it. A text that it has no words for may get a vector of zeros, which is like no
+    other. The number of dimensions is learnt from the vectors: a hosted model does not tell it
+    beforehand.
+    """
+
+    @property
+    def name(self) -> str:
+        """What stands in results, and by which stored vectors are found; another model, another."""
+        ...
+
+    async def encode_documents(self, texts: Sequence[str]) -> ArrayLike:
+        """Return the vectors of texts of documents, shape (len(texts), d)."""
+        ...
+
+    async def encode_query(self, text: str) -> ArrayLike:
+        """Return the vector of a query, shape (d,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderMark:
+    """By what the vectors of an encoder are known again.
+
+    Attributes:
+        name: Of the encoder.
+        dimensions: Of its vectors.
+        probe: The first values of its vector for a fixed text. They tell two models apart that go
+            by the same name, whose vectors must not be compared.
+    """
+
+    name: str
+    dimensions: int
+    probe: tuple[float, ...]
+
+    @classmethod
+    async def of(cls, encoder: Encoder) -> EncoderMark:
+        """Return the mark of an encoder; it encodes one short text.
+
+        Raises:
+            ModelError: The encoder fails, or gives what is no vector.
+        """
+        (vector,) = await encode_documents(encoder, [PROBE])
+        return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
+
+    def check(self, dimensions: int, probe: Sequence[float], where: str) -> None:
+        """Compare with what is known of stored vectors.
+
+        Args:
+            dimensions: Of the stored vectors.
+            probe: What was the first values' when they were made.
+            where: The vectors are.
+
+        Raises:
+            InputError: Another model made them.
+        """
+        same = dimensions == self.dimensions and np.allclose(
+            probe, self.probe, rtol=0, atol=PROBE_TOLERANCE
+        )
+        if not same:
+            raise InputError(
+                f"The vectors '{self.name}' {where} were made by another model of that name, of "
+                f"{dimensions} dimensions; give the encoder a name of its own."
+            )
+
+
+def key_of(name: str) -> str:
+    """Return an encoder's name as letters, digits and underscores, distinct for distinct names."""
+    readable = re.sub(r"[^a-z0-9]+", "_", name.lower())[:LONGEST_KEY].strip("_")
+    return f"{readable}_{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def text_of(document: Document) -> str:
+    """Return what is encoded of a document: title and text, each on lines of its own."""
+    return "\n".join(part for part in (document.title, document.text) if part.strip())
+
+
+def hash_of(text: str) -> bytes:
+    """Return 16 bytes by which a text is recognised that was encoded before."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
+
+
+def unit_rows(rows: ArrayLike) -> Float32Array:
+    """Scale vectors, shape (n, d), to length 1; vectors of zeros stay as they are."""
+    values = np.asarray(rows, dtype=np.float64)
+    # Scaled by the largest value first, so that squares neither overflow nor vanish.
+    largest = np.abs(values).max(axis=1, keepdims=True, initial=0)
+    scaled = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    unit = np.divide(scaled, lengths, out=np.zeros_like(scaled), where=lengths > 0)
+    return np.asarray(unit, dtype=np.float32)
+
+
+async def encode_documents(
+    encoder: Encoder, texts: Sequence[str], dimensions: int | None = None
+) -> Float32Array:
+    """Return the vectors of texts of documents, shape (len(texts), d), each of length 1 or 0.
+
+    Blank texts, which many providers refuse, are not sent; their vectors are zeros.
+
+    Args:
+        encoder: What encodes them.
+        texts: Of the documents; see :func:`text_of`.
+        dimensions: What d has to be; where None, whatever the encoder gives, for texts of which
+            none is blank.
+
+    Raises:
+        ModelError: The encoder fails, or gives something else than these vectors.
+    """
+    spoken = [place for place, text in enumerate(texts) if text.strip()]
+    if not spoken:
+        return np.zeros((len(texts), dimensions or 0), dtype=np.float32)
+    made = await encoder.encode_documents([texts[place] for place in spoken])
+    vectors = _checked(encoder, made, len(spoken), dimensions)
+    rows = np.zeros((len(texts), vectors.shape[1]), dtype=np.float32)
+    rows[spoken] = vectors
+    return rows
+
+
+async def encode_query(encoder: Encoder, text: str, dimensions: int) -> Float32Array:
+    """Return the vector of a query, shape (d,), of length 1 or 0; see :func:`encode_documents`."""
+    # Half a surrogate pair, which a query can hold, is no text to most encoders.
+    clean = text.encode("utf-8", "replace").decode()
+    if not clean.strip():
+        return np.zeros(dimensions, dtype=np.float32)
+    made: Any = [await encoder.encode_query(clean)]
+    vector: Float32Array = _checked(encoder, made, 1, dimensions)[0]
+    return vector
+
+
+def _checked(encoder: Encoder, rows: ArrayLike, count: int, dimensions: int | None) -> Float32Array:
+    try:
+        values = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    rows_found, width = values.shape if values.ndim == 2 else (0, 0)
+    if rows_found != count or width < 1 or (dimensions is not None and width != dimensions):
+        wanted = "" if dimensions is None else f" of {dimensions} values each"
+        raise ModelError(
+            "parse_error",
+            f"The encoder '{encoder.name}' did not return {count} vectors{wanted} for {count} "
+            "texts; check what it is, or choose another.",
+        )
+    if not np.isfinite(values).all():
+        raise ModelError(
+            "parse_error",
+            f"The encoder '{encoder.name}' returned vectors with values that are no numbers; "
+            "check what it is, or choose another.",
+        )
+    return unit_rows(values)

@@ -1,0 +1,101 @@
+"""An encoder made of any embedding model of LangChain."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from fairqr.errors import ModelError
+from fairqr.retries import is_used_up, status_of, with_retries
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
+
+__all__ = ["LangChainEncoder"]
+
+T = TypeVar("T")
+
+TEXTS_AT_ONCE = 128
+
+
+class LangChainEncoder:
+    """Encodes with an ``Embeddings`` object of LangChain.
+
+    Example::
+
+        LangChainEncoder(OpenAIEmbeddings(model="text-embedding-3-small"))
+
+    Its asynchronous methods are called; where it has none, LangChain runs the others in threads.
+    What can heal is tried again, see :mod:`fairqr.retries`, so switch the model's own retries off.
+
+    Args:
+        embeddings: The model.
+        name: By which its vectors are stored; the class's name and the model's where None. Two
+            models must not have the same.
+        batch_size: How many documents are sent at once.
+    """
+
+    def __init__(
+        self, embeddings: Embeddings, name: str | None = None, *, batch_size: int = TEXTS_AT_ONCE
+    ) -> None:
+        self._embeddings = embeddings
+        self._name = name or _name_of(embeddings)
+        self._batch_size = max(1, batch_size)
+
+    @property
+    def name(self) -> str:
+        """What stands in results, and by which stored vectors are found."""
+        return self._name
+
+    async def encode_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return the vectors of texts, shape (len(texts), d).
+
+        Raises:
+            ModelError: The model fails.
+        """
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), self._batch_size):
+            batch = list(texts[start : start + self._batch_size])
+            vectors += await self._call(partial(self._embeddings.aembed_documents, batch))
+        return vectors
+
+    async def encode_query(self, text: str) -> list[float]:
+        """Return the vector of a query, shape (d,).
+
+        Raises:
+            ModelError: The model fails.
+        """
+        return await self._call(partial(self._embeddings.aembed_query, text))
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await with_retries(call)
+        except Exception as error:
+            # Not the message, which may hold a key or a text.
+            status = status_of(error)
+            what = type(error).__name__ + (f", status {status}" if status else "")
+            raise ModelError(
+                _status_name(error, status),
+                f"The encoder '{self.name}' failed ({what}); check its name, key and address, or "
+                "choose another retriever.",
+            ) from None
+
+
+def _status_name(error: Exception, status: int | None) -> str:
+    """Return the failure as :data:`fairqr.agents.replies.Status` names it."""
+    if status == 429:
+        return "refused" if is_used_up(error) else "rate_limited"
+    if status in (401, 403):
+        return "refused"
+    if status is not None and 400 <= status < 500:
+        return "invalid_request"
+    return "timeout" if isinstance(error, TimeoutError) else "unavailable"
+
+
+def _name_of(embeddings: Embeddings) -> str:
+    for attribute in ("model", "model_name", "model_id", "deployment"):
+        model = getattr(embeddings, attribute, None)
+        if isinstance(model, str) and model:
+            return f"{type(embeddings).__name__}:{model}"
+    return type(embeddings).__name__

@@ -1,0 +1,103 @@
+"""The embedded encoder: the mean of the word vectors of WordLlama, in process, without a network.
+
+The vectors (256 dimensions, 32,000 pieces of words) come with the package ``wordllama``, which the
+extra ``dense`` installs. A text's vector does not depend on what is encoded beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.retrieval.vectors.encoder import Float32Array
+
+__all__ = ["WordllamaEncoder"]
+
+TEXTS_AT_ONCE = 256
+
+_loading = threading.Lock()
+
+
+class WordllamaEncoder:
+    """Encodes documents and queries alike; the order of words plays no part.
+
+    The model is loaded when it is first used, in about a third of a second, once in a process.
+    Methods raise :class:`fairqr.errors.ModelUnavailableError` where the package is missing.
+    """
+
+    name = "wordllama"
+
+    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), 256)."""
+        return await asyncio.to_thread(_encode, texts)
+
+    async def encode_query(self, text: str) -> Float32Array:
+        """Return the vector of a query, shape (256,)."""
+        vector: Float32Array = (await asyncio.to_thread(_encode, [text]))[0]
+        return vector
+
+
+def _encode(texts: Sequence[str]) -> Float32Array:
+    tokenizer, weights = _model()
+    rows = np.zeros((len(texts), weights.shape[1]), dtype=np.float32)
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        some = list(texts[start : start + TEXTS_AT_ONCE])
+        encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+        for row, tokens in enumerate(encoded, start):
+            # By distinct piece, so that a text of any length needs no more than the weights again.
+            pieces, counts = np.unique(np.asarray(tokens.ids, dtype=np.int64), return_counts=True)
+            if len(pieces):
+                rows[row] = (counts / counts.sum()).astype(np.float32) @ weights[pieces]
+    return rows
+
+
+def _model() -> tuple[Any, Float32Array]:
+    with _loading:
+        return _load()
+
+
+@functools.cache
+def _load() -> tuple[Any, Float32Array]:
+    """Return the tokenizer, and the vector of each of its tokens."""
+    try:
+        with _logging_untouched():
+            import wordllama
+
+            model = wordllama.WordLlama.load(
+                cache_dir=Path(wordllama.__file__).parent, disable_download=True
+            )
+    except ImportError:
+        raise ModelUnavailableError(
+            "The encoder 'wordllama' is not installed; install it with "
+            "pip install 'fairqr[dense]', or choose another retriever."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelUnavailableError(
+            f"The encoder 'wordllama' cannot be loaded ({one_line(error)}); install it again with "
+            "pip install --force-reinstall 'fairqr[dense]'."
+        ) from None
+    # It pads every text to the longest of its batch, which costs memory and gains nothing here.
+    model.tokenizer.no_padding()
+    return model.tokenizer, model.embedding
+
+
+@contextmanager
+def _logging_untouched() -> Iterator[None]:
+    """Undo what an import does to the root logger: the package sets it up for the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for handler in [handler for handler in root.handlers if handler not in handlers]:
+            root.removeHandler(handler)

@@ -1,0 +1,178 @@
+"""The commands ``fairqr dataset …``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairqr.cli.common import notes
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.collections.statistics import AttributeStatistics, CollectionStatistics
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Collections with topics and judgements.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the built-in and the imported collections."""
+    from fairqr.evaluation.collections import list_collections
+
+    found = list_collections()
+    if as_json:
+        rows = [
+            {
+                "name": listed.name,
+                "kind": listed.kind,
+                "folder": str(listed.folder),
+                "title": listed.title,
+                "documents": listed.documents,
+                "splits": list(listed.splits),
+                "problem": listed.problem,
+            }
+            for listed in found
+        ]
+        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    for listed in found:
+        documents = "" if listed.documents is None else f"{listed.documents:,} documents"
+        what = listed.problem or listed.title
+        columns = (listed.name, listed.kind, documents, ", ".join(listed.splits), what)
+        typer.echo("\t".join(_printable(column) for column in columns if column))
+
+
+@app.command()
+def info(
+    name: Annotated[str, typer.Argument(help="The name of a collection, or its folder.")],
+    split: Annotated[
+        str | None, typer.Option(help="The judgements, where there are several: train or eval.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a collection holds: sizes, groups, coverage of labels, and targets."""
+    from fairqr.evaluation.collections import find_collection
+    from fairqr.evaluation.collections.statistics import describe_collection
+
+    with _bar("importing", name) as progress:
+        collection = find_collection(name, split, progress=progress)
+    with _bar("reading", collection.name) as progress:
+        found = describe_collection(collection, progress)
+    if as_json:
+        data = {**found.as_dict(), "folder": str(collection.folder)}
+        data["about"] = collection.about.model_dump(exclude_defaults=True)
+        typer.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        return
+    lines = [f"{found.name}: {found.title}" if found.title != found.name else found.name]
+    for field in ("source", "licence", "note"):
+        if text := getattr(collection.about, field):
+            lines.append(f"{field}: {text}")
+    lines += [f"folder: {collection.folder}", *_sizes(found)]
+    for attribute, statistics in found.attributes.items():
+        lines += ["", *_table(attribute, statistics, found)]
+    for line in lines:
+        typer.echo(_printable(line))
+
+
+@app.command("import")
+def import_(
+    loader: Annotated[
+        str, typer.Argument(help="trec-fair-2021, trec-fair-2022, trec2022-subset or jsonl.")
+    ],
+    paths: Annotated[list[Path], typer.Argument(help="The files, or the folder with them.")],
+    name: Annotated[str, typer.Option(help="What the collection will be called.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of one of that name.")
+    ] = False,
+) -> None:
+    """Import files as a collection."""
+    from fairqr.evaluation.collections import find_loader, import_collection
+
+    chosen = find_loader(loader)
+    with _bar("importing", name) as progress:
+        folder, report = import_collection(chosen, paths, name, replace=replace, progress=progress)
+    typer.echo(f"{name}: imported into {folder}")
+    for line in report.lines():
+        typer.echo(_printable(f"  {line}"))
+
+
+def _printable(text: str) -> str:
+    # What stands in a file must not be able to steer the terminal.
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _sizes(found: CollectionStatistics) -> Iterator[str]:
+    low, middle, high = found.relevant
+    name = f" of {found.split}" if found.split else ""
+    yield f"{found.documents:,} documents"
+    yield f"{found.topics} topics{name}, {found.judgements:,} judgements"
+    yield (
+        f"relevant documents of a topic: {low:,} at least, {middle:,g} in the median, "
+        f"{high:,} at most; {found.relevant_documents:,} different ones"
+    )
+    if found.topics_without_relevant:
+        named = ", ".join(found.topics_without_relevant[:10])
+        more = ", …" if len(found.topics_without_relevant) > 10 else ""
+        yield f"topics without a relevant document: {named}{more}"
+    if found.missing_documents:
+        yield f"{found.missing_documents:,} judged documents are not among the documents"
+    if found.ignored_judgements:
+        yield f"{found.ignored_judgements:,} judgements are of no topic, and ignored"
+    yield f"target: {found.target}"
+
+
+def _table(
+    name: str, statistics: AttributeStatistics, found: CollectionStatistics
+) -> Iterator[str]:
+    total = found.relevant_documents
+    share = f" ({statistics.labelled / total:.1%})" if total else ""
+    known = 1 - statistics.corpus["unknown"]
+    yield (
+        f"{name}: known for {known:.1%} of the documents, and for {statistics.labelled:,} of "
+        f"{total:,}{share} relevant ones"
+    )
+    width = max(map(len, statistics.corpus))
+    heads = ("documents", "relevant", "population", "target")
+    yield f"  {'':{width}}" + "".join(f"  {head:>10}" for head in heads)
+    for group, in_corpus in statistics.corpus.items():
+        cells = (
+            in_corpus,
+            statistics.relevant[group],
+            (statistics.population or {}).get(group),
+            (statistics.target or {}).get(group),
+        )
+        shown = "".join(f"  {'–' if cell is None else f'{cell:.2%}':>10}" for cell in cells)
+        yield f"  {group:{width}}{shown}"
+    if statistics.target is None:
+        yield f"  no target: {statistics.no_target}"
+    else:
+        yield f"  target: the mean over {statistics.target_topics} topics"
+
+
+@contextlib.contextmanager
+def _bar(what: str, name: str) -> Iterator[Callable[[int], None]]:
+    """Show how many documents were handled, if anybody watches, once there is one."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn(f"{what} {escape(name)}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} documents"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=notes(), transient=True) as progress:
+        task = progress.add_task(what, total=None, visible=False)
+        yield lambda count: progress.update(task, completed=count, visible=True)

@@ -1,0 +1,208 @@
+"""The command ``fairqr evaluate``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairqr.cli.common import BackendOption, UrlOption, choice, notes, run, warn
+from fairqr.errors import InputError
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.collections.labels import Scan
+    from fairqr.evaluation.runs import Qrels, Run
+
+__all__ = ["evaluate"]
+
+RELEVANCE = "nDCG@20,P@20,AP"
+FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
+
+
+def evaluate(
+    run_file: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="A run file in TREC's format.")
+    ] = None,
+    qrels: Annotated[
+        Path | None, typer.Option(help="Judgements in TREC's format; above 0 is relevant.")
+    ] = None,
+    measures: Annotated[
+        list[str] | None,
+        typer.Option(help="nDCG@20,AWRF@20(attribute=gender) and the like; 'help' lists them."),
+    ] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(help="JSON Lines with the documents' groups, or a built-in corpus."),
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Their schema; the one beside the file if not given.")
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option(help="An index to ask for the groups, instead of --documents.")
+    ] = None,
+    backend: Annotated[str | None, BackendOption] = None,
+    url: Annotated[str | None, UrlOption] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(help="For measures that name none; gender×continent for a product."),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="relevance:0.5,population:0.5 (the default), or trec2022."),
+    ] = None,
+    compare: Annotated[
+        list[Path] | None, typer.Option(help="Another run to compare with RUN, by paired tests.")
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="The level of tests and intervals.")] = 0.05,
+    ties: Annotated[
+        str, typer.Option(help="Between equal scores: rank (the file's), id, trec_eval or error.")
+    ] = "rank",
+    missing: Annotated[
+        str, typer.Option(help="Queries that a run lacks, by relevance: zero or undefined.")
+    ] = "zero",
+    seed: Annotated[int, typer.Option(help="Of intervals and randomisation tests.")] = 0,
+    resamples: Annotated[int, typer.Option(help="Of the bootstrap.")] = 2000,
+    by_query: Annotated[
+        bool, typer.Option("--by-query", help="Show the value of each query too.")
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write the value of each query to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure the relevance and the fairness of a run, and compare it with others."""
+    if measures and "help" in measures:
+        from fairqr.cli.evaluation_tables import print_measures
+
+        print_measures()
+        return
+    if run_file is None:
+        raise InputError("There is no run to evaluate; name a run file in TREC's format.")
+    _check_groups(documents, index, schema, backend or url)
+    from fairqr.evaluation.comparison import compare as compare_runs
+    from fairqr.evaluation.evaluate import evaluate_all
+    from fairqr.evaluation.measures.text import parse_measures
+    from fairqr.evaluation.query_results import DEFAULT_TARGET
+    from fairqr.evaluation.runs import read_qrels
+
+    grouped = documents is not None or index is not None
+    if not measures and qrels is None:
+        raise InputError(
+            "There is nothing to measure the run by; name judgements with --qrels, "
+            "or measures that need none with --measures."
+        )
+    wanted = parse_measures(measures or (f"{RELEVANCE},{FAIRNESS}" if grouped else RELEVANCE))
+    runs = _read_runs([run_file, *(compare or [])], ties)
+    judged = None if qrels is None else read_qrels(qrels)
+    scan = _scan(documents, index, schema, backend, url, runs, judged) if grouped else None
+    evaluations = evaluate_all(
+        runs,
+        judged,
+        wanted,
+        documents=scan,
+        target=target or DEFAULT_TARGET,
+        attributes=attribute or (),
+        missing=missing,  # type: ignore[arg-type]
+        seed=seed,
+        resamples=resamples,
+        level=1 - alpha,
+    )
+    comparisons = None
+    if len(runs) > 1:
+        comparisons = compare_runs(
+            evaluations[0], evaluations[1:], alpha=alpha, seed=seed, resamples=resamples
+        )
+    if csv is not None:
+        from fairqr.evaluation.export import csv_text
+        from fairqr.retrieval.files import write_beside
+
+        write_beside(csv, csv_text(evaluations))
+    from fairqr.cli.evaluation_tables import plain, print_comparisons, print_evaluation
+
+    told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
+    for sentence in dict.fromkeys(told):
+        warn(plain(sentence))
+    if as_json:
+        found = {
+            "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
+            "comparisons": comparisons.as_json() if comparisons else None,
+        }
+        # JSON is UTF-8, whatever the terminal takes; and it has no NaN.
+        text = json.dumps(found, ensure_ascii=False, allow_nan=False)
+        sys.stdout.buffer.write(text.encode() + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    for evaluation in evaluations:
+        print_evaluation(evaluation, by_query=by_query)
+    if comparisons:
+        print_comparisons(comparisons)
+
+
+def _check_groups(
+    documents: str | None, index: str | None, schema: Path | None, server: str | None
+) -> None:
+    if documents is not None and index is not None:
+        raise InputError("Groups come from --documents or from --index; leave one of them out.")
+    if schema is not None and documents is None:
+        raise InputError("A --schema belongs to --documents; name these too.")
+    if server and index is None:
+        raise InputError("--backend and --url belong to --index; name it too.")
+
+
+def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
+    """Read runs, and tell those apart that have the same name."""
+    from fairqr.evaluation.runs import read_run
+
+    runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
+    counts = Counter(found.name for found in runs)
+    names: Counter[str] = Counter()
+    for place, (path, found) in enumerate(zip(paths, runs, strict=True)):
+        name = found.name if counts[found.name] == 1 else f"{found.name} ({path.name})"
+        names[name] += 1
+        if names[name] > 1:
+            name += f" [{names[name]}]"
+        runs[place] = dataclasses.replace(found, name=name)
+    return runs
+
+
+def _scan(
+    documents: str | None,
+    index: str | None,
+    schema: Path | None,
+    backend: str | None,
+    url: str | None,
+    runs: Sequence[Run],
+    qrels: Qrels | None,
+) -> Scan:
+    """Learn the groups of all documents that are ranked or judged."""
+    from fairqr.evaluation.collections.labels import scan_corpus
+    from fairqr.evaluation.evaluate import ids_of
+    from fairqr.evaluation.memberships import scan_index
+    from fairqr.retrieval.corpus import BUILT_IN, find_corpus
+
+    ids = ids_of(runs, qrels)
+    if documents is not None:
+        corpus = find_corpus(BUILT_IN.get(documents, Path(documents)), schema)
+        watched = sys.stderr.isatty()
+        status = notes().status("reading documents") if watched else contextlib.nullcontext()
+        with status:
+            return scan_corpus(corpus, ids)
+
+    async def ask() -> Scan:
+        from fairqr.retrieval.catalog import Catalog
+
+        assert index is not None
+        found = await Catalog().open(index, choice(backend, url))
+        try:
+            return await scan_index(found, ids)
+        finally:
+            await found.close()
+
+    return run(ask())

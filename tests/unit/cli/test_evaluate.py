@@ -1,0 +1,213 @@
+"""``fairqr evaluate``: what it prints and writes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairqr.cli.evaluate import evaluate
+from fairqr.cli.main import app, main
+
+Fairqr = Callable[..., tuple[object, str, str]]
+
+SCHEMA = """attributes:
+  gender:
+    field: gender
+    groups: [female, male]
+    population: {female: 0.5, male: 0.5}
+"""
+
+
+@pytest.fixture
+def fairqr(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Fairqr:
+    """Runs the command in a folder with two runs, judgements and documents."""
+    if "evaluate" not in {command.name for command in app.registered_commands}:
+        app.command("evaluate")(evaluate)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "120")
+    people = [("f", "female"), ("g", "female"), ("m", "male"), ("n", "male"), ("u", None)]
+    lines = [json.dumps({"id": id_, "title": id_, "gender": gender}) for id_, gender in people]
+    Path("people.jsonl").write_text("\n".join(lines) + "\n")
+    Path("people.schema.yaml").write_text(SCHEMA)
+    queries = [f"q{number}" for number in range(8)]
+    for name, order in (("low", "unmgf"), ("high", "fmgnu")):
+        Path(f"{name}.run").write_text(
+            "".join(
+                f"{query} Q0 {id_} {rank} {10 - rank} {name}\n"
+                for query in queries
+                for rank, id_ in enumerate(order, start=1)
+            )
+        )
+    Path("qrels").write_text("".join(f"{q} 0 f 1\n{q} 0 m 1\n{q} 0 n 0\n" for q in queries))
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fairqr", "evaluate", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        stdout, stderr = capfd.readouterr()
+        return ended.value.code, stdout, stderr
+
+    return call
+
+
+ASKED = ("low.run", "--qrels", "qrels", "--documents", "people.jsonl", "--attribute", "gender")
+
+
+def test_it_prints_means_and_what_they_are_over(fairqr: Fairqr) -> None:
+    code, stdout, stderr = fairqr(*ASKED, "--measures", "nDCG@20,AWRF@20", "--measures", "P@2")
+    assert code in (0, None)
+    lines = stdout.splitlines()
+    assert lines[0] == "low  8 queries"
+    assert "95% interval" in lines[1]
+    measures = [line.split()[0] for line in lines[2:5]]
+    assert measures == ["nDCG@20", "AWRF@20(attribute=gender)", "P@2"]
+    assert lines[4].split()[1] == "0.0000"
+    assert "target relevance:0.5,population:0.5" in lines[5]
+    assert stderr == "fairqr: 1 of 5 documents ranked by low have no known gender.\n"
+
+
+def test_without_measures_the_usual_ones_are_computed(fairqr: Fairqr) -> None:
+    _, stdout, _ = fairqr(*ASKED)
+    for text in ("nDCG@20 ", "P@20", "AP ", "AWRF@20(attribute=gender)", "nDCG@20×AWRF@20"):
+        assert text in stdout
+    _, stdout, _ = fairqr("low.run", "--qrels", "qrels")
+    assert "nDCG@20 " in stdout
+    assert "AWRF" not in stdout
+
+
+def test_json_is_one_object_with_values_by_query(fairqr: Fairqr) -> None:
+    _, stdout, _ = fairqr(*ASKED, "--measures", "AP,AWRF@2", "--json", "--by-query")
+    found = json.loads(stdout)
+    assert found["comparisons"] is None
+    (run,) = found["runs"]
+    assert (run["run"], run["queries"]) == ("low", 8)
+    ap, awrf = run["measures"]
+    # f at rank 5 and m at rank 3: (1/3 + 2/5)/2.
+    assert ap["values"]["q0"] == pytest.approx((1 / 3 + 2 / 5) / 2)
+    assert (awrf["count"], awrf["best"]) == (8, "1 is fair")
+    assert run["notes"][0]["kind"] == "unlabelled_documents"
+
+
+def test_csv_has_every_value(fairqr: Fairqr, tmp_path: Path) -> None:
+    code, _, _ = fairqr(*ASKED, "--measures", "AP", "--csv", "out/values.csv")
+    assert code in (0, None)
+    with (tmp_path / "out/values.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 8
+    assert rows[0]["query"] == "q0"
+    assert float(rows[0]["value"]) == pytest.approx((1 / 3 + 2 / 5) / 2)
+
+
+def test_a_comparison_says_which_differences_hold(fairqr: Fairqr) -> None:
+    arguments = (*ASKED, "--measures", "nDCG@2,AWRF@2", "--compare", "high.run")
+    _, stdout, _ = fairqr(*arguments)
+    flat = " ".join(stdout.split())
+    assert "nDCG@2: high is 1.0000 above low (better) over 8 queries; the difference holds" in flat
+    assert "Holm-corrected for 2" in flat
+    _, stdout, _ = fairqr(*arguments, "--json")
+    found = json.loads(stdout)
+    assert [run["run"] for run in found["runs"]] == ["low", "high"]
+    row = found["comparisons"]["rows"][0]
+    assert row["randomisation"] == pytest.approx(2 / 2**8)
+    assert row["holds"] is True
+
+
+def test_runs_of_one_name_are_told_apart_by_their_files(fairqr: Fairqr) -> None:
+    _, stdout, _ = fairqr("low.run", "--qrels", "qrels", "--measures", "AP", "--compare", "low.run",
+                          "--compare", "high.run", "--json")  # fmt: skip
+    names = [run["run"] for run in json.loads(stdout)["runs"]]
+    assert names == ["low (low.run)", "low (low.run) [2]", "high"]
+
+
+def test_by_query_shows_values_and_reasons(fairqr: Fairqr) -> None:
+    Path("qrels").write_text("q0 0 f 1\nq1 0 f 0\n")
+    _, stdout, stderr = fairqr("low.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
+    rows = [line.split() for line in stdout.splitlines()]
+    assert ["q0", "AP", "0.2000"] in rows
+    assert ["q1", "AP", "no", "relevant"] in rows
+    assert "6 queries of low without judgements: left out." in stderr
+    assert "1 query without a relevant document" in stderr
+
+
+def test_groups_may_come_from_an_index(fairqr: Fairqr, tmp_path: Path) -> None:
+    """Both ways to the groups give the same."""
+    made = subprocess.run(
+        [Path(sys.executable).with_name("fairqr"), "index", "create", "people", "people.jsonl"],
+        env={"FAIRQR_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    by_file = fairqr(*ASKED, "--measures", "AWRF@20", "--json")
+    by_index = fairqr("low.run", "--qrels", "qrels", "--index", "people", "--measures",
+                      "AWRF@20", "--json")  # fmt: skip
+    assert by_index[1:] == by_file[1:]
+
+
+def test_the_list_of_measures(fairqr: Fairqr) -> None:
+    code, stdout, _ = fairqr("--measures", "help")
+    assert code in (0, None)
+    for text in ("nDCG@20", "EE-D@5(normalization=fair-rag)", "1 is fair", "unit=nats|bits"):
+        assert text in stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "There is no run to evaluate"),
+        (("none.run", "--measures", "AP"), "none.run cannot be read"),
+        (("low.run", "--measures", "AP"), "AP needs judgements; name them with --qrels"),
+        (("low.run",), "name judgements with --qrels, or measures that need none"),
+        (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
+        (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--documents or --index"),
+        ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
+        ((*ASKED, "--target", "gender=female:0.5,x:0.5"), "names the group 'x'"),
+        ((*ASKED, "--attribute", "colour"), "no attribute 'colour'; it has gender"),
+        ((*ASKED, "--index", "people"), "leave one of them out"),
+        (("low.run", "--qrels", "qrels", "--schema", "x"), "belongs to --documents"),
+        (("low.run", "--qrels", "qrels", "--url", "http://x"), "belong to --index"),
+        ((*ASKED[:3], "--index", "nothing"), "nothing"),
+        ((*ASKED, "--ties", "coin"), "no way with ties 'coin'"),
+        ((*ASKED, "--missing", "maybe"), "zero or undefined"),
+        ((*ASKED, "--alpha", "2"), "between 0 and 1"),
+        ((*ASKED, "--resamples", "0"), "at least 1"),
+        ((*ASKED, "--documents", "absent.jsonl"), "There is no corpus absent.jsonl"),
+        (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields, not the 6"),
+        (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields, not the 4"),
+        ((*ASKED, "--measures", "AP", "--csv", "people.jsonl/x.csv"), "check the path"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_sentence(
+    fairqr: Fairqr, arguments: tuple[str, ...], words: str
+) -> None:
+    code, stdout, stderr = fairqr(*arguments)
+    assert (code, stdout) == (2, "")
+    assert words in stderr
+    assert stderr.splitlines()[-1].startswith("fairqr: ")
+    assert "Traceback" not in stderr
+
+
+def test_names_in_files_cannot_steer_the_terminal(fairqr: Fairqr) -> None:
+    Path("odd.run").write_text("q0 Q0 f 1 1 \x1b[2Jred\nq0\x1b[3m Q0 f 1 1 \x1b[2Jred\n")
+    _, stdout, stderr = fairqr("odd.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
+    assert "\x1b" not in stdout + stderr
+    assert "red" in stdout
+
+
+def test_its_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, fairqr.cli.evaluate\n"
+        "heavy = {'numpy', 'scipy', 'pydantic', 'langgraph', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

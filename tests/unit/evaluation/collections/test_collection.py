@@ -1,0 +1,202 @@
+"""The standard layout: what is read, what is left out, and what is refused by which sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairqr.errors import CorpusError, FairqrError, InputError, SchemaError
+from fairqr.evaluation.collections import Topic, find_collection, load_collection
+from fairqr.evaluation.collections.collection import About, is_standard
+from fairqr.evaluation.collections.topics import read_topics, write_topics
+
+SCHEMA = """attributes:
+  gender:
+    field: gender
+    groups: [female, male]
+    population: {female: 0.5, male: 0.5}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A collection of three documents and two topics."""
+    folder = tmp_path / "people"
+    folder.mkdir()
+    documents = [
+        {"id": "1", "title": "Ada", "gender": "female"},
+        {"id": "2", "title": "Ben", "gender": "male"},
+        {"id": "3", "title": "Chris", "gender": None},
+    ]
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    (folder / "schema.yaml").write_text(SCHEMA)
+    (folder / "topics.jsonl").write_text(
+        '{"id": 7, "title": " mathematician ", "keywords": ["logic", " ", "algebra"]}\n'
+        '{"id": "t2", "title": "boxer", "description": "is not read"}\n'
+    )
+    (folder / "qrels.txt").write_text("7 0 1 2\n7 0 2 0\n7 0 99 1\nx 0 1 1\n")
+    return folder
+
+
+def test_a_folder_is_a_collection(folder: Path) -> None:
+    """Topics in order, judgements by topic, and the conventions on what does not fit."""
+    collection = find_collection(folder)
+    assert (collection.name, collection.title, collection.split) == ("people", "people", None)
+    assert collection.topics == (Topic("7", "mathematician", ("logic", "algebra")), *read_rest())
+    # Document 99 is not in the corpus, and stays; topic x is no topic, and does not.
+    assert collection.qrels == {"7": {"1": 2, "2": 0, "99": 1}}
+    assert collection.ignored_judgements == 1
+    assert collection.relevant("7") == ["1", "99"]
+    assert collection.relevant_documents() == ["1", "99"]
+    assert collection.topics_without_relevant() == ["t2"]
+    assert [d.id for d in collection.corpus.documents()] == ["1", "2", "3"]
+    assert collection.about == About()
+
+
+def read_rest() -> tuple[Topic]:
+    return (Topic("t2", "boxer"),)
+
+
+def test_the_query_is_the_title_and_some_keywords() -> None:
+    """The first ones; none where none are asked for."""
+    topic = Topic("1", "farming", tuple("abcdefghijkl"))
+    assert topic.text() == "farming a b c d e f g h i j"
+    assert topic.text(2) == "farming a b"
+    assert topic.text(0) == "farming"
+    with pytest.raises(InputError, match="must be 0 or more, not -1"):
+        topic.text(-1)
+
+
+def test_topics_that_are_written_are_read_again(tmp_path: Path) -> None:
+    topics = (Topic("1", "Ärzte", ("«»", "b c")), Topic("2", "x"))
+    write_topics(tmp_path / "topics.jsonl", topics)
+    assert read_topics(tmp_path / "topics.jsonl") == topics
+
+
+def test_several_sets_of_judgements(folder: Path) -> None:
+    """Each has a name, and with one file of topics it has the topics that it judges."""
+    (folder / "qrels.txt").rename(folder / "qrels-train.txt")
+    assert find_collection(folder).split == "train"
+    (folder / "qrels-eval.txt").write_text("t2 0 2 1\n")
+    with pytest.raises(CorpusError, match=r"several sets of judgements; choose one of eval, train"):
+        find_collection(folder)
+    assert [topic.id for topic in find_collection(folder, "train").topics] == ["7"]
+    assert [topic.id for topic in find_collection(folder, "eval").topics] == ["t2"]
+    (folder / "topics-eval.jsonl").write_text(
+        '{"id": "t2", "title": "own"}\n{"id": 9, "title": "n"}'
+    )
+    assert [topic.title for topic in find_collection(folder, "eval").topics] == ["own", "n"]
+    with pytest.raises(CorpusError, match=r"has no judgements 'test'; it has eval, train\."):
+        find_collection(folder, "test")
+    (folder / "topics.jsonl").unlink()
+    with pytest.raises(CorpusError, match=r"lacks topics-train\.jsonl; write"):
+        find_collection(folder, "train")
+
+
+def test_what_is_said_of_a_collection(folder: Path) -> None:
+    """It can be written and read; what is misspelt is refused."""
+    about = About(title="People", target="trec2022", documents=3)
+    about.write(folder)
+    assert find_collection(folder).about == about
+    (folder / "collection.yaml").write_text("titel: People\n")
+    with pytest.raises(CorpusError, match=r"collection\.yaml: titel: Extra inputs"):
+        find_collection(folder)
+    (folder / "collection.yaml").write_text("a: [")
+    with pytest.raises(CorpusError, match="is not valid YAML"):
+        find_collection(folder)
+    (folder / "collection.yaml").write_text("- a\n")
+    with pytest.raises(CorpusError, match=r"collection\.yaml: "):
+        find_collection(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 3: it is not valid JSON; mend the topic."),
+        ("[1]", "line 3: it is not a JSON object; mend"),
+        ("[" * 100_000, "line 3: it is not valid JSON; mend"),
+        ('{"title": "x"}', "line 3: it has no id (a text or a whole number); mend"),
+        ('{"id": true, "title": "x"}', "line 3: it has no id"),
+        ('{"id": "a b", "title": "x"}', "line 3: its id 'a b' has white space"),
+        ('{"id": "a"}', "line 3: it has no title; mend"),
+        ('{"id": "a", "title": " "}', "line 3: it has no title; mend"),
+        ('{"id": "a", "title": "x", "keywords": "y"}', "line 3: its keywords are not a list"),
+        ('{"id": "a", "title": "x", "keywords": [1]}', "line 3: its keywords are not a list"),
+        ('{"id": "a", "title": "\\ud800"}', "line 3: a text of it has half a surrogate pair"),
+        ('{"id": "7", "title": "x"}', "line 3: the id '7' stands twice; mend"),
+    ],
+)
+def test_a_bad_topic_is_named_by_its_line(folder: Path, line: str, words: str) -> None:
+    with (folder / "topics.jsonl").open("a") as stream:
+        stream.write(line)
+    with pytest.raises(CorpusError) as caught:
+        find_collection(folder)
+    assert f"{folder}/topics.jsonl, {words}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("topics.jsonl", b"\n\n", "topics.jsonl are empty; each line is a topic"),
+        ("topics.jsonl", b"\xff\xfe", "line 1: it is not valid JSON"),
+        ("qrels.txt", b"7 0 1 1\n7 0 1\n", "qrels.txt, line 2: it has 3 fields, not the 4"),
+        ("qrels.txt", b"7 0 1 x\n", "qrels.txt, line 1: its grade 'x' is no whole number"),
+        ("qrels.txt", b"7 0 1 1\n7 0 1 0\n", "line 2: the document '1' is judged twice"),
+        ("qrels.txt", b"7 0 1 0\nx 0 1 1\n", "has no relevant document for any topic"),
+        ("qrels.txt", b"", "has no relevant document for any topic"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(folder: Path, name: str, content: bytes, words: str) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(CorpusError) as caught:
+        find_collection(folder)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_schema_is_a_sentence(folder: Path) -> None:
+    (folder / "schema.yaml").write_text("attributes: {}")
+    with pytest.raises(SchemaError):
+        find_collection(folder)
+
+
+def test_a_folder_that_lacks_something_says_what(folder: Path) -> None:
+    (folder / "qrels.txt").unlink()
+    (folder / "schema.yaml").unlink()
+    assert not is_standard(folder)
+    with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt; docs/collections"):
+        load_collection(folder)
+    with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt, and no loader"):
+        find_collection(folder)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "", "./nowhere", "../x", "a\0b", "x" * 5000])
+def test_an_unknown_name_says_what_there_is(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FairqrError, match=r"There is no collection '.*'; there are notables, and"):
+        find_collection(name, data=tmp_path)
+
+
+def test_a_file_is_no_collection(folder: Path) -> None:
+    with pytest.raises(CorpusError, match=r"documents\.jsonl is a file; a collection is a folder"):
+        find_collection(folder / "documents.jsonl")
+
+
+def test_the_built_in_collection() -> None:
+    """By its name, with all its topics judged."""
+    collection = find_collection("notables")
+    assert len(collection.topics) == 57
+    assert not collection.topics_without_relevant()
+    assert sum(map(len, collection.qrels.values())) == 10_769
+
+
+def test_a_path_is_a_folder_also_where_a_collection_has_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is a text that begins with a dot."""
+    monkeypatch.chdir(folder.parent)
+    folder.rename("notables")
+    assert len(find_collection("notables").topics) == 57
+    assert len(find_collection("./notables").topics) == 2
+    assert len(find_collection(Path("notables")).topics) == 2

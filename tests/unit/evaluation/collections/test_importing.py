@@ -1,0 +1,463 @@
+"""Importing: the official shapes, what is left behind by failures, and bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.errors import BuildInProgressError, CorpusError, FairqrError, InputError
+from fairqr.evaluation.collections import (
+    LOADERS,
+    find_collection,
+    find_loader,
+    import_collection,
+    list_collections,
+)
+from fairqr.evaluation.collections.building import DiskTable, locked
+from fairqr.evaluation.collections.loaders import recognise
+from tests.unit.evaluation.collections.official import lines, write_2021, write_2022
+
+SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"
+
+
+def fields_of(folder: Path) -> dict[str, dict[str, Any]]:
+    with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
+        return {document["id"]: document for document in map(json.loads, stream)}
+
+
+def test_the_files_of_2022(tmp_path: Path) -> None:
+    """Labels, topics and judgements are those of the files; what is odd in them is counted."""
+    told: list[int] = []
+    folder, report = import_collection(
+        LOADERS["trec-fair-2022"],
+        [write_2022(tmp_path / "raw")],
+        "fair22",
+        data=tmp_path,
+        progress=told.append,
+    )
+    assert told == [4]
+    assert (report.documents, report.duplicates, report.unlabelled) == (4, 1, 1)
+    assert report.topics == {"train": 2, "eval": 1}
+    assert report.judgements == {"train": 5, "eval": 1}
+    assert report.missing == {"train": 1, "eval": 0}
+    documents = fields_of(folder)
+    assert list(documents) == ["12", "307", "39", "70194530"]
+    assert documents["12"]["title"] == "Alba"
+    assert documents["12"]["gender"] == ["female"]
+    # All other genders are one group, and trans women are women.
+    assert documents["307"]["gender"] == ["non-binary"]
+    assert documents["39"]["gender"] == ["female", "male"]
+    # Two sub-regions of Oceania weigh twice, as in the track's code; the unknown is kept.
+    assert documents["39"]["geography"] == {"Oceania": 2, "Eastern Asia": 1}
+    assert documents["39"]["source_geography"] == {"unknown": 2, "Northern America": 6}
+    assert documents["307"]["geography"] is None
+    assert documents["39"]["quality"] == "FA"
+    assert documents["39"]["first_letter_category"] == "a-d"
+    assert "gender" not in documents["70194530"]
+
+    train = find_collection("fair22", "train", data=tmp_path)
+    assert [(topic.id, topic.title) for topic in train.topics] == [
+        ("84", "Agriculture"),
+        ("265", "Astronomy"),
+    ]
+    # The keywords stand in the other file, as a text.
+    assert train.topics[0].keywords == ("maize", "corn")
+    assert train.topics[1].keywords == ("nebula", "laplace")
+    assert train.qrels == {"84": {"12": 1, "307": 1, "999": 1}, "265": {"39": 1, "70194530": 1}}
+    evaluation = find_collection("fair22", "eval", data=tmp_path)
+    assert evaluation.qrels == {"401": {"307": 1}}
+    assert evaluation.about.target == "trec2022"
+    for document in train.corpus.documents():
+        # Each label fits the schema.
+        for attribute in train.corpus.schema.attributes.values():
+            document.membership(attribute)
+
+
+def test_the_files_of_2021(tmp_path: Path) -> None:
+    """The metadata with genders are preferred, and the topics with judgements."""
+    folder, report = import_collection(
+        LOADERS["trec-fair-2021"], [write_2021(tmp_path / "raw")], "fair21", data=tmp_path
+    )
+    assert report.left_out == ["trec_metadata.json.gz was left out for trec_metadata_eval.json.gz"]
+    documents = fields_of(folder)
+    assert documents["1"]["gender"] == ["female"]
+    assert documents["1"]["geography"] == {"Africa": 1, "Europe": 1}
+    assert documents["1"]["quality"] == "FA"
+    assert (documents["2"]["gender"], documents["2"]["geography"]) == (None, None)
+    # The one wrong gender of the real file is dropped, as in the track's code.
+    assert documents["3"]["gender"] == ["male"]
+    evaluation = find_collection("fair21", "eval", data=tmp_path)
+    assert evaluation.topics[0].keywords == ("japan",)
+    assert evaluation.qrels == {"101": {"3": 1}}
+    assert find_collection("fair21", "train", data=tmp_path).qrels == {"1": {"1": 1, "2": 1}}
+
+
+def test_official_files_may_have_other_names(tmp_path: Path) -> None:
+    """They are told by their first lines; unpacked ones are read as well."""
+    raw = write_2022(tmp_path / "raw")
+    corpus = gzip.decompress((raw / "trec_corpus_20220301_plain.json.gz").read_bytes())
+    (tmp_path / "articles.json").write_bytes(corpus)
+    paths = [
+        raw / "trec_2022_articles_discrete.json.gz",
+        tmp_path / "articles.json",
+        (raw / "trec_2022_eval_reldocs.jsonl").rename(raw / "x.eval.jsonl"),
+        # It has "eval" in its name, but not as a word.
+        (raw / "trec_2022_train_reldocs.jsonl").rename(raw / "for-retrieval.jsonl"),
+    ]
+    _, report = import_collection(LOADERS["trec-fair-2022"], paths, "x", data=tmp_path)
+    assert report.topics == {"train": 2, "eval": 1}
+
+
+def test_of_several_files_the_best_is_taken(tmp_path: Path) -> None:
+    """Plain text before markup, and assessed metadata before those that are not."""
+    raw = write_2022(tmp_path / "raw")
+    lines(raw / "trec_corpus_20220301_html.json.gz", [{"id": 1, "title": "x", "html": "<p>"}])
+    metadata = (raw / "trec_2022_articles_discrete.json.gz").read_bytes()
+    (raw / "trec_2022_articles_discrete_assessed.json.gz").write_bytes(metadata)
+    (raw / "notes.json").write_text('{\n "pretty": "printed"}')
+    packed = bytearray(gzip.compress(b"x" * 100_000))
+    packed[20:40] = b"damaged in the middle"[:20]
+    (raw / "damaged.json.gz").write_bytes(packed)
+    _, report = import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=tmp_path)
+    assert report.documents == 4
+    assert report.left_out == [
+        "damaged.json.gz was left out: it is no file of the track",
+        "notes.json was left out: it is no file of the track",
+        "trec_corpus_20220301_html.json.gz was left out for trec_corpus_20220301_plain.json.gz",
+        "trec_2022_articles_discrete.json.gz was left out for "
+        "trec_2022_articles_discrete_assessed.json.gz",
+    ]
+
+
+def test_a_region_that_is_none_is_counted(tmp_path: Path) -> None:
+    """One odd label among millions is no reason to stop; it is unknown, and said."""
+    raw = write_2022(tmp_path / "raw")
+    odd = {"page_id": 12, "page_subcont_regions": ["Atlantis", "Caribbean"], "gender": []}
+    lines(raw / "trec_2022_articles_discrete.json.gz", [odd])
+    folder, report = import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=tmp_path)
+    assert report.unrecognised == {"Atlantis": 1}
+    assert "the label 'Atlantis' is no group: unknown in 1 documents" in report.lines()
+    assert fields_of(folder)["12"]["geography"] == {"Caribbean": 1}
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1, "plain": "", "title": "x"}\n{',
+     "plain.json.gz, line 2: it is not a JSON object; fetch the file again"),
+    ("trec_corpus_20220301_plain.json.gz", b'{"id": "x", "plain": "", "title": "x"}',
+     "line 1: its page id is no whole number; fetch"),
+    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1.5, "plain": "", "title": "x"}',
+     "line 1: its page id is no whole number; fetch"),
+    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1, "plain": "", "title": ""}',
+     "line 1: it has no title; fetch"),
+    ("trec_corpus_20220301_plain.json.gz", b'{"id": 1, "plain": 5, "title": "x"}',
+     "line 1: its text is not text; fetch"),
+    ("trec_2022_articles_discrete.json.gz", b'{"page_id": 1, "page_subcont_regions": 5}',
+     "line 1: a label is neither a list of names nor weights"),
+    ("trec_2022_articles_discrete.json.gz",
+     b'{"page_id": 1, "page_subcont_regions": [], "source_subcont_regions": {"a": -1}}',
+     "line 1: a weight of its label is no number of 0 or more"),
+    ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": "[1"}',
+     "line 1: "),
+    ("trec_2022_train_reldocs.jsonl", b'{"id": 84, "title": "x", "rel_docs": [[1]]}',
+     "line 1: its rel_docs are not a list of page ids"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "words"), BAD)
+def test_a_bad_official_line_is_named_and_nothing_is_left(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    raw = write_2022(tmp_path / "raw")
+    (raw / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(CorpusError) as caught:
+        import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=tmp_path)
+    assert str(caught.value).startswith(f"{raw / name}, line ")
+    assert words in str(caught.value)
+    assert sorted(path.name for path in (tmp_path / "collections").iterdir()) == [".x.lock"]
+
+
+def test_a_file_that_breaks_off_is_said(tmp_path: Path) -> None:
+    raw = write_2022(tmp_path / "raw")
+    corpus = raw / "trec_corpus_20220301_plain.json.gz"
+    corpus.write_bytes(corpus.read_bytes()[:-20])
+    with pytest.raises(CorpusError, match="breaks off after line"):
+        import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=tmp_path)
+
+
+def test_missing_and_mistaken_files_are_said(tmp_path: Path) -> None:
+    raw = write_2022(tmp_path / "raw")
+    loader = LOADERS["trec-fair-2022"]
+    corpus = raw / "trec_corpus_20220301_plain.json.gz"
+    with pytest.raises(CorpusError, match=r"there are no metadata \(.*\) and no topics"):
+        import_collection(loader, [corpus], "x", data=tmp_path)
+    with pytest.raises(CorpusError, match=r"There is no file .*nothing\.json"):
+        import_collection(loader, [raw / "nothing.json"], "x", data=tmp_path)
+    with pytest.raises(CorpusError, match="is of 2022; import it with trec-fair-2022"):
+        import_collection(LOADERS["trec-fair-2021"], [raw], "x", data=tmp_path)
+    for topics in raw.glob("*.jsonl"):
+        topics.unlink()
+    lines(raw / "eval.jsonl", [{"id": 1, "title": "x", "keywords": []}])
+    with pytest.raises(CorpusError, match="add the file that has their rel_docs"):
+        import_collection(loader, [raw], "x", data=tmp_path)
+    with pytest.raises(InputError, match=r"There is no loader 'trec'; there are trec-fair-2021,"):
+        find_loader("trec")
+
+
+def write_own(folder: Path) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    lines(folder / "people.jsonl", [{"id": "a", "title": "Ada", "gender": "female"}])
+    (folder / "people.yaml").write_text(
+        "attributes: {gender: {field: gender, groups: [female, male]}}"
+    )
+    lines(folder / "my-topics.jsonl", [{"id": 1, "title": "x"}])
+    (folder / "judged.txt").write_text("1 0 a 1\n1 0 z 1\n")
+    return sorted(folder.iterdir())
+
+
+def test_ones_own_files(tmp_path: Path) -> None:
+    """Told apart by their names, checked, and found by the new name."""
+    folder, report = import_collection(
+        LOADERS["jsonl"], write_own(tmp_path / "own"), "mine", data=tmp_path
+    )
+    assert report.lines() == [
+        "1 documents",
+        "1 topics, 2 judgements",
+        "1 judged documents are not among the documents; their judgements are kept",
+    ]
+    collection = find_collection("mine", data=tmp_path)
+    assert collection.folder == folder
+    assert "people.jsonl" in collection.about.source
+    assert collection.about.loader == "jsonl"
+    (listed,) = [entry for entry in list_collections(tmp_path) if entry.name == "mine"]
+    assert (listed.kind, listed.documents, listed.problem) == ("jsonl", 1, "")
+    # A folder in the standard layout can be imported as well, and gives the same.
+    again, _ = import_collection(LOADERS["jsonl"], [folder], "again", data=tmp_path)
+    for name in ("documents.jsonl.gz", "topics.jsonl", "qrels.txt", "schema.yaml"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("people.jsonl", '{"id": "a", "title": "x", "gender": "f"}', "line 1: gender is 'f'"),
+        ("people.jsonl", '{"id": "a", "title": "x"}\n' * 2, "line 2: the id 'a' stands twice"),
+        ("people.jsonl", "", "are empty; there must be one at least"),
+        ("people.jsonl", "[]", "line 1: it is not a JSON object; mend the line."),
+        ("judged.txt", "2 0 a 1", "has no relevant document for any topic"),
+        ("my-topics.jsonl", "{}", "line 1: it has no id"),
+        ("people.yaml", "attributes: 1", "people.yaml"),
+        ("more.txt", "", "these are judged.txt, more.txt: a schema ends in .yaml"),
+    ],
+)
+def test_bad_files_of_ones_own(tmp_path: Path, name: str, content: str, words: str) -> None:
+    """One sentence, and nothing is left behind."""
+    write_own(tmp_path / "own")
+    (tmp_path / "own" / name).write_text(content)
+    with pytest.raises(FairqrError) as caught:
+        import_collection(
+            LOADERS["jsonl"], sorted((tmp_path / "own").iterdir()), "mine", data=tmp_path
+        )
+    assert words in str(caught.value)
+    assert not [p for p in (tmp_path / "collections").iterdir() if p.is_dir()]
+
+
+def test_names_that_cannot_be(tmp_path: Path) -> None:
+    paths = write_own(tmp_path / "own")
+    for name in ("", "A", "../x", "a/b", ".a", "x" * 101):
+        with pytest.raises(InputError, match="cannot be the name of a collection"):
+            import_collection(LOADERS["jsonl"], paths, name, data=tmp_path)
+    with pytest.raises(InputError, match="is the name of a built-in collection"):
+        import_collection(LOADERS["jsonl"], paths, "notables", data=tmp_path)
+
+
+def test_a_name_that_is_taken_is_replaced_only_if_asked(tmp_path: Path) -> None:
+    """And where the new files are wrong, the old collection stays."""
+    paths = write_own(tmp_path / "own")
+    loader = LOADERS["jsonl"]
+    import_collection(loader, paths, "mine", data=tmp_path)
+    with pytest.raises(InputError, match="There is a collection 'mine' already"):
+        import_collection(loader, paths, "mine", data=tmp_path)
+    (tmp_path / "own" / "my-topics.jsonl").write_text('{"id": 1, "title": "y"}')
+    import_collection(loader, paths, "mine", replace=True, data=tmp_path)
+    assert find_collection("mine", data=tmp_path).topics[0].title == "y"
+    (tmp_path / "own" / "judged.txt").write_text("broken")
+    with pytest.raises(CorpusError):
+        import_collection(loader, paths, "mine", replace=True, data=tmp_path)
+    assert find_collection("mine", data=tmp_path).topics[0].title == "y"
+    assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".mine.lock", "mine"]
+
+
+def test_what_a_killed_import_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """It is no collection meanwhile."""
+    rest = tmp_path / "collections" / ".mine.build-dead"
+    rest.mkdir(parents=True)
+    (rest / "documents.jsonl.gz").write_bytes(b"half")
+    assert [listed.name for listed in list_collections(tmp_path)] == ["notables"]
+    import_collection(LOADERS["jsonl"], write_own(tmp_path / "own"), "mine", data=tmp_path)
+    assert not rest.exists()
+
+
+STUCK = """
+import sys
+from pathlib import Path
+from fairqr.evaluation.collections import LOADERS, import_collection
+
+def wait(count):
+    print("at work", flush=True)
+    sys.stdin.read()
+
+paths, data = [Path(sys.argv[1])], Path(sys.argv[2])
+import_collection(LOADERS["trec-fair-2022"], paths, "x", data=data, progress=wait)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sign", "left"), [(signal.SIGINT, [".x.lock"]), (signal.SIGKILL, [".x.build-", ".x.lock"])]
+)
+def test_an_import_that_is_ended_leaves_no_collection(
+    tmp_path: Path, sign: signal.Signals, left: list[str]
+) -> None:
+    """Neither an interrupt nor a kill; the next import of the name finds the place free."""
+    raw = write_2022(tmp_path / "raw")
+    child = subprocess.Popen(
+        [sys.executable, "-c", STUCK, raw, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "at work\n"
+    child.send_signal(sign)
+    child.communicate(timeout=60)
+    found = sorted(path.name for path in (tmp_path / "collections").iterdir())
+    assert [name[: len(start)] for name, start in zip(found, left, strict=True)] == left
+    assert [listed.name for listed in list_collections(tmp_path)] == ["notables"]
+    import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=tmp_path)
+    assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".x.lock", "x"]
+
+
+def test_two_imports_of_one_name_at_once_are_refused(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / "collections" / "mine"),
+        pytest.raises(BuildInProgressError, match="Another process imports the collection 'mine'"),
+    ):
+        import_collection(LOADERS["jsonl"], write_own(tmp_path / "own"), "mine", data=tmp_path)
+
+
+def test_a_folder_of_a_loader_is_imported_on_the_fly(tmp_path: Path) -> None:
+    """Once, and again when a file has changed."""
+    raw = write_2022(tmp_path / "raw")
+    told: list[int] = []
+    first = find_collection(raw, "train", data=tmp_path, progress=told.append)
+    assert (len(told), len(first.topics)) == (1, 2)
+    second = find_collection(raw, "train", data=tmp_path, progress=told.append)
+    assert len(told) == 1
+    assert second == first
+    assert find_collection(first.name, "train", data=tmp_path) == first
+    lines(raw / "trec_2022_train_reldocs.jsonl", [{"id": 5, "title": "New", "rel_docs": [12]}])
+    (raw / "train_topics_meta.jsonl").unlink()
+    third = find_collection(raw, "train", data=tmp_path, progress=told.append)
+    assert [topic.title for topic in third.topics] == ["New"]
+    assert (third.folder, len(told)) == (first.folder, 2)
+
+
+FINDER = """
+import sys
+from pathlib import Path
+from fairqr.evaluation.collections import find_collection
+told = []
+found = find_collection(Path(sys.argv[1]), "train", data=Path(sys.argv[2]), progress=told.append)
+print(found.name, len(found.topics), len(told))
+"""
+
+
+def test_several_processes_may_find_the_same_folder_first(tmp_path: Path) -> None:
+    """One imports it, and the others wait for that one."""
+    raw = write_2022(tmp_path / "raw")
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", FINDER, raw, tmp_path], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    told = [child.communicate(timeout=60)[0].split() for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert {line[1] for line in told} == {"2"}
+    assert len({line[0] for line in told}) == 1
+    assert sorted(line[2] for line in told) == ["0", "0", "1"]
+
+
+def test_the_table_on_disk_tells_keys_apart(tmp_path: Path) -> None:
+    """Numbers, texts that look like numbers, and numbers too large for the file's integers."""
+    keys = ["1", "01", "-1", "+1", "1.0", "²", "", "0", "00", "9" * 18, "9" * 30, "a", "A", "ä"]
+    with DiskTable(tmp_path / "table") as table:
+        assert all(table.put(key, f"<{key}>") for key in keys)
+        assert not any(table.put(key) for key in keys)
+        assert [table.get(key) for key in keys] == [f"<{key}>" for key in keys]
+        assert table.get("other") is None
+    assert not (tmp_path / "table").exists()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from fairqr.evaluation.collections import LOADERS, find_collection, import_collection
+from fairqr.evaluation.collections.statistics import describe_collection
+raw, data = map(Path, sys.argv[1:])
+import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=data)
+assert describe_collection(find_collection("x", data=data)).documents > 0
+# Not ru_maxrss, which a child has from its parent.
+peak = next(line for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+
+
+def _peak(folder: Path, documents: int) -> int:
+    """Return the peak of memory, in MB, of importing and describing so many documents of 5 kB."""
+    raw = folder / "raw"
+    raw.mkdir(parents=True)
+    text = "maize " * 800
+    with (raw / "corpus.json").open("w") as corpus, (raw / "metadata.json").open("w") as metadata:
+        for page in range(documents):
+            article = {"id": page, "title": f"{page}", "url": "u", "plain": f"{page} {text}"}
+            corpus.write(json.dumps(article) + "\n")
+            labels = {"page_id": page, "page_subcont_regions": [], "gender": []}
+            metadata.write(json.dumps(labels) + "\n")
+    lines(raw / "train.json", [{"id": 1, "title": "x", "rel_docs": list(range(100))}])
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, raw, folder],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc is absent")
+def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
+    """Ninety megabytes more of text take less than twenty more of memory."""
+    small, large = _peak(tmp_path / "small", 2_000), _peak(tmp_path / "large", 20_000)
+    assert large - small < 20
+
+
+@pytest.mark.skipif(not SUBSET.is_dir(), reason=f"{SUBSET} is absent")
+def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
+    """The real folder, as it stands: 19,488 documents, 23 topics."""
+    loader = recognise(SUBSET)
+    assert loader is not None
+    assert loader.name == "trec2022-subset"
+    collection = find_collection(SUBSET, data=tmp_path)
+    assert len(collection.topics) == 23
+    assert sum(map(len, collection.qrels.values())) == 13_371
+    assert collection.about.documents == 19_488
+    assert collection.topics[0].text(2) == "Agriculture cultivated agricultural"

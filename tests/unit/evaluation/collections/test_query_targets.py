@@ -1,0 +1,269 @@
+"""Labels and targets of whole collections: from the corpus, from an index, and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairqr.errors import InputError, TargetError, UnknownAttributeError
+from fairqr.evaluation.collections import (
+    LOADERS,
+    Collection,
+    find_collection,
+    import_collection,
+    labels_from_index,
+    parse_target,
+    query_targets,
+    scan_corpus,
+)
+from fairqr.evaluation.collections.labels import schema_with_unknown
+from fairqr.evaluation.collections.query_targets import work_weights
+from fairqr.evaluation.collections.statistics import describe_collection
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.target import Target
+from tests.unit.evaluation.collections.official import write_2021, write_2022
+
+
+@pytest.fixture
+def fair22(tmp_path: Path) -> Collection:
+    import_collection(
+        LOADERS["trec-fair-2022"], [write_2022(tmp_path / "raw")], "fair22", data=tmp_path
+    )
+    return find_collection("fair22", "train", data=tmp_path)
+
+
+@pytest.fixture
+def fair21(tmp_path: Path) -> Collection:
+    import_collection(
+        LOADERS["trec-fair-2021"], [write_2021(tmp_path / "raw")], "fair21", data=tmp_path
+    )
+    return find_collection("fair21", "train", data=tmp_path)
+
+
+def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
+    """The unknown is explicit, labels are shared out, and what is not there is all zeros."""
+    told: list[int] = []
+    scan = scan_corpus(fair22.corpus, ["39", "12", "999"], fields=["quality"], progress=told.append)
+    assert (scan.documents, told) == (4, [4])
+    assert "39" in scan.labels
+    assert "999" not in scan.labels
+    gender = scan.labels.memberships("gender", ["39", "999", "12"], "group")
+    np.testing.assert_allclose(gender, [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+    assert scan.labels.memberships("gender", ["39"]).shape == (1, 3)
+    source = scan.labels.memberships("source_geography", ["39"], "group")[0]
+    assert source[-1] == 0.25
+    # Of four documents one is a woman, one half a woman and half a man, one neither, one unknown.
+    np.testing.assert_allclose(scan.shares["gender"], [1.5 / 4, 0.5 / 4, 1 / 4, 1 / 4])
+    assert [scan.labels.fields["quality"][scan.labels.rows[i]] for i in ("12", "39")] == [
+        "Stub",
+        "FA",
+    ]
+    with pytest.raises(UnknownAttributeError):
+        scan.labels.memberships("age", ["12"])
+    assert scan_corpus(fair22.corpus, []).labels.memberships("gender", ["12"]).tolist() == [[0] * 3]
+
+
+async def test_an_index_gives_the_same_labels(fair22: Collection, tmp_path: Path) -> None:
+    """And so the same targets, with no reading of the corpus."""
+    index = await Catalog(tmp_path).create("fair22", fair22.corpus)
+    ids = [id_ for id_ in fair22.relevant_documents() if id_ != "999"]
+    found = await labels_from_index(index, ids)
+    await index.close()
+    read = scan_corpus(fair22.corpus, ids).labels
+    for attribute in fair22.corpus.schema.attributes:
+        np.testing.assert_allclose(
+            found.memberships(attribute, ids, "group"),
+            read.memberships(attribute, ids, "group"),
+            atol=1e-6,
+        )
+    ours, theirs = (query_targets(fair22, labels, "gender") for labels in (found, read))
+    for topic, target in theirs.targets.items():
+        np.testing.assert_allclose(ours.targets[topic], target, atol=1e-6)
+
+
+async def test_an_index_with_the_unknown_as_a_group_tells_what_it_lacks(
+    fair22: Collection, tmp_path: Path
+) -> None:
+    schema = schema_with_unknown(fair22.corpus.schema, "group")
+    corpus = type(fair22.corpus)(fair22.corpus.path, schema)
+    index = await Catalog(tmp_path).create("fair22", corpus)
+    found = await labels_from_index(index, ["999", "70194530", "12"])
+    nothing = await labels_from_index(index, [])
+    await index.close()
+    assert "999" not in found
+    assert found.memberships("gender", ["70194530", "12"]).tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
+    assert nothing.rows == {}
+
+
+def test_the_tracks_targets(fair22: Collection) -> None:
+    """Topic 84 has a woman, a person of another gender, and a page that is not there."""
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    found = query_targets(fair22, labels, "gender")
+    assert found.rule == "trec2022"
+    assert found.dimension.groups == ("female", "male", "non-binary", "unknown")
+    np.testing.assert_allclose(found.targets["84"], [0.4975, 0.2475, 0.255, 0])
+    # Topic 265: one page half woman, half man, and one of which nothing is known.
+    np.testing.assert_allclose(
+        found.targets["265"], [0.125 + 0.12375, 0.125 + 0.12375, 0.0025, 0.5]
+    )
+    assert not found.undefined
+
+
+def test_targets_of_a_product_name_their_cells(fair22: Collection) -> None:
+    """The partly unknown are cells of their own, in the order of the dimension's groups."""
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    found = query_targets(fair22, labels, "gender×geography")
+    named = dict(zip(found.dimension.groups, found.targets["265"], strict=True))
+    assert sum(named.values()) == pytest.approx(1)
+    assert named["unknown × unknown"] == pytest.approx(0.5)
+    # Half of the known half by the page, Oceania two thirds of it; half by the populations.
+    oceania = 0.0053481371
+    assert named["female × Oceania"] == pytest.approx(0.25 / 3 + 0.25 * 0.495 * oceania, rel=1e-6)
+    # Of the two pages of topic 84 one has no region, and no other gender: a block of its own.
+    other = dict(zip(found.dimension.groups, found.targets["84"], strict=True))
+    assert other["non-binary × unknown"] == pytest.approx(0.25 + 0.25 * 0.01)
+    assert other["male × unknown"] == pytest.approx(0.25 * 0.495)
+    # And the exposure is measured in the same cells.
+    members = labels.in_dimension(found.dimension, ["307", "999"])
+    assert members.shape == (2, len(found.dimension.groups))
+    assert members[0, found.dimension.groups.index("non-binary × unknown")] == 1
+    assert not members[1].any()
+
+
+def test_targets_that_leave_the_unknown_out(fair22: Collection) -> None:
+    """Then the track's target and half relevance, half population are the same."""
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    for attribute in ("gender", "gender×geography"):
+        track = query_targets(fair22, labels, attribute, "trec2022", unknown="exclude")
+        mixture = query_targets(fair22, labels, attribute, "relevance:0.5,population:0.5")
+        assert track.dimension.groups == mixture.dimension.groups
+        for topic, target in track.targets.items():
+            np.testing.assert_allclose(target, mixture.targets[topic], atol=1e-9)
+
+
+def test_relevance_alone_and_the_unknown_as_a_group(fair22: Collection) -> None:
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    found = query_targets(fair22, labels, "gender", "relevance:1", unknown="group")
+    np.testing.assert_allclose(found.targets["265"], [0.25, 0.25, 0, 0.5])
+    found = query_targets(fair22, labels, "gender", Target(parts={"uniform": 1.0}))
+    np.testing.assert_allclose(found.targets["84"], [1 / 3] * 3)
+
+
+def test_the_target_of_2021_leaves_the_unknown_out(fair21: Collection) -> None:
+    """One page of Africa and Europe, one of nowhere: the second does not count."""
+    labels = scan_corpus(fair21.corpus, fair21.relevant_documents()).labels
+    found = query_targets(fair21, labels, "geography")
+    assert found.rule == "trec2021"
+    assert "unknown" not in found.dimension.groups
+    target = dict(zip(found.dimension.groups, found.targets["1"], strict=True))
+    assert target["Africa"] == pytest.approx(0.25 + 0.155070563 / 2, abs=1e-8)
+    assert target["Asia"] == pytest.approx(0.600202585 / 2, abs=1e-8)
+    product = query_targets(fair21, labels, "gender×geography")
+    cells = dict(zip(product.dimension.groups, product.targets["1"], strict=True))
+    assert cells["unknown × unknown"] == 0
+    assert sum(cells.values()) == pytest.approx(1)
+
+
+def test_topics_without_a_target_say_why(fair22: Collection) -> None:
+    """Only missing documents, or only ones without a known group."""
+    labels = scan_corpus(fair22.corpus, ["307", "70194530"]).labels
+    found = query_targets(fair22, labels, "geography", "trec2022", unknown="exclude")
+    assert found.undefined == {"84": "no_known_group", "265": "no_known_group"}
+    labels = scan_corpus(fair22.corpus, ["70194530"]).labels
+    assert query_targets(fair22, labels, "gender").undefined == {"84": "no_relevant_document"}
+
+
+def test_the_weights_of_task_2(fair22: Collection) -> None:
+    """A stub needs more work than an article of class C, and so stands before it."""
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents(), fields=["quality"]).labels
+    weights = work_weights(fair22, labels, Discount("log2"))
+    assert weights["84"] == pytest.approx({"12": 1.0, "307": 1 / np.log2(3)})
+    # Of the page without metadata no quality is known.
+    assert weights["265"] == {"39": 1.0}
+    found = query_targets(fair22, labels, "gender", "relevance:1", weights=weights)
+    share = 1 / (1 + 1 / np.log2(3))
+    np.testing.assert_allclose(found.targets["84"], [share, 0, 1 - share])
+    with pytest.raises(InputError, match="need the field 'quality'"):
+        work_weights(fair22, scan_corpus(fair22.corpus, []).labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("retrieved:0.5,population:0.5", "has no part 'retrieved'; choose among relevance"),
+        ("corpus:1", "has no part 'corpus'"),
+        ("trec2020", "is not a target"),
+        ("relevance:0.7", "must sum to 1"),
+    ],
+)
+def test_targets_that_cannot_be(text: str, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
+        parse_target(text)
+
+
+def test_a_target_that_needs_a_population_says_so(tmp_path: Path) -> None:
+    """Where the schema gives none."""
+    for name, content in {
+        "documents.jsonl": '{"id": 1, "title": "x", "a": "b"}',
+        "schema.yaml": "attributes: {a: {field: a, groups: [b, c]}}",
+        "topics.jsonl": '{"id": 1, "title": "x"}',
+        "qrels.txt": "1 0 1 1",
+    }.items():
+        (tmp_path / name).write_text(content)
+    collection = find_collection(tmp_path)
+    labels = scan_corpus(collection.corpus, ["1"]).labels
+    with pytest.raises(TargetError, match="trec2022 needs the population of 'a'; add it"):
+        query_targets(collection, labels, "a", "trec2022")
+    with pytest.raises(TargetError, match="no population for 'a'"):
+        query_targets(collection, labels, "a")
+    with pytest.raises(UnknownAttributeError):
+        query_targets(collection, labels, "a×d")
+    statistics = describe_collection(collection).attributes["a"]
+    assert statistics.target is None
+    assert "no population for 'a'" in statistics.no_target
+
+
+def test_the_other_policy_on_the_unknown(fair22: Collection) -> None:
+    """All attributes change, and a population's share of the unknown is shared out."""
+    grouped = schema_with_unknown(fair22.corpus.schema, "group")
+    assert all(a.universe[-1] == "unknown" for a in grouped.attributes.values())
+    data = grouped.model_dump()
+    data["attributes"]["gender"]["population"] = {"female": 0.2, "male": 0.3, "unknown": 0.5}
+    unequal = schema_with_unknown(CorpusSchema.model_validate(data), "exclude")
+    assert unequal.attribute("gender").population == pytest.approx({"female": 0.4, "male": 0.6})
+    assert schema_with_unknown(grouped, "exclude") == fair22.corpus.schema
+    assert Dimension.named(grouped, "gender×geography").groups[-1] == "unknown × unknown"
+
+
+def test_what_a_collection_holds(fair22: Collection) -> None:
+    """Counted by hand over the small files."""
+    found = describe_collection(fair22)
+    assert (found.documents, found.topics, found.judgements) == (4, 2, 5)
+    assert found.relevant == (2, 2.5, 3)
+    assert (found.relevant_documents, found.missing_documents) == (4, 1)
+    gender = found.attributes["gender"]
+    assert gender.labelled == 3
+    assert sum(gender.corpus.values()) == pytest.approx(1)
+    assert gender.relevant == pytest.approx(
+        {"female": 0.375, "male": 0.125, "non-binary": 0.25, "unknown": 0.25}
+    )
+    assert gender.target_topics == 2
+    assert gender.target is not None
+    assert gender.target["unknown"] == pytest.approx(0.25)
+
+
+def test_the_targets_of_notables() -> None:
+    """Against sums over the documents themselves, for one topic."""
+    collection = find_collection("notables")
+    labels = scan_corpus(collection.corpus, collection.relevant_documents()).labels
+    found = query_targets(collection, labels, "gender")
+    assert len(found.targets) == 57
+    relevant = set(collection.relevant("t01"))
+    genders = [d.fields["gender"] for d in collection.corpus.documents() if d.id in relevant]
+    share = genders.count("female") / len(genders)
+    assert found.targets["t01"][0] == pytest.approx(0.5 * share + 0.5 * 0.497)

@@ -1,0 +1,184 @@
+"""The targets against the track's rule written out over dictionaries, and against each other."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fairqr.evaluation.collections.targets import (
+    known_cells,
+    mean_membership,
+    trec_target,
+    with_unknown,
+    work_needed_exposure,
+)
+from fairqr.retrieval.exposure import Discount, FloatArray, normalise
+from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.target import Target
+
+shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
+
+
+@st.composite
+def documents(draw: st.DrawFn, attributes: int) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Memberships with the unknown last, and populations, of some attributes."""
+    count = draw(st.integers(1, 6))
+    memberships, populations = [], []
+    for _ in range(attributes):
+        groups = draw(st.integers(2, 4))
+        raw = draw(hnp.arrays(np.float64, (count, groups + 1), elements=shares))
+        # A document about which nothing is drawn is all unknown.
+        raw[:, -1] += raw.sum(axis=1) == 0
+        memberships.append(normalise(raw))
+        populations.append(normalise(draw(hnp.arrays(np.float64, groups, elements=shares)) + 0.01))
+    return memberships, populations
+
+
+def by_hand(memberships: list[FloatArray], populations: list[FloatArray]) -> list[float]:
+    """The rule of 2022 in loops over cells, each a tuple of positions; None is unknown."""
+    names: list[list[int | None]] = [[*range(len(p)), None] for p in populations]
+    cells = list(itertools.product(*names))
+    count = len(memberships[0])
+    mean: dict[tuple[int | None, ...], float] = {}
+    for cell in cells:
+        mean[cell] = 0.0
+        for document in range(count):
+            share = 1.0
+            for members, group in zip(memberships, cell, strict=True):
+                share *= members[document][len(members[document]) - 1 if group is None else group]
+            mean[cell] += share / count
+    target = {}
+    for cell in cells:
+        unknown = [group is None for group in cell]
+        if all(unknown):
+            target[cell] = mean[cell]
+            continue
+        block = sum(mean[c] for c in cells if [g is None for g in c] == unknown)
+        world = 1.0
+        for population, group in zip(populations, cell, strict=True):
+            if group is not None:
+                world *= population[group]
+        target[cell] = 0.5 * mean[cell] + 0.5 * block * world
+    return [target[cell] for cell in cells]
+
+
+@pytest.mark.parametrize("attributes", [1, 2, 3])
+@given(data=st.data())
+@settings(max_examples=40)
+def test_the_tracks_target_is_that_of_loops_over_cells(
+    attributes: int, data: st.DataObject
+) -> None:
+    """The array code does what the rule says, and the result is a distribution."""
+    memberships, populations = data.draw(documents(attributes))
+    target = trec_target(memberships, populations)
+    np.testing.assert_allclose(target, by_hand(memberships, populations), atol=1e-12)
+    assert target.min() >= 0
+    assert target.sum() == pytest.approx(1)
+
+
+@given(documents(1))
+def test_for_one_attribute_it_is_the_formula(found: tuple[list[FloatArray], list[FloatArray]]):
+    """½ t_g + ½ (1 − t_unknown)·population_g, and t_unknown stays."""
+    (members,), (population,) = found
+    t = members.mean(axis=0)
+    target = trec_target([members], [population])
+    np.testing.assert_allclose(target[:-1], 0.5 * t[:-1] + 0.5 * (1 - t[-1]) * population)
+    assert target[-1] == pytest.approx(t[-1])
+
+
+@given(documents(1))
+def test_without_the_unknown_it_is_half_relevance_half_population(
+    found: tuple[list[FloatArray], list[FloatArray]],
+) -> None:
+    """What fairqr calls relevance:0.5,population:0.5, once the unknown is left out."""
+    (members,), (population,) = found
+    groups = [f"g{number}" for number in range(len(population))]
+    attribute = Attribute(
+        name="a", field="a", groups=groups, population=dict(zip(groups, population, strict=True))
+    )
+    relevance = mean_membership([members[:, :-1]])
+    known = normalise(trec_target([members], [population])[:-1])
+    if relevance.sum() < 1e-9:
+        return
+    expected = Target.parse("relevance:0.5,population:0.5").resolve(
+        attribute, {"relevance": relevance}
+    )
+    np.testing.assert_allclose(known, expected, atol=1e-9)
+
+
+@given(documents(2))
+def test_the_known_cells_of_a_product_are_half_relevance_half_population(
+    found: tuple[list[FloatArray], list[FloatArray]],
+) -> None:
+    """The same for two attributes: in the block of what is known of both."""
+    memberships, populations = found
+    cells = known_cells([members.shape[1] for members in memberships])
+    relevance = mean_membership([members[:, :-1] for members in memberships])
+    if relevance.sum() < 1e-9:
+        return
+    expected = (normalise(relevance) + np.multiply.outer(*populations).ravel()) / 2
+    known = normalise(trec_target(memberships, populations)[cells])
+    np.testing.assert_allclose(known, expected, atol=1e-9)
+
+
+@given(documents(2))
+def test_2021_takes_out_what_is_unknown_in_all(
+    found: tuple[list[FloatArray], list[FloatArray]],
+) -> None:
+    """The rest is as in 2022, normalised; partly known cells stay cells of their own."""
+    memberships, populations = found
+    rest = by_hand(memberships, populations)[:-1]
+    target = trec_target(memberships, populations, fully_unknown=False)
+    assert target[-1] == 0
+    np.testing.assert_allclose(target[:-1], normalise(rest), atol=1e-9)
+
+
+def test_a_worked_example() -> None:
+    """Four documents, two of them women, one a man, one of whom nothing is known."""
+    members = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    np.testing.assert_allclose(
+        trec_target([members], [[0.5, 0.5]]), [0.4375, 0.3125, 0.25], atol=1e-12
+    )
+
+
+def test_weights_count_documents_as_often() -> None:
+    """A document of weight 2 counts as if it stood twice; without weights there is no target."""
+    members = np.array([[0.5, 0.2, 0.3], [0, 1, 0]])
+    twice = trec_target([members[[0, 0, 1]]], [[0.4, 0.6]])
+    np.testing.assert_allclose(trec_target([members], [[0.4, 0.6]], weights=[2, 1]), twice)
+    assert not trec_target([members], [[0.4, 0.6]], weights=[0, 0]).any()
+    assert not trec_target([members[:0]], [[0.4, 0.6]]).any()
+
+
+def test_many_documents_are_added_up_in_parts() -> None:
+    """The mean over more documents than are held at a time is the mean."""
+    rng = np.random.default_rng(1)
+    first, second = rng.random((10_000, 3)), rng.random((10_000, 4))
+    expected = np.einsum("ng,nh->gh", first, second).ravel() / 10_000
+    np.testing.assert_allclose(mean_membership([first, second]), expected)
+
+
+def test_the_unknown_is_what_is_missing_to_one() -> None:
+    """Also where rounding makes a row sum to a little more."""
+    np.testing.assert_allclose(
+        with_unknown([[0.25, 0.25], [0, 0], [0.7, 0.3 + 1e-15]]),
+        [[0.25, 0.25, 0.5], [0, 0, 1], [0.7, 0.3, 0]],
+        atol=1e-12,
+    )
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
+def test_documents_of_one_level_share_its_ranks(levels: list[int]) -> None:
+    """Against sorting the documents and averaging the discount over each level's ranks."""
+    discount = Discount("trec")
+    exposures = work_needed_exposure(levels, discount)
+    ranks: dict[int, list[float]] = {}
+    for rank, level in enumerate(sorted(levels)):
+        ranks.setdefault(level, []).append(discount.weights(len(levels))[rank])
+    np.testing.assert_allclose(exposures, [np.mean(ranks[level]) for level in levels])
+    assert exposures.sum() == pytest.approx(discount.weights(len(levels)).sum())
