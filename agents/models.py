@@ -16,7 +16,11 @@ __all__ = ["open_model"]
 
 
 def open_model(
-    name: str | None = None, *, index: Index | None = None, cache: bool = True, **options: Any
+    name: str | None = None,
+    *,
+    index: Index | None = None,
+    cache: bool | ReplyCache = True,
+    **options: Any,
 ) -> ChatModel | Refiner:
     """Return what refines queries.
 
@@ -24,7 +28,7 @@ def open_model(
         name: As :class:`ChatModel` takes it; ``feedback`` for relevance feedback without a language
             model, which needs the index; the configured model where None.
         index: For ``feedback``.
-        cache: Keep replies on disk, and never ask the same twice.
+        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
         options: More for :class:`ChatModel`.
 
     Raises:
@@ -35,4 +39,5 @@ def open_model(
         if index is None:
             raise ModelUnavailableError("The refiner 'feedback' needs an index to learn from.")
         return FeedbackRefiner(index)
-    return ChatModel(name, cache=ReplyCache() if cache else None, **options)
+    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    return ChatModel(name, cache=kept, **options)

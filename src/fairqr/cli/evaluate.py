@@ -164,7 +164,8 @@ def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
     counts = Counter(found.name for found in runs)
     names: Counter[str] = Counter()
     for place, (path, found) in enumerate(zip(paths, runs, strict=True)):
-        name = found.name if counts[found.name] == 1 else f"{found.name} ({path.name})"
+        file = path.name.encode(errors="replace").decode()
+        name = found.name if counts[found.name] == 1 else f"{found.name} ({file})"
         names[name] += 1
         if names[name] > 1:
             name += f" [{names[name]}]"
@@ -198,8 +199,7 @@ def _scan(
     async def ask() -> Scan:
         from fairqr.retrieval.catalog import Catalog
 
-        assert index is not None
-        found = await Catalog().open(index, choice(backend, url))
+        found = await Catalog().open(index or "", choice(backend, url))
         try:
             return await scan_index(found, ids)
         finally:

@@ -10,15 +10,19 @@ from rich.text import Text
 
 from fairqr.cli.render import _Output as Output
 from fairqr.cli.render import _printable as plain
+from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import MEASURES, parse_measure
 from fairqr.evaluation.scores import Undefined
 
 if TYPE_CHECKING:
     from fairqr.evaluation.comparison import Comparisons
-    from fairqr.evaluation.evaluate import Evaluation, MeasureResult
+    from fairqr.evaluation.results import Evaluation, MeasureResult
 
 __all__ = ["plain", "print_comparisons", "print_evaluation", "print_measures"]
+
+
+_SHORT = {"the high end is best": "high", "the group's target is fair": "target"}
 
 
 def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
@@ -34,10 +38,11 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     interval = "interval" if level is None else f"{level:.0%} interval"
     table.add_column(interval, justify="right", no_wrap=True)
     table.add_column("over", justify="right", no_wrap=True)
-    table.add_column("no value", overflow="fold", style="yellow")
-    table.add_column("", style="dim", overflow="fold")
+    table.add_column("best", no_wrap=True, style="dim")
+    if any(result.undefined() for result in results):
+        table.add_column("no value", overflow="fold", style="yellow")
     for result in results:
-        table.add_row(*map(Text, _cells(result)))
+        table.add_row(*map(Text, _cells(result)[: len(table.columns)]))
     console.print(table)
     if by_query:
         _print_queries(console, evaluation)
@@ -56,7 +61,8 @@ def print_comparisons(comparisons: Comparisons) -> None:
 def print_measures() -> None:
     """Print what measures there are, with their parameters."""
     console = Output(highlight=False)
-    for measure in (*MEASURES, Product):
+    measures: tuple[type[Measure], ...] = (*MEASURES, Product)
+    for measure in measures:
         example = parse_measure(measure.example)
         console.print(Text.assemble((measure.example, "bold"), f"  {measure.summary}"))
         needs = ", ".join(sorted(need for need in example.needs))
@@ -79,8 +85,8 @@ def _cells(result: MeasureResult) -> tuple[str, ...]:
         "–" if result.mean is None else f"{result.mean:.4f}",
         "" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}",
         str(result.count),
+        _SHORT.get(result.measure.best, result.measure.best.split()[0]),
         ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in undefined),
-        result.measure.best,
     )
 
 
@@ -103,6 +109,9 @@ def _print_queries(console: Output, evaluation: Evaluation) -> None:
 def _footer(evaluation: Evaluation) -> str:
     made = next((r.interval.resamples for r in evaluation.results.values() if r.interval), None)
     told = f"target {evaluation.target}; missing queries: {evaluation.missing}"
+    if evaluation.unknown:
+        listed = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
+        told += f"; unknown: {listed}"
     return told if made is None else f"{told}; bootstrap of {made}, seed {evaluation.seed}"
 
 

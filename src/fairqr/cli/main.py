@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fairqr.cli import corpus, dataset, index, models, prompts, search, trace
+from fairqr.cli import corpus, dataset, experiment, index, models, prompts, search, trace
 from fairqr.errors import FairqrError, one_line
 
 __all__ = ["app", "main"]
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("search")(search.search)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")
+app.add_typer(experiment.app, name="experiment")
 app.add_typer(index.app, name="index")
 app.add_typer(models.app, name="models")
 app.add_typer(prompts.app, name="prompts")

@@ -1,0 +1,1 @@
+"""Experiments: systems compared on the topics of a collection, as a file describes them."""

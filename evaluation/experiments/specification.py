@@ -1,0 +1,263 @@
+"""What an experiment is: a file that names a collection, systems and measures."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fairqr.errors import InputError, one_line
+from fairqr.evaluation.collections.query_targets import parse_target
+from fairqr.evaluation.measures.text import parse_measures
+from fairqr.graph.context import Method, make_context
+
+__all__ = [
+    "SHIPPED",
+    "Experiment",
+    "QueryForm",
+    "System",
+    "Training",
+    "find_experiment",
+    "load_experiment",
+]
+
+FILES = Path(__file__).parent / "files"
+SHIPPED = ("fair_qr_table", "rerank_ablation", "iterations", "prompts", "retrievers")
+"""The experiments that come with fairqr, in order of their names' meaning."""
+
+Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
+
+_FORM = re.compile(r"title(?:\+(\d{1,3}))?")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class QueryForm(_Part):
+    """How a topic becomes a query: ``title``, or ``title+10`` with its first 10 keywords."""
+
+    keywords: int = 0
+
+    def __str__(self) -> str:
+        return f"title+{self.keywords}" if self.keywords else "title"
+
+    @classmethod
+    def parse(cls, text: str) -> QueryForm:
+        """Read it as it is written.
+
+        Raises:
+            ValueError: It is neither.
+        """
+        match = _FORM.fullmatch(text)
+        if not match:
+            raise ValueError(f"'{text}' is no form of query; write title or title+10")
+        return cls(keywords=int(match[1] or 0))
+
+
+class Training(_Part):
+    """How a system that needs trained weights gets them: by cross-validation over the topics.
+
+    Each topic is ranked with weights that were trained on the topics of the other folds.
+
+    Attributes:
+        folds: How many.
+        depth: How many documents of each topic to train on.
+        options: Of the training; see :mod:`fairqr.retrieval.rerankers`.
+    """
+
+    folds: int = Field(5, ge=2)
+    depth: int = Field(200, ge=1)
+    options: dict[str, Any] = {}
+
+
+class System(_Part):
+    """One of the systems that are compared.
+
+    Attributes:
+        name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
+        method: One of :data:`fairqr.graph.context.METHODS`.
+        retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
+        backend: Where the index is; the experiment's where None.
+        model: What refines queries; the experiment's where None.
+        settings: Values of :class:`fairqr.graph.context.Context`.
+        vary: Settings with several values each; the system stands for every combination.
+        train: For a method with trained weights.
+    """
+
+    name: str = Field(min_length=1, max_length=80)
+    method: Method = "fairqr"
+    retriever: str = "bm25"
+    backend: Literal["tantivy", "elasticsearch"] | None = None
+    model: str | None = None
+    settings: dict[str, Any] = {}
+    vary: dict[str, list[Any]] = {}
+    train: Training | None = None
+
+    @field_validator("settings", "vary")
+    @classmethod
+    def _is_not_ours(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        for name in ("attributes", "method", "k", "seed", "intersect"):
+            if name in settings:
+                raise ValueError(f"'{name}' is set for the whole experiment, not in settings")
+        return settings
+
+    @model_validator(mode="after")
+    def _can_be_searched_with(self) -> System:
+        for system in self.expanded():
+            try:
+                context = make_context(method=self.method, **system.settings)
+            except InputError as error:
+                raise ValueError(str(error).rstrip(".")) from None
+            is_trained = context.strategy.final_step in ("deltr", "dlf")
+            if is_trained and self.train is None and "weights" not in context.options:
+                raise ValueError(f"'{self.name}' needs weights: give it 'train: {{folds: 5}}'")
+        return self
+
+    def expanded(self) -> Iterator[System]:
+        """Yield one system for each combination of what varies."""
+        if not self.vary:
+            yield self
+            return
+        for values in itertools.product(*self.vary.values()):
+            chosen = dict(zip(self.vary, values, strict=True))
+            try:
+                name = self.name.format(**chosen)
+            except (KeyError, IndexError, ValueError):
+                raise ValueError(
+                    f"the name '{self.name}' has braces that name no setting"
+                ) from None
+            if name == self.name:
+                name = f"{name}, " + ", ".join(f"{k}={v}" for k, v in chosen.items())
+            settings = {**self.settings, **chosen}
+            yield self.model_copy(update={"name": name, "settings": settings, "vary": {}})
+
+    @property
+    def asks_a_model(self) -> bool:
+        """Whether a run of it may ask a language model."""
+        return make_context(method=self.method, **self.settings).rounds > 0
+
+
+class Experiment(_Part):
+    """An experiment.
+
+    Attributes:
+        title: Of the report.
+        about: What is asked, for the report.
+        collection: As :func:`fairqr.evaluation.collections.finding.find_collection` takes it.
+        split: The name of its judgements where there are several.
+        attributes: What to be fair about: each by itself, or products such as ``gender×continent``;
+            all attributes of the schema where empty.
+        queries: The forms of the topics' queries.
+        topics: Only the first so many topics; all where None.
+        k: How many documents each system returns.
+        target: Of the search, which sees no judgements.
+        judge: The target that rankings are measured against; the collection's own where None.
+        measures: What is measured.
+        seeds: Of models; systems that ask none run once.
+        model: What refines queries.
+        backend: Where the index is.
+        baseline: The system that others are compared with.
+        systems: The systems.
+        report: The sections of the report.
+    """
+
+    title: str
+    about: str = ""
+    collection: str = "notables"
+    split: str | None = None
+    attributes: tuple[str, ...] = ()
+    queries: tuple[Annotated[str, Field()], ...] = ("title",)
+    topics: int | None = Field(None, ge=1)
+    k: int = Field(20, ge=1, le=1000)
+    target: str = "retrieved:0.5,population:0.5"
+    judge: str | None = None
+    measures: tuple[str, ...] = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
+    seeds: tuple[int, ...] = (0,)
+    model: str = "local:smollm2-135m"
+    backend: Literal["tantivy", "elasticsearch"] = "tantivy"
+    baseline: str
+    systems: tuple[System, ...]
+    report: tuple[Section, ...] = ("table", "trade_off", "cost")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Experiment:
+        for form in self.queries:
+            QueryForm.parse(form)
+        try:
+            parse_measures(self.measures)
+            make_context(target=self.target, k=self.k)
+            if self.judge:
+                parse_target(self.judge)
+        except InputError as error:
+            raise ValueError(str(error).rstrip(".")) from None
+        names = [system.name for system in self.all_systems()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two systems are named '{name}'")
+        if self.baseline not in names:
+            raise ValueError(f"the baseline '{self.baseline}' is none of the systems")
+        if not self.seeds:
+            raise ValueError("there is no seed; write seeds: [0]")
+        return self
+
+    def all_systems(self) -> list[System]:
+        """Return the systems, those that vary settings as one for each combination."""
+        return [one for system in self.systems for one in system.expanded()]
+
+    def query_forms(self) -> list[QueryForm]:
+        """Return the forms of the topics' queries."""
+        return [QueryForm.parse(form) for form in dict.fromkeys(self.queries)]
+
+
+def find_experiment(name: str) -> Path:
+    """Return the file of an experiment: one that comes with fairqr, or a path.
+
+    Raises:
+        InputError: There is none.
+    """
+    if name in SHIPPED:
+        return FILES / f"{name}.yaml"
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(
+            f"There is no experiment '{one_line(name)}'; name a YAML file, or one of "
+            f"{', '.join(SHIPPED)}."
+        )
+    return path
+
+
+def load_experiment(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read an experiment.
+
+    Args:
+        path: The YAML file.
+        changes: Values of :class:`Experiment` instead of the file's; those that are None are left.
+
+    Raises:
+        InputError: The file is no experiment; the message says where and why.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The experiment {path} cannot be read ({one_line(error)}).") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"The experiment {path}{where} is not valid YAML; mend it.") from None
+    if not isinstance(data, dict):
+        raise InputError(f"The experiment {path} is no mapping of names to values; mend it.")
+    data |= {name: value for name, value in (changes or {}).items() if value is not None}
+    try:
+        return Experiment.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = one_line(first["msg"].removeprefix("Value error, "))
+        at = f" at {where}" if where else ""
+        raise InputError(f"The experiment {path} is wrong{at}: {reason}.") from None

@@ -1,0 +1,106 @@
+"""Weights for the systems that need them: trained on some topics, used on others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fairqr.errors import InputError, one_line
+from fairqr.evaluation.runs import Qrels
+from fairqr.graph.context import Context
+from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, vector_of
+from fairqr.retrieval.dimension import Dimension, dimensions_of
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
+from fairqr.retrieval.rerankers.dlf import DlfTraining, train_dlf
+from fairqr.retrieval.rerankers.examples import Examples, TargetOf, gather_examples
+from fairqr.retrieval.rerankers.weights import TrainedModel
+
+__all__ = ["TRAINED", "folds_of", "gather", "train"]
+
+Trainer = Callable[[Examples, Any], TrainedModel]
+
+TRAINED: dict[str, tuple[type[Any], Trainer]] = {
+    "deltr": (DeltrTraining, train_deltr),
+    "dlf": (DlfTraining, train_dlf),
+}
+"""The options and the training of each method that has weights."""
+
+
+def folds_of(topics: Sequence[str], folds: int, seed: int) -> list[list[str]]:
+    """Deal topics into folds at random: a list of the topics of each fold.
+
+    Raises:
+        InputError: There are fewer topics than folds.
+    """
+    if len(topics) < folds:
+        raise InputError(f"{len(topics)} topics cannot be dealt into {folds} folds; use fewer.")
+    order = np.random.default_rng(seed).permutation(len(topics))
+    return [[topics[i] for i in sorted(order[fold::folds])] for fold in range(folds)]
+
+
+async def gather(
+    index: Index,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    context: Context,
+    *,
+    depth: int,
+) -> Examples:
+    """Collect what to train on; the target is the one that a search estimates.
+
+    Args:
+        index: Where the documents are.
+        queries: The query of each topic.
+        qrels: Judgements.
+        context: Of the search, which names attributes, target and discount.
+        depth: How many documents of each topic.
+    """
+    dimensions = dimensions_of(index.schema, context.attributes, intersect=context.intersect)
+    return await gather_examples(
+        index,
+        queries,
+        qrels,
+        dimensions,
+        _target_at_query_time(index, dimensions, context),
+        depth=depth,
+        discount=context.discount,
+    )
+
+
+def _target_at_query_time(
+    index: Index, dimensions: Sequence[Dimension], context: Context
+) -> TargetOf:
+    async def target_of(query: str, ranking: Ranking) -> list[FloatArray]:
+        if len(ranking) < TARGET_DEPTH:
+            ranking = await index.search(query, TARGET_DEPTH)
+        target = await estimate_target(index, dimensions, ranking, context)
+        return [vector_of(dimension, target[dimension.name]) for dimension in dimensions]
+
+    return target_of
+
+
+async def train(
+    method: str, examples: Examples, topics: Collection[str], options: Mapping[str, Any]
+) -> TrainedModel:
+    """Train on the examples of some topics.
+
+    Raises:
+        InputError: An option is wrong, or there is nothing to learn from.
+    """
+    model, trainer = TRAINED[method]
+    try:
+        checked = model.model_validate(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"The option '{where}' of the training of {method} is wrong: {one_line(first['msg'])}."
+        ) from None
+    return await asyncio.to_thread(trainer, examples.only(topics), checked)
