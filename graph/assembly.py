@@ -148,7 +148,8 @@ async def _final(
     rankings = state["rankings"]
     pool = await pooled(index, dimensions, rankings, number, context.strategy)
     order = await reranked(index, dimensions, state["query"], pool, rankings, number, context)
-    ranking, warnings = order.top(context.k), ()
+    ranking = order.top(context.k)
+    warnings: tuple[str, ...] = ()
     if (step := await final_step(index, context)) is not None:
         targets = [vector_of(d, state["target"][d.name]) for d in dimensions]
         candidates = await gather_candidates(index, order, dimensions, targets, context.discount)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict, cast
 
 from fairqr.agents.replies import Usage
 from fairqr.retrieval.ranking import Ranking
@@ -141,7 +141,7 @@ class State(InputState, OutputState, total=False):
 
 def usage_record(usage: Usage) -> UsageRecord:
     """Return a usage as plain data."""
-    return UsageRecord(**dataclasses.asdict(usage))  # type: ignore[typeddict-item]
+    return cast("UsageRecord", dataclasses.asdict(usage))
 
 
 def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:

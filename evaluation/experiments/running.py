@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
@@ -32,20 +32,24 @@ from fairqr.settings import environment
 __all__ = ["Watcher", "run_plan"]
 
 
-class Watcher:
-    """Is told how far a run has come; this one does nothing with it."""
+class Watcher(Protocol):
+    """Is told how far a run has come."""
 
     def total(self, searches: int, done: int) -> None:
         """Take how many searches there are, and how many were done before."""
+        ...
 
     def started(self, cell: Cell) -> None:
         """Take which cell is begun."""
+        ...
 
     def finished(self, record: Record) -> None:
         """Take a search that is done."""
+        ...
 
     def preparing(self, what: str) -> Progress | None:
-        """Take what is indexed or encoded; return what is told how many documents."""
+        """Take what is indexed, encoded or trained; return what is told how many documents."""
+        ...
 
 
 @dataclass(slots=True)
@@ -107,7 +111,7 @@ async def run_plan(
     store: Store,
     *,
     prompts: PromptLibrary,
-    watcher: Watcher | None = None,
+    watcher: Watcher,
     at_once: int = 4,
 ) -> list[str]:
     """Do all searches of a plan that are not done yet.
@@ -127,7 +131,6 @@ async def run_plan(
         FairqrError: A search cannot be done for a reason that concerns more than its topic; what
             was done until then is kept.
     """
-    watcher = watcher or Watcher()
     left_out: list[str] = []
     with store.locked():
         store.begin(plan.manifest)

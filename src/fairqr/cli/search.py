@@ -214,8 +214,8 @@ def _explain_methods() -> None:
     from fairqr.retrieval.rerankers.registry import RERANKERS
 
     typer.echo("Methods (--method):")
-    for name, strategy in METHODS.items():
-        typer.echo(f"  {name}: {strategy.about}")
+    for method, strategy in METHODS.items():
+        typer.echo(f"  {method}: {strategy.about}")
         if strategy.refines:
             groups = "all groups at once" if strategy.groups == "all" else "one group a round"
             typer.echo(
