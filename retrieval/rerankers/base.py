@@ -137,7 +137,7 @@ def read_options(name: str, model: type[Options], options: Mapping[str, object])
     """Check the options of a re-ranker.
 
     Raises:
-        InputError: One does not exist or is out of its range; the message names it.
+        InputError: One is missing, does not exist or is out of its range; the message names it.
     """
     known = ", ".join(model.model_fields) or "none"
     for option in options:
@@ -150,6 +150,9 @@ def read_options(name: str, model: type[Options], options: Mapping[str, object])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "options"
+        if first["type"] == "missing":
+            what = model.model_fields[where].description
+            raise InputError(f"The re-ranker {name} needs the option '{where}': {what}") from None
         reason = one_line(first["msg"].removeprefix("Value error, "))
         raise InputError(f"The option '{where}' of {name} is wrong: {reason}.") from None
 

@@ -84,7 +84,8 @@ def adjusted_table(k: int, proportion: float, alpha: float) -> BinomialTable:
 
     Returns:
         The table; its ``significance`` is where its step begins, or α/k where that is lower, and
-        its ``failure_probability`` is exact but for rounding, and never above α.
+        its ``failure_probability`` is exact but for rounding, and never above α. So a step that
+        reaches α itself may be refused for a rounding error, as with p = 0.95 and α = 0.05.
 
     Raises:
         InputError: An argument is out of its range.
@@ -113,7 +114,7 @@ def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.
         limit: The sum may stop once it is above.
     """
     needed = np.asarray(minimum, dtype=np.intp)
-    # Beyond the largest minimum no draw can fail, so these counts share the last cell.
+    # Once a count has reached the largest minimum it cannot fail, and need not be followed.
     alive = np.zeros(int(needed.max(initial=0)) + 1)
     alive[0] = 1.0
     failed = 0.0
@@ -121,7 +122,6 @@ def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.
         drawn = alive * proportion
         alive *= 1 - proportion
         alive[1:] += drawn[:-1]
-        alive[-1] += drawn[-1]
         if least:
             failed += float(alive[:least].sum())
             alive[:least] = 0.0

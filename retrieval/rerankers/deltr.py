@@ -62,7 +62,7 @@ class DeltrTraining(BaseModel):
 class DeltrOptions(RerankOptions):
     """The options of DELTR."""
 
-    weights: Path | None = Field(None, description="The file that training wrote; required.")
+    weights: Path = Field(description="The file that training wrote.")
 
 
 class DeltrModel(TrainedModel):
@@ -111,6 +111,8 @@ class DeltrReranker:
         dimension, groups = group_positions(
             self.name, candidates, self._model.dimension, self._model.protected
         )
+        if not len(candidates):
+            return Reranked(Ranking([], []))
         columns = await features(self._index, query, candidates.ranking)
         protected = _protected(candidates, dimension, groups)
         scores = self._model.scores(columns, protected).tolist()
@@ -243,10 +245,6 @@ def _protected(candidates: Candidates, dimension: int, groups: Sequence[int]) ->
 
 def build(options: DeltrOptions, index: Index) -> DeltrReranker:
     """Return the re-ranker with the weights of the file that the options name."""
-    if options.weights is None:
-        raise InputError(
-            "The re-ranker deltr needs trained weights; name their file with the option 'weights'."
-        )
     model = DeltrModel.load(options.weights)
     if model.model.features != (*FEATURES, "protected"):
         raise InputError(f"{options.weights} has other features than this version of fairqr.")

@@ -17,8 +17,8 @@ Decided here, because those sources leave it open or because the paper has somet
   Σ_g m_ig·ln(ε*_g/π_g), with π the shares of the groups among the candidates;
 - exposure is that of the first draw from softmax(scores), as in DELTR;
 - the relevance model is ListNet (Cao et al. 2007), and its scores are standardised within the query
-  before they are blended, because only their order has a meaning there. The scores of the fairness
-  model are kept as they are: where the candidates are near the target they hardly differ.
+  before they are blended, because their scale is only that of the grades. The scores of the
+  fairness model are kept as they are: where the candidates are near the target they hardly differ.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DlfTraining(BaseModel):
 class DlfOptions(RerankOptions):
     """The options of DLF."""
 
-    weights: Path | None = Field(None, description="The file that training wrote; required.")
+    weights: Path = Field(description="The file that training wrote.")
     alpha: float = Field(
         0.6, ge=0, le=1, description="α: 1 is the relevance model alone, 0 the fairness model."
     )
@@ -112,7 +112,9 @@ class DlfModel(TrainedModel):
         """
         relevance = self.relevance.scores(features)
         deviation = float(relevance.std())
-        relevance = (relevance - relevance.mean()) / (deviation if deviation > 0 else 1.0)
+        # Equal scores may deviate by rounding.
+        varies = deviation > 1e-9 * (1 + float(np.abs(relevance).max(initial=0.0)))
+        relevance = (relevance - relevance.mean()) / (deviation if varies else 1.0)
         fairness = self.fairness.scores(np.column_stack([features, target_features]))
         return np.asarray(alpha * relevance + (1 - alpha) * fairness)
 
@@ -283,10 +285,6 @@ def _target_features(candidates: Candidates, dimensions: Sequence[int]) -> Float
 
 def build(options: DlfOptions, index: Index) -> DlfReranker:
     """Return the re-ranker with the weights of the file that the options name."""
-    if options.weights is None:
-        raise InputError(
-            "The re-ranker dlf needs trained weights; name their file with the option 'weights'."
-        )
     model = DlfModel.load(options.weights)
     expected = (*FEATURES, *_target_names(list(model.dimensions)))
     if model.relevance.features != FEATURES or model.fairness.features != expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -74,19 +75,24 @@ class FairTopKReranker:
                     "name one with 'protected', or leave it out."
                 )
             proportions = (self._options.proportion,)
-        table = await asyncio.to_thread(fair_top_k_table, length, proportions, self._options.alpha)
         belongs = group_of_each(candidates.memberships[protected.dimension])
         # 0 is the rest, and i the i-th protected group.
         kinds = np.zeros(len(candidates), dtype=np.intp)
         for kind, group in enumerate(groups, start=1):
             kinds[belongs == group] = kind
-        positions, failed = fair_top_k(kinds, table, length)
+        alpha = self._options.alpha
+        # With many groups or a long ranking this takes a while.
+        positions, failed = await asyncio.to_thread(
+            lambda: fair_top_k(kinds, fair_top_k_table(length, proportions, alpha), length)
+        )
         warnings: tuple[str, ...] = ()
         if failed:
+            left = np.delete(kinds, positions[:failed])
             names = [candidates.groups[protected.dimension][group] for group in groups]
+            lacking = [name for kind, name in enumerate(names, start=1) if kind not in left]
             warnings = (
-                f"The first {failed} results fail FA*IR's test, because the {len(candidates)} "
-                f"candidates have too few of {', '.join(names)}; as many were placed as there are.",
+                f"The first {failed} results fail FA*IR's test: the {len(candidates)} candidates "
+                f"have too few of {', '.join(lacking or names)}, and all of them were placed.",
             )
         return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())), warnings)
 
@@ -103,8 +109,9 @@ def fair_top_k_table(k: int, proportions: Sequence[float], alpha: float) -> Tabl
         proportions: Of each protected group, in [0, 1], with a sum of at most 1.
         alpha: In (0, 1).
     """
-    # Rounding of a target may leave a share a little above 1.
-    shares = tuple(min(1.0, max(0.0, proportion)) for proportion in proportions)
+    # The shares of a target may sum to a little above 1.
+    total = max(1.0, math.fsum(proportions))
+    shares = tuple(proportion / total for proportion in proportions)
     if len(shares) == 1 or states_of(k, len(shares)) > MAX_STATES:
         return group_tables(k, shares, alpha)
     return multinomial_table(k, shares, alpha)

@@ -26,9 +26,9 @@ async def features(index: Index, query: str, ranking: Ranking) -> FloatArray:
     """Return the features of a ranking's documents, shape (n, 5).
 
     ===================  =====================================================================
-    ``bm25_min_max``    BM25 of the document for the query, min-max over the n
-    ``bm25_log``        ln(1 + BM25)
-    ``reciprocal_rank``  1/rank in the ranking, which may come from elsewhere than the index
+    ``bm25_min_max``     BM25 of the document for the query, min-max over the n
+    ``bm25_log``         ln(1 + BM25)
+    ``reciprocal_rank``  1/rank in the ranking, which may come from another retriever
     ``title_coverage``   the share of the query's distinct words that the title has
     ``text_length_log``  ln(1 + the number of words in the text), stop words left out
     ===================  =====================================================================

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fairqr.retrieval.catalog import Choice
 
-__all__ = ["BackendOption", "UrlOption", "choice", "indexing_bar", "notes", "run", "warn"]
+__all__ = ["BackendOption", "UrlOption", "choice", "indexing_bar", "notes", "pairs", "run", "warn"]
 
 T = TypeVar("T")
 
@@ -86,3 +86,27 @@ def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
             return lambda count: progress.update(task, completed=count)
 
         yield start
+
+
+def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
+    """Read options that are written as ``name=value``.
+
+    Args:
+        texts: The options.
+        what: What each is, for people.
+        example: One of them.
+
+    Raises:
+        InputError: One is not written so, or a name stands twice.
+    """
+    from fairqr.errors import InputError
+
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"'{text}' is not {what}; write {example}.")
+        if name in found:
+            raise InputError(f"'{name}' is given twice; give it once.")
+        found[name] = value
+    return found

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fairqr.cli import corpus, dataset, experiment, index, models, prompts, search, trace
+from fairqr.cli import corpus, dataset, experiment, index, models, prompts, search, trace, train
 from fairqr.errors import FairqrError, one_line
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("search")(search.search)
+app.command("train")(train.train)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(experiment.app, name="experiment")

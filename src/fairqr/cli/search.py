@@ -9,13 +9,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, run, warn
-from fairqr.errors import InputError, ModelError
+from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, pairs, run, warn
+from fairqr.errors import ModelError
 
 if TYPE_CHECKING:
     from fairqr.graph.result import SearchResult
 
 __all__ = ["search"]
+
+
+def _explain_methods(method: str) -> str:
+    """Print what there is to choose from, and end, where that is asked for."""
+    if method != "help":
+        return method
+    from fairqr.graph.context import METHODS
+    from fairqr.retrieval.rerankers.registry import RERANKERS
+
+    typer.echo("Methods (--method):")
+    for name, strategy in METHODS.items():
+        typer.echo(f"  {name}: {strategy.about}")
+        if strategy.refines:
+            groups = "all groups at once" if strategy.groups == "all" else "one group a round"
+            typer.echo(
+                f"      {groups}, pool {strategy.pool}, re-rank {strategy.rerank}, "
+                f"final step {strategy.final_step}, depth {strategy.depth or 'k'}"
+            )
+    typer.echo("\nFinal steps (--final-step) and their options (--option NAME=VALUE):")
+    for step, entry in RERANKERS.items():
+        trained = "; needs weights, see 'fairqr train --help'" if entry.is_trained else ""
+        typer.echo(f"  {step}: {entry.description} {entry.reference}{trained}")
+        for option, field in entry.options_model().model_fields.items():
+            default = "" if field.is_required() else f" [{field.default}]"
+            typer.echo(f"      {option}{default}: {field.description or ''}")
+    typer.echo("\nRetrievers (--retriever): bm25; dense, or dense:ENCODER, for vector search")
+    raise typer.Exit
 
 
 def search(
@@ -38,7 +65,13 @@ def search(
         int | None, typer.Option(help="How many documents each query retrieves.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="fairqr, fair-qr, or a baseline; 'help' explains them all.")
+        str,
+        typer.Option(
+            callback=_explain_methods,
+            # Whoever asks for the methods has no query yet.
+            is_eager=True,
+            help="fairqr, fair-qr, or a baseline; 'help' explains them all.",
+        ),
     ] = "fairqr",
     pool: Annotated[str | None, typer.Option(help="last, union or per_group.")] = None,
     rerank: Annotated[str | None, typer.Option(help="original_query, fusion or none.")] = None,
@@ -100,9 +133,6 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Search fairly: refine the query toward under-represented groups, and re-rank."""
-    if method == "help":
-        _explain_methods()
-        return
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
     query = query.encode(errors="replace").decode()
     if plot:
@@ -119,14 +149,14 @@ def search(
         "pool": pool,
         "rerank": rerank,
         "final_step": final_step,
-        "options": _pairs(option or [], "an option of the final step", "trade_off=0.7"),
+        "options": pairs(option or [], "an option of the final step", "trade_off=0.7"),
         "discount": discount,
         "threshold": threshold,
         "direction": direction,
         "smoothing": smoothing,
         "patience": patience,
         "max_iterations": max_iterations,
-        "prompts": _pairs(prompt or [], "a version of a prompt", "refine=v2"),
+        "prompts": pairs(prompt or [], "a version of a prompt", "refine=v2"),
         "temperature": temperature,
         "seed": seed,
         "budget": {"model_calls": max_calls, "tokens": max_tokens, "seconds": max_seconds},
@@ -197,36 +227,3 @@ def search(
             typer.echo(f"drawn: {plot}")
     if strict and result.stop_reason == "model_failed":
         raise ModelError("failed", "The model failed, and --strict was given.")
-
-
-def _pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"'{text}' is not {what}; write {example}.")
-        pairs[name] = value
-    return pairs
-
-
-def _explain_methods() -> None:
-    from fairqr.graph.context import METHODS
-    from fairqr.retrieval.rerankers.registry import RERANKERS
-
-    typer.echo("Methods (--method):")
-    for method, strategy in METHODS.items():
-        typer.echo(f"  {method}: {strategy.about}")
-        if strategy.refines:
-            groups = "all groups at once" if strategy.groups == "all" else "one group a round"
-            typer.echo(
-                f"      {groups}, pool {strategy.pool}, re-rank {strategy.rerank}, "
-                f"final step {strategy.final_step}, depth {strategy.depth or 'k'}"
-            )
-    typer.echo("\nFinal steps (--final-step) and their options (--option NAME=VALUE):")
-    for name, entry in RERANKERS.items():
-        trained = "; needs weights, see 'fairqr train --help'" if entry.is_trained else ""
-        typer.echo(f"  {name}: {entry.description} {entry.reference}{trained}")
-        for option, field in entry.options_model().model_fields.items():
-            default = "" if field.is_required() else f" [{field.default}]"
-            typer.echo(f"      {option}{default}: {field.description or ''}")
-    typer.echo("\nRetrievers (--retriever): bm25; dense, or dense:ENCODER, for vector search")

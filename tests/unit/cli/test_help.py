@@ -15,6 +15,7 @@ HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", 
 GROUPS = {
     "corpus": ["check"],
     "dataset": ["list", "info", "import"],
+    "experiment": ["list", "show", "run", "report"],
     "index": ["create", "add", "remove", "list", "info", "delete"],
     "models": ["list", "pull", "remove"],
     "prompts": ["list", "show", "check"],

@@ -1,0 +1,80 @@
+"""The command ``fairqr train``: weights for the re-rankers that need them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, pairs, run
+from fairqr.errors import InputError
+
+__all__ = ["train"]
+
+
+def train(
+    method: Annotated[str, typer.Argument(help="deltr or dlf.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file of weights to write.")],
+    collection: Annotated[
+        str, typer.Option(help="A collection with judgements, or its folder.")
+    ] = "notables",
+    split: Annotated[
+        str | None, typer.Option(help="The judgements, where a collection has several.")
+    ] = None,
+    attribute: Annotated[
+        str, typer.Option(help="What to be fair about; a product is written gender×continent.")
+    ] = "gender",
+    queries: Annotated[str, typer.Option(help="title, or title+10 with 10 keywords.")] = "title",
+    depth: Annotated[int, typer.Option(min=1, help="Documents of each topic to train on.")] = 200,
+    target: Annotated[
+        str, typer.Option(help="Of the search; no judgements in it.")
+    ] = "retrieved:0.5,population:0.5",
+    option: Annotated[
+        list[str] | None, typer.Option(help="Of the training, e.g. gamma=1000.")
+    ] = None,
+    retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
+    backend: Annotated[str | None, BackendOption] = None,
+    url: Annotated[str | None, UrlOption] = None,
+) -> None:
+    """Train a re-ranker on the judgements of a collection.
+
+    Its weights serve searches for other topics: fairqr search --method deltr --option weights=FILE.
+    """
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.experiments.specification import QueryForm
+    from fairqr.evaluation.experiments.training import TRAINED, gather
+    from fairqr.evaluation.experiments.training import train as fit
+    from fairqr.graph.context import make_context
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.corpus import BUILT_IN
+    from fairqr.retrieval.dimension import TIMES
+    from fairqr.retrieval.rerankers.weights import TrainedModel
+    from fairqr.retrieval.vectors.open import open_retriever
+
+    if method not in TRAINED:
+        raise InputError(f"There is nothing to train for '{method}'; choose {', '.join(TRAINED)}.")
+    try:
+        form = QueryForm.parse(queries)
+    except ValueError as error:
+        raise InputError(f"{error}.".capitalize()) from None
+    options = pairs(option or [], "an option of the training", "gamma=1000")
+    found = find_collection(collection, split)
+    factors = attribute.split(TIMES)
+    context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
+
+    async def work() -> TrainedModel:
+        corpus = found.name if found.name in BUILT_IN else str(found.corpus.path)
+        with indexing_bar() as bar:
+            index = await Catalog().resolve(corpus, choice(backend, url), bar)
+            index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        try:
+            topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
+            examples = await gather(index, topics, found.qrels, context, depth=depth)
+            return await fit(method, examples, list(topics), options)
+        finally:
+            await index.close()
+
+    model = run(work())
+    model.save(output)
+    typer.echo(f"trained on {model.topics} topics: {output}")

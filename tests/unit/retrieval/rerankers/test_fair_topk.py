@@ -1,0 +1,398 @@
+"""FA*IR over candidates: one group and several, and pools that cannot pass."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.errors import InputError
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.binomial_table import adjusted_table
+from fairqr.retrieval.rerankers.fair_topk import (
+    FairTopKOptions,
+    FairTopKReranker,
+    fair_top_k,
+    fair_top_k_table,
+)
+from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables
+from fairqr.retrieval.rerankers.multinomial_table import (
+    MAX_STATES,
+    MultinomialTable,
+    multinomial_table,
+    states_of,
+)
+from fairqr.retrieval.rerankers.protection import choose_protected
+from fairqr.retrieval.schema import UNKNOWN
+
+Make = Callable[..., Candidates]
+
+
+async def reranked(candidates: Candidates, k: int, **options: object) -> tuple[list[str], int]:
+    reranker = FairTopKReranker(FairTopKOptions.model_validate(options))
+    result = await reranker.rerank("q", candidates, k)
+    assert result.ranking.scores == [1 / rank for rank in range(1, len(result.ranking) + 1)]
+    return result.ranking.ids, len(result.warnings)
+
+
+def orders(kinds: np.ndarray, k: int, number: int) -> Iterator[tuple[int, ...]]:
+    """All ways to fill k ranks that keep the order inside each kind."""
+    of_kind = [np.flatnonzero(kinds == kind).tolist() for kind in range(number)]
+    for sequence in itertools.product(range(number), repeat=k):
+        if all(sequence.count(kind) <= len(own) for kind, own in enumerate(of_kind)):
+            heads = [iter(own) for own in of_kind]
+            yield tuple(next(heads[kind]) for kind in sequence)
+
+
+# One group.
+
+
+@settings(max_examples=60, deadline=None)
+@given(labels=st.text("fm?b", min_size=1, max_size=40), k=st.integers(1, 40), p=st.floats(0.05, 1))
+def test_the_result_passes_wherever_the_pool_allows_it(labels: str, k: int, p: float) -> None:
+    k = min(k, len(labels))
+    # A document of both groups belongs to the first.
+    protected = np.array([label in "fb" for label in labels])
+    table = fair_top_k_table(k, (p,), 0.1)
+    order, failed = fair_top_k(protected.astype(np.intp), table, k)
+    assert len(set(order.tolist())) == k
+    counts = np.cumsum(protected[order])
+    needed = np.array(adjusted_table(k, p, 0.1).minimum)
+    # No more can be placed than there are.
+    assert np.all(counts >= np.minimum(needed, protected.sum()))
+    assert (failed == 0) == bool(np.all(counts >= needed))
+    for kind in (True, False):
+        own = [position for position in order if protected[position] == kind]
+        assert own == sorted(own)
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels=st.text("fm", min_size=6, max_size=12))
+def test_no_ranking_that_passes_puts_better_documents_first(labels: str) -> None:
+    """Of all orders that pass, the result is the first in lexicographic order of the positions."""
+    k = 5
+    kinds = np.array([int(label == "f") for label in labels])
+    table = adjusted_table(k, 0.6, 0.3)
+    order, failed = fair_top_k(kinds, fair_top_k_table(k, (0.6,), 0.3), k)
+    passing = [
+        subset for subset in orders(kinds, k, 2) if table.passes((kinds[list(subset)] > 0).tolist())
+    ]
+    assert bool(passing) == (failed == 0)
+    if passing:
+        assert tuple(order.tolist()) == min(passing)
+
+
+async def test_a_worked_example(make_candidates: Make) -> None:
+    """Where the minimum rises, there a woman is placed, and the best one that is left."""
+    assert adjusted_table(10, 0.5, 0.1).minimum == (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
+    ids, warned = await reranked(make_candidates("m" * 15 + "f" * 5), 10)
+    women = ["d015", "d016", "d017"]
+    men = [f"d{number:03}" for number in range(7)]
+    assert ids == [*men[:4], women[0], *men[4:6], women[1], men[6], women[2]]
+    assert not warned
+
+
+async def test_a_list_that_passes_is_left_alone(make_candidates: Make) -> None:
+    candidates = make_candidates("fmfmfmfmfmfm")
+    assert await reranked(candidates, 10) == (candidates.ranking.ids[:10], 0)
+
+
+async def test_too_few_protected_documents_are_placed_and_said(make_candidates: Make) -> None:
+    reranker = FairTopKReranker(FairTopKOptions())
+    result = await reranker.rerank("q", make_candidates("m" * 30 + "f", target=0.9), 20)
+    assert len(result.ranking) == 20
+    assert "d030" in result.ranking.ids[:2]
+    assert "too few of female" in result.warnings[0]
+    none = await reranker.rerank("q", make_candidates("m" * 30), 20)
+    assert none.ranking.ids == [f"d{number:03}" for number in range(20)]
+    assert len(none.warnings) == 1
+
+
+async def test_edges_of_the_pool(make_candidates: Make) -> None:
+    assert await reranked(make_candidates(""), 5) == ([], 0)
+    assert await reranked(make_candidates("m"), 5) == (["d000"], 0)
+    assert (await reranked(make_candidates("mf"), 5))[0] == ["d000", "d001"]
+    assert (await reranked(make_candidates("????"), 3))[0] == ["d000", "d001", "d002"]
+
+
+async def test_the_group_that_lacks_most_is_protected_unless_another_is_named(
+    make_candidates: Make,
+) -> None:
+    men_first, women_first = (
+        make_candidates("m" * 20 + "f" * 20),
+        make_candidates("f" * 20 + "m" * 20),
+    )
+    for candidates in (men_first, women_first):
+        ids, _ = await reranked(candidates, 20)
+        assert any(int(id_[1:]) >= 20 for id_ in ids)
+        named = "gender=female" if candidates is women_first else "male"
+        assert (await reranked(candidates, 20, protected=named))[0] == candidates.ranking.ids[:20]
+
+
+async def test_documents_without_a_label_are_not_protected_by_themselves(
+    make_candidates: Make,
+) -> None:
+    """They may be a group of their own, which lacks most here."""
+    base = make_candidates("m" * 20 + "f" * 10 + "?" * 20)
+    members = np.column_stack([base.memberships[0], 1 - base.memberships[0].sum(axis=1)])
+    candidates = Candidates(
+        base.ranking,
+        [members],
+        [np.array([0.3, 0.1, 0.6])],
+        ["gender"],
+        [["female", "male", UNKNOWN]],
+    )
+    assert choose_protected([candidates], 20).groups == (0,)
+    assert choose_protected([candidates], 20, "all").groups == (0,)
+    assert choose_protected([candidates], 20, UNKNOWN).groups == (2,)
+
+
+def test_a_group_may_have_a_comma_or_an_equals_sign_in_its_name() -> None:
+    members = np.eye(3)
+    candidates = Candidates(
+        Ranking(["a", "b", "c"], [3.0, 2.0, 1.0]),
+        [members],
+        [np.full(3, 1 / 3)],
+        ["home"],
+        [["Congo, Republic", "x=y", "z"]],
+    )
+    assert choose_protected([candidates], 3, "Congo, Republic").groups == (0,)
+    assert choose_protected([candidates], 3, "home=Congo, Republic").groups == (0,)
+    assert choose_protected([candidates], 3, "z,x=y").groups == (2, 1)
+
+
+async def test_the_proportion_is_the_targets_share_unless_it_is_given(
+    make_candidates: Make,
+) -> None:
+    labels = "m" * 30 + "f" * 30
+
+    async def women(**options: object) -> int:
+        ids, _ = await reranked(make_candidates(labels, target=0.3), 20, **options)
+        return sum(int(id_[1:]) >= 30 for id_ in ids)
+
+    assert await women() == adjusted_table(20, 0.3, 0.1).minimum[-1]
+    assert await women(proportion=0.8) == adjusted_table(20, 0.8, 0.1).minimum[-1]
+
+
+@pytest.mark.parametrize("named", ["nobody", "gender=nobody", "age=female", "", ",", "female,x"])
+async def test_groups_that_do_not_exist_are_named(make_candidates: Make, named: str) -> None:
+    with pytest.raises(InputError, match=r"gender=female,male"):
+        await reranked(make_candidates("mf"), 2, protected=named)
+
+
+async def test_a_name_that_stands_in_two_attributes_has_to_be_told_apart() -> None:
+    members = np.array([[1.0, 0.0], [0.0, 1.0]])
+    candidates = Candidates(
+        Ranking(["a", "b"], [2.0, 1.0]),
+        [members, members],
+        [np.array([0.5, 0.5])] * 2,
+        ["origin", "home"],
+        [["here", "there"]] * 2,
+    )
+    with pytest.raises(InputError, match="origin=here or home=here"):
+        await reranked(candidates, 2, protected="here")
+    await reranked(candidates, 2, protected="home=here")
+
+
+# Several groups.
+
+
+def exact_multinomial_cdf(
+    counts: tuple[int, ...], length: int, shares: tuple[Fraction, ...]
+) -> Fraction:
+    """P(X ≤ counts), by enumeration of all ways to draw."""
+    total, rest = Fraction(0), 1 - sum(shares)
+    for drawn in itertools.product(*(range(min(count, length) + 1) for count in counts)):
+        if sum(drawn) <= length:
+            ways = math.factorial(length) // math.factorial(length - sum(drawn))
+            probability = rest ** (length - sum(drawn))
+            for count, share in zip(drawn, shares, strict=True):
+                ways //= math.factorial(count)
+                probability *= share**count
+            total += ways * probability
+    return total
+
+
+def sequences(k: int, groups: int) -> itertools.product[tuple[int, ...]]:
+    return itertools.product(range(groups + 1), repeat=k)
+
+
+def enumerated_multinomial_failure(
+    k: int, shares: tuple[Fraction, ...], significance: Fraction
+) -> Fraction:
+    """Sum the probabilities of all sequences of groups with a prefix that fails."""
+    cdf: dict[tuple[tuple[int, ...], int], Fraction] = {}
+    failed, rest = Fraction(0), 1 - sum(shares)
+    for sequence in sequences(k, len(shares)):
+        counts = [0] * len(shares)
+        for length, kind in enumerate(sequence, start=1):
+            if kind:
+                counts[kind - 1] += 1
+            state = tuple(counts), length
+            if state not in cdf:
+                cdf[state] = exact_multinomial_cdf(*state, shares)
+            if cdf[state] <= significance:
+                failed += math.prod(
+                    (shares[kind - 1] if kind else rest for kind in sequence), start=Fraction(1)
+                )
+                break
+    return failed
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        (Fraction(1, 3), Fraction(1, 3)),
+        (Fraction(1, 2), Fraction(1, 5)),
+        (Fraction(1, 2), Fraction(1, 2)),
+        (Fraction(1, 4), Fraction(1, 4), Fraction(1, 4)),
+    ],
+)
+def test_the_multinomial_test_is_the_least_conservative_one_by_enumeration(
+    shares: tuple[Fraction, ...],
+) -> None:
+    k, alpha = 5, Fraction(1, 5)
+    table = multinomial_table(k, tuple(map(float, shares)), float(alpha))
+    values = {
+        exact_multinomial_cdf(counts, length, shares)
+        for length in range(1, k + 1)
+        for counts in itertools.product(range(length + 1), repeat=len(shares))
+        if sum(counts) <= length
+    }
+    best = Fraction(0)
+    for value in sorted(value for value in values if value <= alpha):
+        if enumerated_multinomial_failure(k, shares, value) > alpha:
+            break
+        best = value
+    assert table.significance == pytest.approx(float(best), rel=1e-9, abs=1e-15)
+    exact = enumerated_multinomial_failure(k, shares, best)
+    assert table.failure_probability == pytest.approx(float(exact), rel=1e-9, abs=1e-15)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    k=st.integers(1, 25),
+    weights=st.lists(st.floats(0.01, 1), min_size=2, max_size=4),
+    alpha=st.floats(0.01, 0.3),
+)
+def test_several_groups_never_reject_fair_rankings_more_often_than_alpha(
+    k: int, weights: list[float], alpha: float
+) -> None:
+    """By an exact test and by a bound; simulation agrees with both."""
+    shares = tuple(weight / sum(weights) for weight in weights[1:])
+    exact, bound = multinomial_table(k, shares, alpha), group_tables(k, shares, alpha)
+    assert exact.failure_probability <= alpha
+    assert bound.failure_probability <= alpha
+    draws = np.random.default_rng(3).choice(
+        len(weights), size=(400, k), p=[1 - sum(shares), *shares]
+    )
+    for table in (exact, bound):
+        failed = sum(not passes(table, row.tolist()) for row in draws) / len(draws)
+        allowed = table.failure_probability
+        assert failed <= allowed + 5 * math.sqrt(allowed * (1 - allowed) / len(draws)) + 0.01
+
+
+def passes(table: GroupTables | MultinomialTable, sequence: list[int]) -> bool:
+    counts = [0] * len(table.proportions)
+    for length, kind in enumerate(sequence, start=1):
+        if kind:
+            counts[kind - 1] += 1
+        if not table.passes_at(tuple(counts), length):
+            return False
+    return True
+
+
+@settings(max_examples=30, deadline=None)
+@given(k=st.integers(1, 40), p=st.floats(0.02, 0.98), alpha=st.floats(0.01, 0.3))
+def test_the_multinomial_test_of_one_group_is_the_binomial_one(
+    k: int, p: float, alpha: float
+) -> None:
+    several, one = multinomial_table(k, (p,), alpha), adjusted_table(k, p, alpha)
+    assert several.failure_probability == pytest.approx(one.failure_probability, rel=1e-9)
+    for length in range(1, k + 1):
+        assert one.minimum[length - 1] == next(
+            count for count in range(length + 1) if several.passes_at((count,), length)
+        )
+
+
+@pytest.mark.parametrize("make", [multinomial_table, group_tables])
+@settings(max_examples=25, deadline=None)
+@given(order=st.permutations("0" * 20 + "1" * 15 + "2" * 15), weight=st.floats(0.1, 0.45))
+def test_with_enough_of_each_group_every_prefix_passes(
+    make: Callable[..., GroupTables | MultinomialTable], order: list[str], weight: float
+) -> None:
+    table = make(15, (weight, 0.3), 0.1)
+    kinds = np.array([int(kind) for kind in order])
+    found, failed = fair_top_k(kinds, table, 15)
+    assert failed == 0
+    assert passes(table, kinds[found].tolist())
+
+
+def test_documents_rise_only_where_a_prefix_would_fail() -> None:
+    """Brute force: of all sequences that pass, the result has the best documents first."""
+    kinds = np.array([0, 0, 0, 0, 0, 0, 1, 0, 2, 1, 2, 2, 1])
+    for table in (multinomial_table(6, (0.4, 0.35), 0.3), group_tables(6, (0.4, 0.35), 0.3)):
+        found, failed = fair_top_k(kinds, table, 6)
+        best = min(
+            order for order in orders(kinds, 6, 3) if passes(table, kinds[list(order)].tolist())
+        )
+        assert not failed
+        assert tuple(found.tolist()) == best
+
+
+def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
+    """After 0 and 0 this test asks for documents of two groups at rank 2, which has one place."""
+    shares = (0.35, 0.33, 0.18)
+    table = multinomial_table(3, shares, 0.5)
+    assert table.passes_at((0, 0, 0), 1)
+    assert not any(table.passes_at(counts, 2) for counts in [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+    assert not table.is_open((0, 0, 0), 1)
+    kinds = np.array([0, 0, 0, 1, 2, 3, 1, 2, 3])
+    found, failed = fair_top_k(kinds, table, 3)
+    assert failed == 0
+    assert passes(table, kinds[found].tolist())
+
+
+def test_where_one_group_is_absent_the_others_are_still_placed() -> None:
+    kinds = np.array([0] * 30 + [1] * 10)
+    for table in (multinomial_table(20, (0.3, 0.3), 0.1), group_tables(20, (0.3, 0.3), 0.1)):
+        found, failed = fair_top_k(kinds, table, 20)
+        assert failed > 0
+        assert np.count_nonzero(kinds[found] == 1) >= 2
+        assert passes(table, kinds[found[: failed - 1]].tolist())
+        assert not passes(table, kinds[found[:failed]].tolist())
+
+
+def test_more_groups_than_the_exact_test_can_hold_get_the_bound() -> None:
+    shares = (0.05,) * 15
+    assert states_of(50, 15) > MAX_STATES
+    assert isinstance(fair_top_k_table(50, shares, 0.1), GroupTables)
+    assert isinstance(fair_top_k_table(20, shares[:5], 0.1), MultinomialTable)
+    # The shares of a target may sum to a little above 1.
+    table = fair_top_k_table(20, (1 / 3 + 1e-9,) * 3, 0.1)
+    assert sum(table.proportions) == pytest.approx(1, abs=1e-14)
+
+
+async def test_all_groups_that_lack_exposure_are_protected_at_once() -> None:
+    labels = "A" * 40 + "B" * 20 + "C" * 20
+    candidates = Candidates(
+        Ranking([f"d{n:02}" for n in range(80)], [float(-n) for n in range(80)]),
+        [np.array([[label == group for group in "ABC"] for label in labels], dtype=float)],
+        [np.full(3, 1 / 3)],
+        ["place"],
+        [list("ABC")],
+    )
+    ids, warned = await reranked(candidates, 20, protected="all")
+    found = [labels[int(id_[1:])] for id_ in ids]
+    assert found.count("B") >= 2
+    assert found.count("C") >= 2
+    assert not warned
+    with pytest.raises(InputError, match="one protected group"):
+        await reranked(candidates, 20, protected="B,C", proportion=0.3)

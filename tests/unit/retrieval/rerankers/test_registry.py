@@ -1,0 +1,192 @@
+"""The registry: what is listed, options and their errors, and files of weights."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairqr.errors import InputError
+from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.exposure import Discount, exposure
+from fairqr.retrieval.index import Index
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerank import exposure_aware
+from fairqr.retrieval.rerankers.base import Candidates, min_max
+from fairqr.retrieval.rerankers.deltr import train_deltr
+from fairqr.retrieval.rerankers.dlf import train_dlf
+from fairqr.retrieval.rerankers.examples import Example, Examples
+from fairqr.retrieval.rerankers.features import FEATURES
+from fairqr.retrieval.rerankers.protection import group_of_each
+from fairqr.retrieval.rerankers.registry import RERANKERS, open_reranker
+
+Make = Callable[..., Candidates]
+
+
+@pytest.fixture
+def weights(make_candidates: Make, tmp_path: Path) -> dict[str, Path]:
+    """Files of weights of both trained re-rankers."""
+    columns = np.random.default_rng(1).random((6, len(FEATURES)))
+    item = Example("t", make_candidates("mmfmff"), columns, np.array([1.0, 0, 1, 0, 1, 0]))
+    paths = {name: tmp_path / f"{name}.json" for name in ("deltr", "dlf")}
+    train_deltr(Examples([item])).save(paths["deltr"])
+    train_dlf(Examples([item])).save(paths["dlf"])
+    return paths
+
+
+def test_listing_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; from fairqr.retrieval.rerankers.registry import RERANKERS; "
+        "assert [e.description for e in RERANKERS.values()]; "
+        "print([m for m in ('numpy', 'pydantic', 'tantivy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+async def test_each_keeps_the_interfaces_promises(
+    name: str, index: Index, make_candidates: Make, weights: dict[str, Path]
+) -> None:
+    """At most k of the candidates, each once, with scores that never increase; twice the same."""
+    assert RERANKERS[name].is_trained == (name in weights)
+    options = {"weights": weights[name]} if name in weights else {}
+    reranker = open_reranker(name, options, index=index)
+    assert reranker.name == name
+    found = await index.search("physics chemistry", 40)
+    labels = ["f" if int(id_[-2:]) >= 20 else "m?b"[int(id_[-2:]) % 3] for id_ in found.ids]
+    for size, k in itertools.product((0, 1, 2, 40), (1, 2, 20, 50)):
+        base = make_candidates("".join(labels[:size]))
+        candidates = Candidates(
+            found.top(size), base.memberships, base.targets, base.dimensions, base.groups
+        )
+        result = await reranker.rerank("physics chemistry", candidates, k)
+        ids, scores = result.ranking.ids, result.ranking.scores
+        assert len(ids) == len(scores) == min(k, size)
+        assert len(set(ids)) == len(ids)
+        assert set(ids) <= set(found.ids[:size])
+        assert np.isfinite(scores).all()
+        pairs = list(zip(ids, scores, strict=True))
+        assert all(
+            a[1] > b[1] or (a[1] == b[1] and a[0] < b[0]) for a, b in itertools.pairwise(pairs)
+        )
+        assert await reranker.rerank("physics chemistry", candidates, k) == result
+
+
+async def test_the_exposure_aware_step_goes_to_the_tolerance_or_all_the_way(
+    index: Index, make_candidates: Make
+) -> None:
+    candidates = make_candidates("m" * 30 + "f" * 10, 0.4, discount=Discount("trec"))
+    members, target = candidates.memberships[0], candidates.targets[0]
+    whole = await open_reranker("exposure-aware", {"tolerance": "0"}, index=index).rerank(
+        "q", candidates, 20
+    )
+    order = exposure_aware([members], [target], discount=Discount("trec"), length=20)
+    assert whole.ranking.ids == candidates.ranking.reordered(order.tolist())
+    for tolerance in (0.01, 0.1):
+        options = {"tolerance": tolerance}
+        near = await open_reranker("exposure-aware", options, index=index).rerank(
+            "q", candidates, 20
+        )
+        rows = [int(id_[1:]) for id_ in near.ranking.ids]
+        reached = kullback_leibler(target, exposure(members[rows], Discount("trec")))
+        assert 0 < reached <= tolerance
+        # The ranking is left alone as far as that allows.
+        assert sum(row >= 30 for row in rows) <= sum(order >= 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("magic", {}, "no re-ranker 'magic'; choose exposure-aware, mmr, fa-ir, deltr, dlf"),
+        ("mmr", {"lambda": 1}, "mmr has no option 'lambda'; it has trade_off, similarity"),
+        ("mmr", {"trade_off": "1.5"}, "option 'trade_off' of mmr is wrong: .*less than or equal"),
+        ("mmr", {"trade_off": "much"}, "option 'trade_off' of mmr is wrong: .*valid number"),
+        ("mmr", {"trade_off": float("nan")}, "option 'trade_off' of mmr is wrong"),
+        ("mmr", {"similarity": "magic"}, "option 'similarity' of mmr is wrong: .*'tfidf'"),
+        ("fa-ir", {"alpha": 0}, "option 'alpha' of fa-ir is wrong: .*greater than 0"),
+        ("fa-ir", {"proportion": "1"}, "option 'proportion' of fa-ir is wrong: .*less than 1"),
+        ("exposure-aware", {"k": 3}, "exposure-aware has no option 'k'; it has tolerance"),
+        ("deltr", {}, "re-ranker deltr needs the option 'weights': The file that training wrote"),
+        ("dlf", {}, "re-ranker dlf needs the option 'weights': The file that training wrote"),
+        ("dlf", {"weights": "/nowhere/x.json"}, "/nowhere/x.json cannot be read: No such file"),
+        ("deltr", {"weights": "/"}, "The weights / cannot be read"),
+    ],
+)
+def test_wrong_names_and_options_are_said_in_a_sentence(
+    index: Index, name: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        open_reranker(name, options, index=index)
+
+
+def test_options_are_read_from_text_and_describe_themselves(index: Index) -> None:
+    open_reranker("mmr", {"trade_off": "0.4"}, index=index)
+    for entry in RERANKERS.values():
+        assert entry.reference
+        for field in entry.options_model().model_fields.values():
+            assert field.description
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data | {"format": 9},
+        lambda data: data | {"surprise": 1},
+        lambda data: {k: v for k, v in data.items() if k != "trained_on"},
+        lambda data: data | {"model": data["model"] | {"weights": [1.0]}},
+        lambda data: data | {"model": data["model"] | {"scales": [0.0] * 6}},
+        lambda data: data | {"model": data["model"] | {"weights": [float("nan")] * 6}},
+        lambda data: data | {"model": data["model"] | {"features": list("abcdef")}},
+        lambda data: [],
+    ],
+)
+def test_damaged_weights_are_refused(
+    damage: Callable[[object], object], index: Index, weights: dict[str, Path]
+) -> None:
+    path = weights["deltr"]
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(InputError, match=r"train them again|other features"):
+        open_reranker("deltr", {"weights": path}, index=index)
+
+
+def test_weights_of_another_kind_and_files_that_are_none_are_refused(
+    index: Index, weights: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="holds no weights of dlf"):
+        open_reranker("dlf", {"weights": weights["deltr"]}, index=index)
+    (tmp_path / "bytes").write_bytes(b"\xff\x00{")
+    with pytest.raises(InputError, match="holds no weights of deltr"):
+        open_reranker("deltr", {"weights": tmp_path / "bytes"}, index=index)
+
+
+def test_a_document_belongs_to_the_group_of_its_largest_share() -> None:
+    rows = [[1, 0], [0.5, 0.5], [0.4, 0.6], [0, 0], [0.2, 0.1], [0.5, 0.0], [0.3, 0.3]]
+    # The last two but one are mostly, and half, unknown; the last is more unknown than either.
+    assert group_of_each(np.array(rows, dtype=float)).tolist() == [0, 0, 1, -1, -1, 0, -1]
+
+
+def test_candidates_that_do_not_fit_each_other_are_refused() -> None:
+    ranking = Ranking(["a"], [1.0])
+    members, target = np.ones((1, 2)), np.array([0.5, 0.5])
+    for wrong in (
+        ([members, members], [target], ["x"], [["f", "m"]]),
+        ([np.ones((2, 2))], [target], ["x"], [["f", "m"]]),
+        ([members], [np.ones(3)], ["x"], [["f", "m"]]),
+        ([members], [target], ["x", "y"], [["f", "m"]]),
+        ([], [], [], []),
+    ):
+        with pytest.raises(ValueError, match=r"dimension|memberships|target"):
+            Candidates(ranking, *wrong)
+
+
+def test_min_max_of_equal_and_of_extreme_scores() -> None:
+    assert min_max([3.0, 3.0]).tolist() == [1.0, 1.0]
+    assert min_max([-1e308, 1e308, 0.0]).tolist() == [0.0, 1.0, 0.5]
+    assert min_max([]).tolist() == []
