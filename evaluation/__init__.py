@@ -1,1 +1,1 @@
-"""Measures, collections and experiments: the top layer, still empty."""
+"""Measures, collections and experiments: the top layer."""

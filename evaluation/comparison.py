@@ -1,4 +1,4 @@
-"""Which differences between runs hold: paired tests over the queries, corrected for their number."""
+"""Which differences between runs hold: paired tests over queries, corrected for their number."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fairqr.errors import InputError
-from fairqr.evaluation.evaluate import Evaluation
 from fairqr.evaluation.measures.base import Measure
+from fairqr.evaluation.results import Evaluation
 from fairqr.evaluation.statistics import (
     PERMUTATIONS,
     RESAMPLES,

@@ -2,131 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from fairqr.errors import InputError
+from fairqr.errors import InputError, TargetError
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
 from fairqr.evaluation.collections.query_targets import QueryTargets
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.notes import Note, notes_on
+from fairqr.evaluation.notes import notes_on
 from fairqr.evaluation.query_results import DEFAULT_TARGET, QueryResults, TargetRule, as_target
+from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
 from fairqr.evaluation.runs import Qrels, Run
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.evaluation.statistics import RESAMPLES, Interval, bootstrap_mean, stream
+from fairqr.evaluation.statistics import RESAMPLES, bootstrap_mean, stream
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.target import Target
 
-__all__ = ["Evaluation", "MeasureResult", "Missing", "bind", "evaluate", "evaluate_all", "ids_of"]
-
-Missing = Literal["zero", "undefined"]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureResult:
-    """What a measure says of a run.
-
-    Attributes:
-        measure: The measure.
-        values: By query its value, or the reason why it has none.
-        mean: Over the queries with a value; None if there are none.
-        interval: The bootstrap interval of the mean; None for fewer than two values.
-    """
-
-    measure: Measure
-    values: Mapping[str, Score]
-    mean: float | None
-    interval: Interval | None
-
-    @property
-    def count(self) -> int:
-        """How many queries the mean is over."""
-        return len(self.defined())
-
-    def defined(self) -> dict[str, float]:
-        """Return the values of the queries that have one."""
-        return {q: v for q, v in self.values.items() if not isinstance(v, Undefined)}
-
-    def undefined(self) -> dict[Reason, int]:
-        """Return how many queries have no value, by reason."""
-        reasons = (v.reason for v in self.values.values() if isinstance(v, Undefined))
-        return dict(Counter(reasons))
-
-    def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
-        """Return it as an object for JSON."""
-        found: dict[str, Any] = {
-            "measure": str(self.measure),
-            "settings": self.measure.settings(),
-            "mean": self.mean,
-            "count": self.count,
-            "undefined": {str(reason): number for reason, number in self.undefined().items()},
-            "interval": dataclasses.asdict(self.interval) if self.interval else None,
-            "higher_is_better": self.measure.higher_is_better,
-            "best": self.measure.best,
-        }
-        if by_query:
-            found["values"] = {q: v for q, v in self.defined().items()}
-            found["reasons"] = {
-                q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)
-            }
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What all measures say of a run.
-
-    Attributes:
-        run: Its name.
-        queries: Those that were measured: all that are judged, or all of the run where there are no
-            judgements.
-        results: By the text of the measure.
-        target: The target of group measures that bring none along.
-        missing: How queries that the run lacks count in measures of relevance.
-        seed: Of the intervals.
-        notes: What was left out, is unknown or is missing.
-    """
-
-    run: str
-    queries: tuple[str, ...]
-    results: Mapping[str, MeasureResult]
-    target: str
-    missing: Missing
-    seed: int
-    notes: tuple[Note, ...] = ()
-
-    def __getitem__(self, measure: str | Measure) -> MeasureResult:
-        """Return the result of a measure.
-
-        Raises:
-            InputError: It was not measured.
-        """
-        text = str(measure)
-        if text not in self.results:
-            text = str(parse_measures(text)[0])
-        if text not in self.results:
-            raise InputError(f"{measure} was not measured; there are {', '.join(self.results)}.")
-        return self.results[text]
-
-    def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
-        """Return it as an object for JSON."""
-        return {
-            "run": self.run,
-            "queries": len(self.queries),
-            "target": self.target,
-            "missing": self.missing,
-            "seed": self.seed,
-            "measures": [result.as_json(by_query=by_query) for result in self.results.values()],
-            "notes": [dataclasses.asdict(note) for note in self.notes],
-        }
+__all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 
 
 def evaluate(
@@ -164,7 +61,8 @@ def evaluate_all(
         documents: Where the groups of documents are known from: a corpus, which is read once, or
             what a scan or an index knows of :func:`ids_of` (``scan_corpus``, ``scan_index``).
         target: ``relevance:0.5,population:0.5`` unless said otherwise; ``trec2022`` for the
-            track's; see :func:`fairqr.evaluation.query_results.as_target`.
+            track's, with which measures that do not say otherwise have the unknown as a group; see
+            :func:`fairqr.evaluation.query_results.as_target`.
         computed: Targets by query that were computed already, as
             :func:`fairqr.evaluation.collections.query_targets.query_targets` does; for their
             dimension they go before ``target``.
@@ -193,36 +91,42 @@ def evaluate_all(
         else documents
     )
     groups = None if scan is None else Groups(scan)
-    bound = bind(wanted, groups, attributes)
+    bound = [measure.for_target(rule) for measure in bind(wanted, groups, attributes)]
     _check(bound, qrels, groups, rule)
     queries = tuple(
         qrels if qrels is not None else dict.fromkeys(q for r in runs for q in r.rankings)
     )
     if not queries:
         raise InputError("There is no judged query to measure; name judgements that have some.")
-    pools = _pools(runs, queries)
     ready = {targets.dimension.name: targets for targets in computed}
+    everything = {query: [ids for run in runs for ids in _ranked(run, query)] for query in queries}
     evaluations = []
     for run in runs:
-        views = {
-            query: QueryResults(
+        values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
+        views = []
+        for query in queries:
+            view = QueryResults(
                 query,
-                [ranking.ids for ranking in run.rankings.get(query, ())],
+                _ranked(run, query),
                 (qrels or {}).get(query, {}),
                 groups=groups,
                 target=rule,
                 computed=ready,
-                pool=pools[query],
+                others=everything[query],
             )
-            for query in queries
+            for measure, found in values.items():
+                found[query] = _score(measure, view, missing)
+            # There may be many queries, and what measures share is large.
+            view.forget()
+            views.append(view)
+        results = {
+            str(measure): _summary(measure, found, seed, resamples, level)
+            for measure, found in values.items()
         }
-        results = {}
-        for measure in bound:
-            values = {q: _score(measure, view, missing) for q, view in views.items()}
-            results[str(measure)] = _summary(measure, values, seed, resamples, level)
         notes = notes_on(run, views, qrels, groups, bound, missing)
+        policies = {} if groups is None else groups.policies()
         evaluations.append(
-            Evaluation(run.name, queries, results, str(rule), missing, seed, tuple(notes))
+            Evaluation(run.name, queries, results, str(rule), policies, missing, seed, tuple(notes))
         )
     return evaluations
 
@@ -277,24 +181,29 @@ def _check(
                 "or choose a target without relevance, such as population:1."
             )
         targeted += measure.targeted(groups) if groups else []
-    if isinstance(rule, Target) and targeted:
-        rule.check([dimension.attribute for dimension in targeted])
-    for dimension in () if isinstance(rule, Target) else targeted:
-        if rule == "trec2022" and any(f.unknown != "group" for f in dimension.factors):
+    _check_target(rule, targeted)
+
+
+def _check_target(rule: TargetRule, targeted: Sequence[Dimension]) -> None:
+    for dimension in targeted:
+        if isinstance(rule, Target):
+            needed = rule.parts.get("population") and dimension.name not in rule.shares
+            if needed and dimension.attribute.population is None:
+                raise TargetError(
+                    f"The schema gives no population for {dimension.name}; add one, or choose a "
+                    "target without it, such as relevance:0.5,uniform:0.5."
+                )
+        elif rule == "trec2022" and any(f.unknown != "group" for f in dimension.factors):
             raise InputError(
                 f"The target trec2022 has the unknown as a group of {dimension.name}; "
-                "write the measure with unknown=group, or choose another target."
+                "leave unknown=exclude out of the measure, or choose another target."
             )
+    if isinstance(rule, Target) and targeted:
+        rule.check([dimension.attribute for dimension in targeted])
 
 
-def _pools(runs: Sequence[Run], queries: Iterable[str]) -> dict[str, set[str]]:
-    """Return by query what any run ranks, so that all runs are measured over the same items."""
-    return {
-        query: {
-            id_ for run in runs for ranking in run.rankings.get(query, ()) for id_ in ranking.ids
-        }
-        for query in queries
-    }
+def _ranked(run: Run, query: str) -> list[list[str]]:
+    return [ranking.ids for ranking in run.rankings.get(query, ())]
 
 
 def _score(measure: Measure, results: QueryResults, missing: Missing) -> Score:

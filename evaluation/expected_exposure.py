@@ -235,21 +235,29 @@ class _System:
     def of(cls, ranked: NDArray[np.integer], n: int, weights: FloatArray) -> _System:
         count = len(ranked)
         listed = ranked >= 0
+        if ranked.shape[1] == weights.size and listed.all():
+            # The usual case: no ranking stops before the weights do.
+            own = count * float(weights @ weights)
+            return cls(*_summed(ranked.ravel(), np.tile(weights, count), n, count), 0.0, own)
         length = listed.sum(axis=1)
         # What the items left out of a ranking get, each.
         left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
         share = np.where(length < n, left / np.maximum(n - length, 1), 0.0)
         share[length == weights.size] = 0.0
         gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
-        places = ranked[listed]
         rest = float(share.mean())
-        if n <= places.size:
-            # Few items, each ranked often: counting them all is quicker than sorting.
-            sums = np.bincount(places, gained, n)
-            items = np.arange(n)
-        else:
-            items, inverse = np.unique(places, return_inverse=True)
-            sums = np.bincount(inverse, gained, items.size)
+        items, values = _summed(ranked[listed], gained, n, count)
         squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
         own = float(squares.sum() + ((n - length) * share**2).sum())
-        return cls(items, sums / count + rest, rest, own)
+        return cls(items, values + rest, rest, own)
+
+
+def _summed(
+    places: NDArray[np.integer], gained: FloatArray, n: int, count: int
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """Return the items that were ranked, and what each gains on average over the rankings."""
+    if n <= places.size:
+        # Few items, each ranked often: counting them all is quicker than sorting.
+        return np.arange(n), np.bincount(places, gained, n) / count
+    items, inverse = np.unique(places, return_inverse=True)
+    return items, np.bincount(inverse, gained, items.size) / count

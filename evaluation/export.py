@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable
 
-from fairqr.evaluation.evaluate import Evaluation
+from fairqr.evaluation.results import Evaluation
 from fairqr.evaluation.scores import Undefined
 
 __all__ = ["CSV_COLUMNS", "csv_text"]

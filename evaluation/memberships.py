@@ -73,6 +73,10 @@ class Groups:
     def __contains__(self, id_: str) -> bool:
         return id_ in self.scan.labels
 
+    def policies(self) -> dict[str, str]:
+        """Return by attribute what the schema does with the unknown, ``exclude`` or ``group``."""
+        return {name: attribute.unknown for name, attribute in self.schema.attributes.items()}
+
     def dimension(self, name: str, unknown: UnknownPolicy | None = None) -> Dimension:
         """Return a dimension.
 

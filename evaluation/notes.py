@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,7 +44,7 @@ class Note:
 
 def notes_on(
     run: Run,
-    results: Mapping[str, QueryResults],
+    views: Sequence[QueryResults],
     qrels: Qrels | None,
     groups: Groups | None,
     measures: Sequence[Measure],
@@ -57,8 +57,7 @@ def notes_on(
         if count:
             notes.append(Note(kind, count, sentence))
 
-    views = list(results.values())
-    left_out = len(run.rankings.keys() - results.keys())
+    left_out = len(run.rankings.keys() - {view.query for view in views})
     add(
         "unjudged_queries",
         left_out,
@@ -69,7 +68,7 @@ def notes_on(
     add(
         "missing_queries",
         absent,
-        f"{_queries(absent)} of {len(views)} missing from {run.name}: {counted}, "
+        f"{absent} of {_queries(len(views))} missing from {run.name}: {counted}, "
         "and without a value in measures of exposure.",
     )
     if qrels is not None:
@@ -100,13 +99,12 @@ def notes_on(
 
 
 def _note_groups(
-    add: object,
+    add: Callable[[Kind, int, str], None],
     run: Run,
     views: Sequence[QueryResults],
     groups: Groups,
     measures: Iterable[Measure],
 ) -> None:
-    assert callable(add)
     ranked = {id_ for view in views for ranking in view.rankings for id_ in ranking}
     unknown = sum(id_ not in groups for id_ in ranked)
     add(

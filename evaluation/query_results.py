@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from fairqr.errors import TargetError, one_line
+from fairqr.errors import InputError, TargetError, one_line
 from fairqr.evaluation.collections.query_targets import (
     TREC_RULES,
     QueryTargets,
@@ -72,7 +72,8 @@ class QueryResults:
         groups: The groups of the documents; None where no measure needs them.
         target: What exposure should be.
         computed: By dimension, targets that were computed already; they go before ``target``.
-        pool: Items of the query besides those that are judged or ranked here.
+        others: Further rankings of the query, such as those of runs that this one is compared
+            with: what they rank are items of the query too.
     """
 
     def __init__(
@@ -84,16 +85,16 @@ class QueryResults:
         groups: Groups | None = None,
         target: TargetRule = DEFAULT_TARGET,
         computed: Mapping[str, QueryTargets] | None = None,
-        pool: Collection[str] = (),
+        others: Sequence[Sequence[str]] = (),
     ) -> None:
         self.query = query
-        self.rankings = [list(ranking) for ranking in rankings if len(ranking)]
+        self.rankings = [ranking for ranking in rankings if ranking]
         self.judged = judged
         self.relevant = [id_ for id_, grade in judged.items() if grade > 0]
         self._groups = groups
         self._target = target
         self._computed = computed or {}
-        self._pool = pool
+        self._others = others
         self._kept: dict[Any, Any] = {}
 
     @property
@@ -104,13 +105,16 @@ class QueryResults:
     @property
     def groups(self) -> Groups:
         """The groups of the documents."""
-        assert self._groups is not None, "measures of groups are checked before"
+        if self._groups is None:
+            raise InputError("The groups of the documents are not known; name the documents.")
         return self._groups
 
     @property
     def pool(self) -> frozenset[str]:
         """The ids of the query's items: those judged, and those that were ranked."""
-        return self._once("pool", lambda: frozenset(self.judged).union(self._pool, *self.rankings))
+        return self._once(
+            "pool", lambda: frozenset(self.judged).union(*self._others, *self.rankings)
+        )
 
     def grades(self, ranking: int) -> FloatArray:
         """Return the grade of the document at each rank, shape (n,); 0 for what is not judged."""
@@ -169,6 +173,10 @@ class QueryResults:
         if items == "pool":
             return len(self.pool)
         return self.groups.scan.documents + sum(id_ not in self.groups for id_ in self.pool)
+
+    def forget(self) -> None:
+        """Let go of what was kept for measures still to come."""
+        self._kept.clear()
 
     def _grades(self, ids: Sequence[str]) -> FloatArray:
         found = np.array([self.judged.get(id_, 0) for id_ in ids], dtype=np.float64)

@@ -28,6 +28,7 @@ _TOLD = {
     "trec_eval": "id, descending",
     "error": "nothing",
 }
+HIGHEST_GRADE = 1_000_000
 _SAMPLE = re.compile(r"#[0-9]+$")
 
 Qrels = Mapping[str, Mapping[str, int]]
@@ -144,6 +145,8 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             value = int(grade)
         except ValueError:
             raise _bad(path, number, f"its grade '{one_line(grade)}' is no whole number") from None
+        if abs(value) > HIGHEST_GRADE:
+            raise _bad(path, number, f"its grade is beyond {HIGHEST_GRADE:,}")
         judged = qrels.setdefault(query, {})
         if document in judged:
             raise _bad(path, number, f"the document '{one_line(document)}' is judged twice")

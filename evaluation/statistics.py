@@ -28,6 +28,7 @@ __all__ = [
 
 RESAMPLES = 2_000
 PERMUTATIONS = 20_000
+MOST = 1_000_000
 EXACT_UP_TO = 16
 CELLS_AT_ONCE = 1 << 20
 
@@ -96,8 +97,10 @@ def bootstrap_mean(
     """
     if not 0 < level < 1:
         raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
-    if resamples < 1:
-        raise InputError(f"The number of resamples must be at least 1, not {resamples}.")
+    if not 1 <= resamples <= MOST:
+        raise InputError(
+            f"The number of resamples must be at least 1 and at most {MOST:,}, not {resamples}."
+        )
     sample = np.asarray(values, dtype=np.float64)
     if sample.size < 2:
         return None

@@ -12,7 +12,8 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
 from fairqr.evaluation.comparison import Comparisons, compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
-from fairqr.evaluation.experiments.store import Manifest, Record, Store
+from fairqr.evaluation.experiments.plan import fingerprints_of
+from fairqr.evaluation.experiments.store import Manifest, Record, Store, file_name
 from fairqr.evaluation.runs import Qrels, Run, write_run
 from fairqr.evaluation.scores import Score, Undefined
 from fairqr.retrieval.ranking import Ranking
@@ -78,6 +79,11 @@ def measure_experiment(store: Store, collection: Collection) -> Measured:
     if collection.name != manifest.collection:
         raise InputError(
             f"The experiment was run on '{manifest.collection}', not on '{collection.name}'."
+        )
+    if fingerprints_of(collection) != manifest.fingerprints:
+        raise InputError(
+            f"The files of '{collection.name}' have changed since the experiment was run; "
+            "bring the old ones back, or run it again into another folder."
         )
     qrels = {topic: collection.qrels[topic] for topic in manifest.topics}
     records = store.records()
@@ -150,8 +156,8 @@ def write_results(store: Store, measured: Measured) -> None:
     for table in measured.tables:
         for name, records in table.records.items():
             parts = [table.attribute, table.queries, name]
-            path = store.folder / "runs" / ("-".join(map(_safe, parts)) + ".txt")
-            write_run(path, run_of(_safe(name), records))
+            path = store.folder / "runs" / f"{file_name(*parts)}.txt"
+            write_run(path, run_of(file_name(name), records))
             for result in table.evaluations[name].results.values():
                 rows += [
                     (*parts, topic, str(result.measure), *_value(score))
@@ -166,7 +172,3 @@ def write_results(store: Store, measured: Measured) -> None:
 
 def _value(score: Score) -> tuple[object, str]:
     return ("", str(score.reason)) if isinstance(score, Undefined) else (score, "")
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "+._" else "_" for c in name)

@@ -13,13 +13,14 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.evaluation.experiments.store import Manifest
+from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.context import Context, make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import TIMES, Dimension
 from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.target import Target
 
-__all__ = ["Cell", "Plan", "make_plan"]
+__all__ = ["Cell", "Plan", "fingerprints_of", "make_plan"]
 
 LIBRARIES = ("fairqr", "elasticsearch", "langchain", "langgraph", "numpy", "openai", "tantivy")
 
@@ -98,6 +99,8 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
     if missing := len(collection.topics) - len(topics):
         left_out.append(f"{missing} topics have no relevant document and are left out.")
     topics = topics[: experiment.topics]
+    left_out += _on_training(experiment, len(topics))
+    left_out += _on_cutoffs(experiment)
     cells = tuple(_cells(experiment, attributes, forms))
     for cell in cells:
         cell.context(experiment)
@@ -106,12 +109,13 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         collection=collection.name,
         collection_title=collection.title,
         collection_note=collection.about.note,
-        fingerprints=_fingerprints(collection),
+        fingerprints=fingerprints_of(collection),
         attributes=attributes,
         query_forms=tuple(map(str, forms)),
         topics=tuple(topic.id for topic in topics),
         judge=judge,
         prompts=_prompts(experiment, cells, prompts),
+        notes=tuple(left_out),
         versions=_versions(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -130,7 +134,38 @@ def _cells(
                     yield Cell(attribute, form, system, seed)
 
 
-def _fingerprints(collection: Collection) -> dict[str, str]:
+def _on_training(experiment: Experiment, topics: int) -> Iterator[str]:
+    """Yield a sentence for each system that gets fewer folds than it asks for.
+
+    Raises:
+        InputError: There is one topic only, so nothing to train on for it.
+    """
+    for system in experiment.all_systems():
+        if system.train is None or system.train.folds <= topics:
+            continue
+        if topics < 2:
+            raise InputError(
+                f"'{system.name}' is trained on the other topics, and there is one topic only; "
+                "use at least two, or leave the system out."
+            )
+        yield (
+            f"'{system.name}' is trained in {topics} folds instead of {system.train.folds}, "
+            "since there are no more topics."
+        )
+
+
+def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
+    """Yield a sentence where measures look deeper than systems rank."""
+    deepest = max((m.k or 0 for m in parse_measures(experiment.measures)), default=0)
+    if deepest > experiment.k:
+        yield (
+            f"Systems return {experiment.k} documents, and measures look at up to {deepest}: what "
+            "is not returned counts as not there."
+        )
+
+
+def fingerprints_of(collection: Collection) -> dict[str, str]:
+    """Return the hashes of the corpus, the topics and the judgements of a collection."""
     found = [*collection.folder.glob("topics*.jsonl"), *collection.folder.glob("qrels*.txt")]
     return {
         "documents": collection.corpus.sha256(),

@@ -92,7 +92,8 @@ class Workshop:
 
     async def model(self, name: str, index: Index) -> ChatModel | Refiner:
         """Return what refines, started; its replies are kept with the experiment."""
-        key = (name, index.retriever if name == "feedback" else "")
+        # Feedback reads its words from the index, so each index has one of its own.
+        key = (name, str(id(index)) if name == "feedback" else "")
         if key not in self.models:
             model = open_model(name, index=index, cache=ReplyCache(self.store.replies))
             await model.start()
@@ -187,13 +188,16 @@ async def _run_cell(
         workshop.store.add(record)
         workshop.watcher.finished(record)
 
+    stopped: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
             for topic in topics:
                 group.create_task(search(topic))
-    except* FairqrError as errors:
+    except* (FairqrError, OSError) as errors:
+        stopped += errors.exceptions
+    if stopped:
         # What stops one search stops them all; the first sentence says it.
-        raise errors.exceptions[0] from None
+        raise stopped[0]
 
 
 async def _search(
@@ -247,7 +251,8 @@ async def _weights(cell: Cell, plan: Plan, workshop: Workshop, index: Index) -> 
     names = [topic.id for topic in plan.topics]
     paths: dict[str, Path] = {}
     examples = None
-    for number, fold in enumerate(folds_of(names, training.folds, cell.seed)):
+    folds = folds_of(names, min(training.folds, len(names)), cell.seed)
+    for number, fold in enumerate(folds):
         path = workshop.store.weights(cell.system.name, cell.attribute, cell.form, number)
         paths.update(dict.fromkeys(fold, path))
         if path.exists():

@@ -32,7 +32,9 @@ SHIPPED = ("fair_qr_table", "rerank_ablation", "iterations", "prompts", "retriev
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
-_FORM = re.compile(r"title(?:\+(\d{1,3}))?")
+_FORM = re.compile(r"title(?:\+([0-9]{1,3}))?")
+_RETRIEVER = re.compile(r"bm25|dense(?::.+)?")
+_SETTING = re.compile(r"\{(\w+)\}")
 
 
 class _Part(BaseModel):
@@ -99,6 +101,22 @@ class System(_Part):
     vary: dict[str, list[Any]] = {}
     train: Training | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _is_one_line(cls, name: str) -> str:
+        if not name.isprintable() or name != name.strip():
+            raise ValueError(f"the name '{one_line(name)}' is no line of plain text; rename it")
+        return name
+
+    @field_validator("retriever")
+    @classmethod
+    def _is_a_retriever(cls, retriever: str) -> str:
+        if not _RETRIEVER.fullmatch(retriever):
+            raise ValueError(
+                f"there is no retriever '{one_line(retriever)}'; write bm25, dense or dense:ENCODER"
+            )
+        return retriever
+
     @field_validator("settings", "vary")
     @classmethod
     def _is_not_ours(cls, settings: dict[str, Any]) -> dict[str, Any]:
@@ -109,9 +127,13 @@ class System(_Part):
 
     @model_validator(mode="after")
     def _can_be_searched_with(self) -> System:
+        for setting, values in self.vary.items():
+            if not values:
+                raise ValueError(f"'{setting}' varies over no value; list at least one")
         for system in self.expanded():
             try:
-                context = make_context(method=self.method, **system.settings)
+                # The experiment's k, which a depth has to reach, is not known here.
+                context = make_context(method=self.method, k=1, **system.settings)
             except InputError as error:
                 raise ValueError(str(error).rstrip(".")) from None
             is_trained = context.strategy.final_step in ("deltr", "dlf")
@@ -126,14 +148,12 @@ class System(_Part):
             return
         for values in itertools.product(*self.vary.values()):
             chosen = dict(zip(self.vary, values, strict=True))
-            try:
-                name = self.name.format(**chosen)
-            except (KeyError, IndexError, ValueError):
-                raise ValueError(
-                    f"the name '{self.name}' has braces that name no setting"
-                ) from None
+            if not {found[1] for found in _SETTING.finditer(self.name)} <= chosen.keys():
+                raise ValueError(f"the name '{self.name}' has braces that name no setting")
+            name = _SETTING.sub(lambda found: str(chosen[found[1]]), self.name)
             if name == self.name:
                 name = f"{name}, " + ", ".join(f"{k}={v}" for k, v in chosen.items())
+            name = self._is_one_line(one_line(name, 200))
             settings = {**self.settings, **chosen}
             yield self.model_copy(update={"name": name, "settings": settings, "vary": {}})
 
@@ -192,6 +212,11 @@ class Experiment(_Part):
         try:
             parse_measures(self.measures)
             make_context(target=self.target, k=self.k)
+            for system in self.all_systems():
+                try:
+                    make_context(method=system.method, k=self.k, **system.settings)
+                except InputError as error:
+                    raise ValueError(f"'{system.name}': {str(error).rstrip('.')}") from None
             if self.judge:
                 parse_target(self.judge)
         except InputError as error:
@@ -204,6 +229,11 @@ class Experiment(_Part):
             raise ValueError(f"the baseline '{self.baseline}' is none of the systems")
         if not self.seeds:
             raise ValueError("there is no seed; write seeds: [0]")
+        if not self.queries:
+            raise ValueError("there is no form of query; write queries: [title]")
+        for what, listed in (("attribute", self.attributes), ("seed", self.seeds)):
+            if len(set(listed)) < len(listed):
+                raise ValueError(f"one {what} is named twice; name each once")
         return self
 
     def all_systems(self) -> list[System]:
@@ -212,7 +242,7 @@ class Experiment(_Part):
 
     def query_forms(self) -> list[QueryForm]:
         """Return the forms of the topics' queries."""
-        return [QueryForm.parse(form) for form in dict.fromkeys(self.queries)]
+        return list(dict.fromkeys(QueryForm.parse(form) for form in self.queries))
 
 
 def find_experiment(name: str) -> Path:

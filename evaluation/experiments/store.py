@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
+import string
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,9 +21,11 @@ from fairqr.errors import InputError, one_line
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.retrieval.files import write_beside
 
-__all__ = ["Manifest", "Record", "Store"]
+__all__ = ["Manifest", "Record", "Round", "Store", "file_name"]
 
 FORMAT = 1
+LONGEST = 120
+_PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
 
 
 class _Part(BaseModel):
@@ -43,7 +47,9 @@ class Manifest(_Part):
         topics: The ids of the topics.
         judge: The target that rankings are measured against.
         prompts: The sha256 of each prompt by ``id=version``.
-        versions: Of fairqr, Python and the libraries that results depend on.
+        notes: Sentences about what the experiment names and the collection lacks.
+        versions: Of fairqr, Python and the libraries that results depend on; several, in order,
+            where a run was resumed with others.
         started: When, in ISO 8601.
     """
 
@@ -58,6 +64,7 @@ class Manifest(_Part):
     topics: tuple[str, ...]
     judge: str
     prompts: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
     versions: dict[str, str]
     started: str
 
@@ -167,7 +174,11 @@ class Store:
             InputError: The folder holds another experiment.
         """
         if not self.exists():
-            if self.folder.is_dir() and any(p for p in self.folder.iterdir() if p.name != ".lock"):
+            # A kill may have left the lock and a file that was to become the manifest.
+            own = (".lock", f".{self._manifest.name}.")
+            if self.folder.is_dir() and any(
+                not path.name.startswith(own) for path in self.folder.iterdir()
+            ):
                 raise InputError(
                     f"The folder {self.folder} is not empty and has no experiment; choose another."
                 )
@@ -175,11 +186,24 @@ class Store:
             return manifest
         begun = self.manifest()
         for name in ("experiment", "collection", "fingerprints", "topics", "judge", "prompts"):
-            if getattr(begun, name) != getattr(manifest, name):
+            # As text, since a file of settings may hold what compares otherwise once it was read.
+            if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
                 raise InputError(
                     f"The folder {self.folder} holds a run with another {name}; "
                     "choose another folder, or remove this one."
                 )
+        return self._resumed(begun, manifest)
+
+    def _resumed(self, begun: Manifest, manifest: Manifest) -> Manifest:
+        """Note the versions that a run goes on with, where they are others."""
+        versions = dict(begun.versions)
+        for name, version in manifest.versions.items():
+            told = versions.get(name, version)
+            if told.split(", then ")[-1] != version:
+                versions[name] = f"{told}, then {version}"
+        if versions != begun.versions:
+            begun = begun.model_copy(update={"versions": versions})
+            write_beside(self._manifest, begun.model_dump_json(indent=1) + "\n")
         return begun
 
     @contextlib.contextmanager
@@ -203,15 +227,13 @@ class Store:
         """Return the searches that were done, a later one of the same key in place of an earlier.
 
         Raises:
-            InputError: A line that is not the last is damaged.
+            InputError: A line is damaged that is not the last, half written one.
         """
         found: dict[tuple[str, str, str, int, str], Record] = {}
-        for number, line, is_whole in self._whole_lines():
+        for number, line in self._whole_lines():
             try:
                 record = Record.model_validate_json(line)
             except ValidationError:
-                if not is_whole:
-                    break
                 raise InputError(
                     f"{self._results}, line {number}, is damaged; remove the line, and the search "
                     "is done again."
@@ -219,17 +241,18 @@ class Store:
             found[record.key] = record
         return list(found.values())
 
-    def _whole_lines(self) -> Iterable[tuple[int, bytes, bool]]:
+    def _whole_lines(self) -> Iterable[tuple[int, bytes]]:
         try:
-            lines = self._results.read_bytes().splitlines(keepends=True)
+            lines = self._results.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        return [(n, line, line.endswith(b"\n")) for n, line in enumerate(lines, start=1)]
+        # What stands behind the last line feed is nothing, or the half line that a kill left.
+        return [(number, line + b"\n") for number, line in enumerate(lines[:-1], start=1)]
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open the file of results for :meth:`add`; what a kill left half written is cut off."""
-        kept = b"".join(line for _, line, is_whole in self._whole_lines() if is_whole)
+        kept = b"".join(line for _, line in self._whole_lines())
         if self._results.exists() and self._results.stat().st_size != len(kept):
             write_beside(self._results, kept)
         with self._results.open("a", encoding="utf-8") as self._lines:
@@ -251,6 +274,16 @@ class Store:
 
     def weights(self, *parts: Any) -> Path:
         """Return where the weights of a system are kept."""
-        name = "-".join(str(part) for part in parts)
-        safe = "".join(c if c.isalnum() or c in "-._" else "_" for c in name)
-        return self.folder / "weights" / f"{safe}.json"
+        return self.folder / "weights" / f"{file_name(*parts)}.json"
+
+
+def file_name(*parts: Any) -> str:
+    """Return a name for a file from names that may hold anything; other names give another.
+
+    What a file name cannot hold is replaced, and a hash then tells it from its likes.
+    """
+    names = [str(part) for part in parts]
+    safe = "-".join("".join(c if c in _PLAIN else "_" for c in name) for name in names)[:LONGEST]
+    if safe == "-".join(names) and not any("-" in name for name in names):
+        return safe
+    return f"{safe}-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"

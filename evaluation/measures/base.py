@@ -7,16 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from fairqr.errors import InputError
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.query_results import QueryResults, TargetRule
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.dimension import Dimension
 
-__all__ = ["Measure", "Need", "RankingMeasure", "value_text"]
+__all__ = ["Convention", "Measure", "Need", "RankingMeasure", "value_text"]
 
+Convention = Literal["trec2022"]
+"""Whose definitions are taken, where they differ from the defaults."""
+
+DEEPEST = 1_000_000
 _QUOTED = frozenset(',()="@*×')
 
 
@@ -57,16 +61,17 @@ class Measure(ABC):
     """What it is, in one line."""
     example: ClassVar[str]
     """How it is usually written."""
-    counts_missing: ClassVar[bool] = False
-    """Whether a query that the run lacks counts as 0, where nothing else is asked for."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The values that a parameter can have besides None."""
 
     k: int | None = None
 
     def __post_init__(self) -> None:
-        if self.k is not None and self.k < 1:
-            raise InputError(f"The cut-off of {self.name} must be at least 1, not {self.k}.")
+        if self.k is not None and not 1 <= self.k <= DEEPEST:
+            raise InputError(
+                f"The cut-off of {self.name} must be at least 1 and at most {DEEPEST:,}, "
+                f"not {self.k}."
+            )
         if self.k is None and self.cutoff:
             raise InputError(f"{self.name} needs a cut-off; write {self.name}@20.")
         for parameter, choices in self.choices.items():
@@ -82,13 +87,29 @@ class Measure(ABC):
         return frozenset()
 
     @property
+    def counts_missing(self) -> bool:
+        """Whether a query that the run lacks counts as 0, where nothing else is asked for."""
+        return False
+
+    @property
     def takes_attribute(self) -> bool:
         """Whether the attribute to be fair about is still to be named."""
         return False
 
     def with_attribute(self, attribute: str) -> Self:
         """Return the measure for this attribute; unchanged where it needs none or has one."""
-        return dataclasses.replace(self, attribute=attribute) if self.takes_attribute else self
+        return self
+
+    def for_target(self, rule: TargetRule) -> Self:
+        """Return the measure with the policy for the unknown that a target goes with."""
+        return self
+
+    @property
+    def depth(self) -> int:
+        """The cut-off of a measure that has to have one."""
+        if self.k is None:
+            raise InputError(f"{self.name} needs a cut-off; write {self.name}@20.")
+        return self.k
 
     def check(self, groups: Groups | None) -> None:
         """Raise where the measure cannot be computed with these groups.
@@ -96,6 +117,10 @@ class Measure(ABC):
         Raises:
             InputError: Something is missing or does not fit.
         """
+        if groups is None and Need.GROUPS in self.needs:
+            raise InputError(
+                f"{self} needs the groups of the documents; name them with --documents or --index."
+            )
 
     def targeted(self, groups: Groups) -> list[Dimension]:
         """Return what is held against the target of the evaluation."""

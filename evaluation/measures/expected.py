@@ -15,8 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from fairqr.errors import InputError
+from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.expected_exposure import ExpectedExposure, group_expected_exposure
-from fairqr.evaluation.measures.base import Need
+from fairqr.evaluation.measures.base import Convention, Measure, Need
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.query_results import QueryResults
@@ -63,7 +64,7 @@ class _ExpectedExposure(GroupMeasure):
     normalization: str | None = None
     items: str | None = None
     documents: str | None = None
-    convention: str | None = None
+    convention: Convention | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,12 +113,12 @@ class _ExpectedExposure(GroupMeasure):
         return False
 
     @property
-    def policy(self) -> str | None:  # type: ignore[override]
+    def policy(self) -> UnknownPolicy | None:
         """The policy for unknown labels."""
         return "group" if self.convention else self.unknown
 
     @property
-    def own_target(self) -> str | None:
+    def own_target(self) -> Convention | None:
         """The track's, by that convention."""
         return self.convention
 
@@ -134,8 +135,8 @@ class _ExpectedExposure(GroupMeasure):
         """Raise where groups are missing, or the attribute is none of theirs."""
         if self.attribute:
             super().check(groups)
-        elif self.items == "corpus" and groups is None:
-            raise InputError(f"{self} needs the corpus; name it with --documents or --index.")
+        else:
+            Measure.check(self, groups)
 
     def value(self, results: QueryResults) -> Score:
         """Return the value for one query, or why it has none."""
@@ -164,18 +165,18 @@ class _ExpectedExposure(GroupMeasure):
         return Reason.ALL_RELEVANT if self.uses_labels and useful == count else Reason.NO_ROOM
 
     def _by_group(self, results: QueryResults) -> Score:
-        assert self.k is not None
         dimension = self.dimension(results.groups)
-        target = results.target(dimension, self.own_target)  # type: ignore[arg-type]
+        target = results.target(dimension, self.own_target)
         if isinstance(target, Undefined):
             return target
-        members = np.zeros((len(results.rankings), self.k, len(dimension.groups)))
+        length = min(self.depth, max(map(len, results.rankings)))
+        members = np.zeros((len(results.rankings), length, len(dimension.groups)))
         for number in range(len(results.rankings)):
-            rows = results.memberships(number, dimension)[: self.k]
+            rows = results.memberships(number, dimension)[: self.depth]
             if self.documents != "all":
-                rows = rows * results.relevance(number)[: self.k, None]
+                rows = rows * results.relevance(number)[: self.depth, None]
             members[number, : len(rows)] = rows
-        wanted = target * rank_weights(self.weighting, self.k).sum()
+        wanted = target * rank_weights(self.weighting, self.depth).sum()
         return self.of_groups(group_expected_exposure(members, self.weighting), wanted)
 
     uses_labels: ClassVar[bool] = True

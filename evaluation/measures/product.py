@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from fairqr.errors import InputError
 from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.query_results import QueryResults, TargetRule
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.dimension import TIMES, Dimension
 
@@ -20,8 +20,8 @@ __all__ = ["Product"]
 class Product(RankingMeasure):
     """The product of two or more measures of a ranking, for each query; its mean is taken after.
 
-    ``nDCG@20×AWRF@20`` is the measure of task 1 of TREC Fair and of FAIR-QR. It has no value where a
-    factor has none. Where a query that the run lacks counts as 0 for a factor, the product is 0.
+    ``nDCG@20×AWRF@20`` is the measure of task 1 of TREC Fair and of FAIR-QR. It has no value where
+    a factor has none. Where a query that the run lacks counts as 0 for a factor, the product is 0.
 
     Attributes:
         factors: Of which a higher value is better.
@@ -46,7 +46,7 @@ class Product(RankingMeasure):
                 )
 
     @property
-    def counts_missing(self) -> bool:  # type: ignore[override]
+    def counts_missing(self) -> bool:
         """Whether a query that the run lacks counts as 0, as it does for one of the factors."""
         return any(factor.counts_missing for factor in self.factors)
 
@@ -63,6 +63,10 @@ class Product(RankingMeasure):
     def with_attribute(self, attribute: str) -> Self:
         """Return the product with this attribute in the factors that need one."""
         return replace(self, factors=tuple(f.with_attribute(attribute) for f in self.factors))
+
+    def for_target(self, rule: TargetRule) -> Self:
+        """Return the product with the policy that a target goes with in its factors."""
+        return replace(self, factors=tuple(f.for_target(rule) for f in self.factors))
 
     def check(self, groups: Groups | None) -> None:
         """Raise where a factor does not fit."""

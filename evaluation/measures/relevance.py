@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairqr.errors import InputError
-from fairqr.evaluation.measures.base import Need, RankingMeasure
+from fairqr.evaluation.measures.base import Convention, Need, RankingMeasure
 from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.relevance import (
     average_precision,
@@ -31,7 +31,10 @@ TREC = Discount("trec")
 
 
 class _Relevance(RankingMeasure):
-    counts_missing = True
+    @property
+    def counts_missing(self) -> bool:
+        """A query that the run lacks counts as 0."""
+        return True
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -45,9 +48,9 @@ class _Relevance(RankingMeasure):
 
 @dataclass(frozen=True, kw_only=True)
 class NDCG(_Relevance):
-    """nDCG@k = DCG of the ranking / DCG of the best one; see :func:`fairqr.evaluation.relevance.ndcg`.
+    """nDCG@k = DCG of the ranking / DCG of the best one, in [0, 1]; 1 is best.
 
-    In [0, 1], 1 is best.
+    See :func:`fairqr.evaluation.relevance.ndcg`.
 
     Attributes:
         discount: The weight of each rank: ``log2``, 1/log2(r+1), unless said otherwise.
@@ -63,7 +66,7 @@ class NDCG(_Relevance):
 
     discount: Discount = LOG2
     gains: str = "binary"
-    convention: str | None = None
+    convention: Convention | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,8 +101,7 @@ class Precision(_Relevance):
 
     def of_ranking(self, results: QueryResults, ranking: int) -> float:
         """Return P@k of one ranking."""
-        assert self.k is not None
-        return float(precision(results.relevance(ranking), self.k))
+        return float(precision(results.relevance(ranking), self.depth))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from concurrency import concurrency_rows
 from looping import graph_rows, tracing_rows
 from measuring import Row
 from memory import memory_rows
+from metrics import metric_rows
 from reranking import rerank_rows
 from searching import search_rows, update_rows
 from starting import help_rows
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "memory": memory_rows,
     "search": search_rows,
     "rerank": rerank_rows,
+    "metrics": metric_rows,
     "graph": graph_rows,
     "tracing": tracing_rows,
     "checkpoints": checkpoint_rows,
@@ -100,10 +102,15 @@ def cells(row: Row) -> tuple[str, ...]:
         figure(row.ours, row.unit),
         row.peer,
         "" if row.theirs is None else figure(row.theirs, row.unit),
-        "" if row.ratio is None else f"{row.ratio:.2f}×",
+        "" if row.ratio is None else share(row.ratio),
         row.target,
         {None: "", True: "yes", False: "NO"}[row.reached],
     )
+
+
+def share(ratio: float) -> str:
+    """Return a ratio with two digits, and a small one as a part of one."""
+    return f"{ratio:.2f}×" if ratio >= 0.1 else f"1/{1 / ratio:,.0f}"
 
 
 def figure(value: float, unit: str) -> str:

@@ -48,7 +48,7 @@ def list_(as_json: Json = False) -> None:
         documents = "" if listed.documents is None else f"{listed.documents:,} documents"
         what = listed.problem or listed.title
         columns = (listed.name, listed.kind, documents, ", ".join(listed.splits), what)
-        typer.echo("\t".join(_printable(column) for column in columns if column))
+        typer.echo("\t".join(printable(column) for column in columns if column))
 
 
 @app.command()
@@ -80,7 +80,7 @@ def info(
     for attribute, statistics in found.attributes.items():
         lines += ["", *_table(attribute, statistics, found)]
     for line in lines:
-        typer.echo(_printable(line))
+        typer.echo(printable(line))
 
 
 @app.command("import")
@@ -102,10 +102,10 @@ def import_(
         folder, report = import_collection(chosen, paths, name, replace=replace, progress=progress)
     typer.echo(f"{name}: imported into {folder}")
     for line in report.lines():
-        typer.echo(_printable(f"  {line}"))
+        typer.echo(printable(f"  {line}"))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     # What stands in a file must not be able to steer the terminal.
     return "".join(character if character.isprintable() else " " for character in text)
 

@@ -9,7 +9,18 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fairqr.cli import corpus, dataset, experiment, index, models, prompts, search, trace, train
+from fairqr.cli import (
+    corpus,
+    dataset,
+    evaluate,
+    experiment,
+    index,
+    models,
+    prompts,
+    search,
+    trace,
+    train,
+)
 from fairqr.errors import FairqrError, one_line
 
 __all__ = ["app", "main"]
@@ -27,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("search")(search.search)
+app.command("evaluate")(evaluate.evaluate)
 app.command("train")(train.train)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from fairqr.graph.context import Context
     from fairqr.graph.result import RankedDocument, SearchResult
 
-__all__ = ["LiveView", "QuietView", "exposure_bars", "print_result", "shortened"]
+__all__ = [
+    "LiveView",
+    "Output",
+    "QuietView",
+    "exposure_bars",
+    "print_result",
+    "printable",
+    "shortened",
+]
 
 BAR = 30
 NAME = 24
@@ -32,7 +40,7 @@ _STOPPED = {
 }
 
 
-class _Output(Console):
+class Output(Console):
     """Stdout. Where its reader has gone, the program ends as any other of our commands does."""
 
     def on_broken_pipe(self) -> None:
@@ -57,14 +65,14 @@ class LiveView(QuietView):
     """Prints each round when it is measured, and says meanwhile what is being done."""
 
     def __init__(self, query: str, corpus: str, context: Context, refiner: Any) -> None:
-        self._console = _Output(highlight=False)
+        self._console = Output(highlight=False)
         self._status = Console(stderr=True).status("searching")
         self._target: Mapping[str, Mapping[str, float]] = {}
         self._refinements: list[dict[str, Any]] = []
         self._model = refiner.name if refiner else ""
         by = f"refined by {self._model}" if refiner else "not refined"
         told = f"  in {corpus}, method {context.method}, {by}"
-        self._title: Text | None = Text.assemble((_printable(query), "bold"), _printable(told))
+        self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
 
     def __enter__(self) -> LiveView:
         self._status.start()
@@ -102,7 +110,7 @@ class LiveView(QuietView):
         for refinement in self._refinements if number else []:
             words = ", ".join(refinement["keywords"]) or refinement["status"].replace("_", " ")
             group = shortened(refinement["group"], NAME)
-            line = Text.assemble("  toward ", (group, "bold"), f": {_printable(words)}")
+            line = Text.assemble("  toward ", (group, "bold"), f": {printable(words)}")
             self._console.print(line)
         self._console.print(exposure_bars(record["exposure"], self._target))
 
@@ -132,7 +140,7 @@ def exposure_bars(
 
 def print_result(result: SearchResult) -> None:
     """Print the final exposure, the ranking before and after, and what it cost."""
-    console = _Output(highlight=False)
+    console = Output(highlight=False)
     heading = Text("\nre-ranked", style="bold")
     if result.divergence is not None:
         before = result.baseline.divergence
@@ -225,14 +233,14 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     # Neither a query nor a document must be able to steer the terminal.
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def shortened(text: str, width: int) -> str:
     """Return a text that fills so many cells of a terminal at the most, without control codes."""
-    line = Text(_printable(text))
+    line = Text(printable(text))
     line.truncate(width, overflow="ellipsis")
     return line.plain
 

@@ -49,7 +49,7 @@ def test_all_commands_are_known_here() -> None:
 
 def test_the_help_of_no_command_loads_what_is_slow() -> None:
     """None of the large libraries is imported to print a help text."""
-    commands = ["", "search"]
+    commands = ["", "search", "evaluate", "train"]
     for group, names in GROUPS.items():
         commands += [group, *(f"{group} {name}" for name in names)]
     done = subprocess.run(

@@ -1,0 +1,219 @@
+"""Measures that hold the exposure of groups in a ranking against a target."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fairqr.errors import InputError
+from fairqr.evaluation.collections.labels import UnknownPolicy
+from fairqr.evaluation.fairness import Unit, ndkl
+from fairqr.evaluation.measures.base import Convention, RankingMeasure
+from fairqr.evaluation.measures.groups import GroupMeasure
+from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.weights import rank_weights
+from fairqr.retrieval.divergence import (
+    DEFAULT_SMOOTHING,
+    Direction,
+    jensen_shannon,
+    kullback_leibler,
+)
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+
+__all__ = ["AWRF", "JS", "KL", "NDKL"]
+
+TREC = Discount("trec")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AgainstTarget(GroupMeasure, RankingMeasure):
+    """Holds one ranking against the target."""
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
+        """Return the value of one ranking, or why it has none."""
+        dimension = self.dimension(results.groups)
+        target = results.target(dimension, self.own_target)
+        if isinstance(target, Undefined):
+            return target
+        members = results.memberships(ranking, dimension)[: self.k]
+        if not members.any():
+            return Undefined(Reason.NO_KNOWN_GROUP)
+        score = self.compare(members, target)
+        return score if math.isfinite(score) else Undefined(Reason.INFINITE)
+
+    @abstractmethod
+    def compare(self, members: FloatArray, target: FloatArray) -> float:
+        """Return the value for memberships of shape (n, G), some known, and a target, (G,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfExposure(_AgainstTarget):
+    """Compares the exposure of one ranking with the target.
+
+    Attributes:
+        discount: The weight of each rank: ``log2``, 1/log2(r+1), unless said otherwise.
+    """
+
+    discount: Discount = LOG2
+
+    @property
+    def weighting(self) -> Discount:
+        """The discount that is used."""
+        return self.discount
+
+    def exposure(self, members: FloatArray) -> FloatArray:
+        """Return ε of the documents, shape (G,)."""
+        return normalise(rank_weights(self.weighting, len(members)) @ members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AWRF(_OfExposure):
+    """AWRF@k = 1 − JS(ε, ε*); see :func:`fairqr.evaluation.fairness.awrf`.
+
+    1 is fair: exposure is exactly as the target says.
+
+    Attributes:
+        unit: Of the divergence: ``nats``, from 1 − ln 2 ≈ .307 to 1, or ``bits``, from 0 to 1.
+        convention: ``trec2022`` takes that track's discount, 1/log2(max(r,2)), nats, the unknown
+            as a group, and its target.
+    """
+
+    name = "AWRF"
+    best = "1 is fair"
+    range = "0.307 to 1; 0 to 1 with unit=bits"
+    summary = "1 − JS(exposure, target): attention-weighted rank fairness"
+    example = "AWRF@20(attribute=gender)"
+    choices: ClassVar = {"unit": ("nats", "bits"), "convention": ("trec2022",)}
+
+    unit: Unit = "nats"
+    convention: Convention | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_convention(self, "discount", "unknown", "unit")
+
+    @property
+    def policy(self) -> UnknownPolicy | None:
+        """The policy for unknown labels."""
+        return "group" if self.convention else self.unknown
+
+    @property
+    def own_target(self) -> Convention | None:
+        """The track's, by that convention."""
+        return self.convention
+
+    @property
+    def weighting(self) -> Discount:
+        """The discount that is used."""
+        return TREC if self.convention else self.discount
+
+    def compare(self, members: FloatArray, target: FloatArray) -> float:
+        """Return 1 − JS."""
+        found = self.exposure(members)
+        return 1 - float(jensen_shannon(target, found, unit=self.unit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JS(_OfExposure):
+    """JS(ε, ε*), the Jensen–Shannon divergence of exposure and target (Lin 1991); 0 is fair.
+
+    Attributes:
+        unit: ``nats``, from 0 to ln 2 ≈ .693, or ``bits``, from 0 to 1.
+    """
+
+    name = "JS"
+    higher_is_better = False
+    best = "0 is fair"
+    range = "0 to 0.693; 0 to 1 with unit=bits"
+    summary = "Jensen–Shannon divergence of exposure and target"
+    example = "JS@20(attribute=gender,unit=bits)"
+    choices: ClassVar = {"unit": ("nats", "bits")}
+
+    unit: Unit = "nats"
+
+    def compare(self, members: FloatArray, target: FloatArray) -> float:
+        """Return JS."""
+        found = self.exposure(members)
+        return float(jensen_shannon(target, found, unit=self.unit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KL(_OfExposure):
+    """KL(ε*‖ε) of target and exposure, in nats (FAIR-QR, Chen & Fang 2025); at least 0, 0 is fair.
+
+    Attributes:
+        smoothing: λ of :func:`fairqr.retrieval.divergence.smooth`, for both distributions. With 0
+            the divergence can be infinite; the query then has no value.
+        direction: ``target_exposure``, or ``exposure_target`` for KL(ε‖ε*).
+    """
+
+    name = "KL"
+    higher_is_better = False
+    best = "0 is fair"
+    range = "0 to about ln(groups/smoothing), nats"
+    summary = "Kullback–Leibler divergence of target and exposure, smoothed"
+    example = "KL@20(attribute=gender)"
+    choices: ClassVar = {"direction": ("target_exposure", "exposure_target")}
+
+    smoothing: float = DEFAULT_SMOOTHING
+    direction: Direction = "target_exposure"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_smoothing(self.smoothing)
+
+    def compare(self, members: FloatArray, target: FloatArray) -> float:
+        """Return KL."""
+        return float(
+            kullback_leibler(
+                target,
+                self.exposure(members),
+                smoothing=self.smoothing,
+                direction=self.direction,
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NDKL(_AgainstTarget):
+    """NDKL (Geyik, Ambler & Kenthapadi 2019); see :func:`fairqr.evaluation.fairness.ndkl`.
+
+    In nats, at least 0; 0 is fair. Its discount is always 1/log2(i+1).
+
+    Attributes:
+        smoothing: 0 as published; a query whose ranking has a group with a target of 0 then has no
+            value.
+    """
+
+    name = "NDKL"
+    higher_is_better = False
+    best = "0 is fair"
+    range = "0 upwards, nats"
+    summary = "discounted mean over the prefixes of KL(shares of the groups‖target)"
+    example = "NDKL(attribute=gender)"
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_smoothing(self.smoothing)
+
+    def compare(self, members: FloatArray, target: FloatArray) -> float:
+        """Return NDKL."""
+        return float(ndkl(members, target, smoothing=self.smoothing))
+
+
+def _check_smoothing(smoothing: float) -> None:
+    if not 0 <= smoothing < 1:
+        raise InputError(f"The smoothing must be at least 0 and below 1, not {smoothing:g}.")
+
+
+def _check_convention(measure: AWRF, *set_by_it: str) -> None:
+    changed = measure.parameters()
+    for name in set_by_it:
+        if measure.convention and name in changed:
+            raise InputError(
+                f"{measure.name}(convention={measure.convention}) sets the {name}; leave it out."
+            )

@@ -1,0 +1,160 @@
+"""Measures of the exposure of a group, without a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairqr.errors import InputError, UnknownAttributeError
+from fairqr.evaluation.fairness import INVERSE_LOG, exposure_per_member
+from fairqr.evaluation.measures.base import Need, RankingMeasure
+from fairqr.evaluation.measures.groups import GroupMeasure
+from fairqr.evaluation.memberships import Groups
+from fairqr.evaluation.query_results import QueryResults
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.weights import rank_weights
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+
+__all__ = ["Exposure", "ExposureRatio"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure(GroupMeasure, RankingMeasure):
+    """The exposure of a group in the first k ranks.
+
+    Attributes:
+        group: Whose.
+        form: ``share``: its part of the exposure of all known groups, in [0, 1]; fair is what the
+            target says. ``per_member``: the mean exposure of its members in the ranking, in units
+            of the discount (Singh & Joachims 2018); fair is what other groups have.
+        discount: The weight of each rank.
+    """
+
+    name = "Exposure"
+    higher_is_better = None
+    best = "the group's target is fair"
+    range = "0 to 1, a share"
+    summary = "the share of exposure that a group gets"
+    example = "Exposure@20(attribute=gender,group=female)"
+    choices: ClassVar = {"form": ("share", "per_member")}
+
+    group: str | None = None
+    form: str = "share"
+    discount: Discount = LOG2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_group_is_named(self)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The groups of the documents."""
+        return frozenset({Need.GROUPS})
+
+    def check(self, groups: Groups | None) -> None:
+        """Raise where the attribute or the group does not fit."""
+        super().check(groups)
+        _check_groups(self, groups, self.group)
+
+    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
+        """Return the exposure in one ranking."""
+        dimension = self.dimension(results.groups)
+        place = _position(self, results.groups, self.group)
+        members = results.memberships(ranking, dimension)[: self.k]
+        if self.form == "per_member":
+            gained, size = exposure_per_member(members, self.discount)
+            return float(gained[place]) if size[place] else Undefined(Reason.EMPTY_GROUP)
+        if not members.any():
+            return Undefined(Reason.NO_KNOWN_GROUP)
+        return float(normalise(rank_weights(self.discount, len(members)) @ members)[place])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExposureRatio(GroupMeasure):
+    """The mean exposure of a group's members over that of another's; 1 is fair.
+
+    Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
+    the whole list (Singh & Joachims 2018; Zehlike & Castillo 2020). Over several rankings of a
+    query v is averaged first, and the ratio taken then; the members are those of any ranking.
+    Above 1 the group is favoured.
+
+    Attributes:
+        group: G1, usually the protected group.
+        against: G0; all other known groups together where None.
+        discount: v; its base cancels out.
+    """
+
+    name = "ExposureRatio"
+    higher_is_better = None
+    best = "1 is fair"
+    range = "0 upwards, a ratio"
+    summary = "mean exposure of a group's members, divided by that of the others'"
+    example = "ExposureRatio(attribute=gender,group=female)"
+
+    group: str | None = None
+    against: str | None = None
+    discount: Discount = INVERSE_LOG
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_group_is_named(self)
+        if self.group == self.against:
+            raise InputError("ExposureRatio compares two groups; name another one in 'against'.")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The groups of the documents."""
+        return frozenset({Need.GROUPS})
+
+    def check(self, groups: Groups | None) -> None:
+        """Raise where the attribute or a group does not fit."""
+        super().check(groups)
+        _check_groups(self, groups, self.group, self.against)
+
+    def value(self, results: QueryResults) -> Score:
+        """Return the ratio for one query, or why it has none."""
+        if results.missing:
+            return Undefined(Reason.MISSING)
+        dimension = self.dimension(results.groups)
+        place = _position(self, results.groups, self.group)
+        gained = np.zeros(len(dimension.groups))
+        members: dict[str, FloatArray] = {}
+        for number, ranking in enumerate(results.rankings):
+            rows = results.memberships(number, dimension)[: self.k]
+            gained += rank_weights(self.discount, len(rows)) @ rows
+            members.update(zip(ranking[: self.k], rows, strict=True))
+        sizes = np.sum(list(members.values()), axis=0)
+        if self.against is None:
+            others = np.arange(len(sizes)) != place
+        else:
+            others = np.arange(len(sizes)) == _position(self, results.groups, self.against)
+        size, other_size = sizes[place], sizes[others].sum()
+        if not size or not other_size:
+            return Undefined(
+                Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP,
+            )
+        other = gained[others].sum() / other_size
+        # The discount rbp or top_k can leave a group without any.
+        return float(gained[place] / size / other) if other else Undefined(Reason.INFINITE)
+
+
+def _position(measure: GroupMeasure, groups: Groups, group: str | None) -> int:
+    universe = measure.dimension(groups).groups
+    if group not in universe:
+        raise UnknownAttributeError(
+            f"{measure.attribute} has no group '{group}'; it has {', '.join(universe)}."
+        )
+    return universe.index(group)
+
+
+def _check_groups(measure: GroupMeasure, groups: Groups | None, *named: str | None) -> None:
+    for group in named:
+        if groups is not None and group is not None:
+            _position(measure, groups, group)
+
+
+def _check_group_is_named(measure: Exposure | ExposureRatio) -> None:
+    if measure.group is None:
+        raise InputError(f"{measure.name} needs a group; write {measure.name}(group=female).")

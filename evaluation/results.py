@@ -1,0 +1,123 @@
+"""What an evaluation gives: values by query, means, and what each mean is over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairqr.errors import InputError
+from fairqr.evaluation.measures.base import Measure
+from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.notes import Note
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.statistics import Interval
+
+__all__ = ["Evaluation", "MeasureResult", "Missing"]
+
+Missing = Literal["zero", "undefined"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureResult:
+    """What a measure says of a run.
+
+    Attributes:
+        measure: The measure.
+        values: By query its value, or the reason why it has none.
+        mean: Over the queries with a value; None if there are none.
+        interval: The bootstrap interval of the mean; None for fewer than two values.
+    """
+
+    measure: Measure
+    values: Mapping[str, Score]
+    mean: float | None
+    interval: Interval | None
+
+    @property
+    def count(self) -> int:
+        """How many queries the mean is over."""
+        return len(self.defined())
+
+    def defined(self) -> dict[str, float]:
+        """Return the values of the queries that have one."""
+        return {q: v for q, v in self.values.items() if not isinstance(v, Undefined)}
+
+    def undefined(self) -> dict[Reason, int]:
+        """Return how many queries have no value, by reason."""
+        reasons = (v.reason for v in self.values.values() if isinstance(v, Undefined))
+        return dict(Counter(reasons))
+
+    def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
+        """Return it as an object for JSON."""
+        found: dict[str, Any] = {
+            "measure": str(self.measure),
+            "settings": self.measure.settings(),
+            "mean": self.mean,
+            "count": self.count,
+            "undefined": {str(reason): number for reason, number in self.undefined().items()},
+            "interval": dataclasses.asdict(self.interval) if self.interval else None,
+            "higher_is_better": self.measure.higher_is_better,
+            "best": self.measure.best,
+        }
+        if by_query:
+            found["values"] = self.defined()
+            found["reasons"] = {
+                q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)
+            }
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What all measures say of a run.
+
+    Attributes:
+        run: Its name.
+        queries: Those that were measured: all that are judged, or all of the run where there are no
+            judgements.
+        results: By the text of the measure.
+        target: The target of group measures that bring none along.
+        unknown: By attribute of the schema, what happens to documents without a label where a
+            measure does not say: ``exclude`` or ``group``.
+        missing: How queries that the run lacks count in measures of relevance.
+        seed: Of the intervals.
+        notes: What was left out, is unknown or is missing.
+    """
+
+    run: str
+    queries: tuple[str, ...]
+    results: Mapping[str, MeasureResult]
+    target: str
+    unknown: Mapping[str, str]
+    missing: Missing
+    seed: int
+    notes: tuple[Note, ...] = ()
+
+    def __getitem__(self, measure: str | Measure) -> MeasureResult:
+        """Return the result of a measure.
+
+        Raises:
+            InputError: It was not measured.
+        """
+        text = str(measure)
+        if text not in self.results:
+            text = str(parse_measures(text)[0])
+        if text not in self.results:
+            raise InputError(f"{measure} was not measured; there are {', '.join(self.results)}.")
+        return self.results[text]
+
+    def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
+        """Return it as an object for JSON."""
+        return {
+            "run": self.run,
+            "queries": len(self.queries),
+            "target": self.target,
+            "unknown": dict(self.unknown),
+            "missing": self.missing,
+            "seed": self.seed,
+            "measures": [result.as_json(by_query=by_query) for result in self.results.values()],
+            "notes": [dataclasses.asdict(note) for note in self.notes],
+        }

@@ -1,0 +1,51 @@
+"""Documents that fit on a screen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fairqr.evaluation.collections.labels import Scan, scan_corpus
+from fairqr.retrieval.corpus import Corpus, find_corpus
+
+SCHEMA = """attributes:
+  gender:
+    field: gender
+    groups: [female, male]
+    population: {female: 0.5, male: 0.5}
+  place:
+    field: place
+    groups: [north, south]
+    population: {north: 0.25, south: 0.75}
+    unknown: group
+"""
+LABELS = {
+    "f1": ("female", "north"),
+    "f2": ("female", "south"),
+    "f3": ("female", None),
+    "m1": ("male", "north"),
+    "m2": ("male", "south"),
+    "m3": ("male", {"north": 1, "south": 3}),
+    "u1": (None, None),
+    "u2": (None, "south"),
+}
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Eight documents, of which two have no gender."""
+    folder = tmp_path_factory.mktemp("people")
+    (folder / "people.schema.yaml").write_text(SCHEMA)
+    lines = [
+        json.dumps({"id": id_, "title": id_, "gender": gender, "place": place})
+        for id_, (gender, place) in LABELS.items()
+    ]
+    path = folder / "people.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return find_corpus(path)
+
+
+@pytest.fixture(scope="session")
+def scan(people: Corpus) -> Scan:
+    return scan_corpus(people, set(LABELS))

@@ -1,0 +1,129 @@
+"""Comparisons: what they are over, which way they go, and what they say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fairqr.errors import InputError
+from fairqr.evaluation.comparison import compare
+from fairqr.evaluation.evaluate import evaluate_all
+from fairqr.evaluation.results import Evaluation
+from fairqr.evaluation.runs import Run
+from fairqr.evaluation.statistics import holm, paired_t
+from fairqr.retrieval.ranking import Ranking
+
+QUERIES = [f"q{number}" for number in range(10)]
+QRELS = {query: {"a": 1, "b": 0, "c": 0} for query in QUERIES}
+
+
+def ranking_with_a_at(rank: int) -> list[Ranking]:
+    ids = ["b", "c", "d", "e"]
+    ids.insert(rank - 1, "a")
+    return [Ranking(ids, [float(-place) for place in range(len(ids))])]
+
+
+def run(name: str, ranks: list[int]) -> Run:
+    return Run(name, {q: ranking_with_a_at(r) for q, r in zip(QUERIES, ranks, strict=True)})
+
+
+LOW = run("low", [3, 4, 3, 5, 4, 3, 4, 5, 3, 4])
+HIGH = run("high", [1, 2, 1, 1, 2, 1, 1, 1, 2, 1])
+MIXED = run("mixed", [4, 3, 4, 4, 5, 4, 3, 4, 4, 3])
+
+
+def evaluations(*runs: Run, measures: str = "RR,nDCG@5,P@1") -> list[Evaluation]:
+    return evaluate_all(runs, QRELS, measures, resamples=20)
+
+
+def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
+    first, second = evaluations(LOW, HIGH)
+    found = compare(first, [second])
+    row = found.rows[0]
+    ours = np.array([second["RR"].values[q] for q in QUERIES])
+    differences = ours - [first["RR"].values[q] for q in QUERIES]
+    assert (row.baseline, row.run, row.count) == ("low", "high", 10)
+    assert row.difference == pytest.approx(differences.mean())
+    assert row.t == pytest.approx(paired_t(differences))
+    # All ten differences are positive: of 2^10 assignments two are as far from 0.
+    assert row.randomisation == pytest.approx(2 / 2**10)
+    assert row.exact
+    assert row.interval is not None
+    assert row.interval.low <= row.difference <= row.interval.high
+
+
+def test_the_correction_is_over_all_runs_and_measures() -> None:
+    low, high, mixed = evaluations(LOW, HIGH, MIXED)
+    found = compare(low, [high, mixed])
+    assert found.tests == 6
+    raw = [row.randomisation for row in found.rows if row.randomisation is not None]
+    assert [row.randomisation_corrected for row in found.rows] == pytest.approx(holm(raw))
+    with_t = [row.t for row in found.rows if row.t is not None]
+    corrected = [row.t_corrected for row in found.rows if row.t is not None]
+    assert corrected == pytest.approx(holm(with_t))
+
+
+def test_it_says_which_differences_hold() -> None:
+    low, high, mixed = evaluations(LOW, HIGH, MIXED, measures="RR")
+    found = compare(low, [high, mixed], alpha=0.01)
+    holding, not_holding = found.sentences()
+    assert holding.startswith("RR: high is 0.")
+    assert "above low (better) over 10 queries; the difference holds at 0.01" in holding
+    assert "Holm-corrected for 2" in holding
+    assert "does not hold at 0.01" in not_holding
+    assert [row.holds(0.01) for row in found.rows] == [True, False]
+
+
+def test_a_divergence_is_better_where_it_is_lower() -> None:
+    first, second = evaluations(HIGH, LOW, measures="EE-L@3,EE-R@3,RR")
+    sentences = compare(first, [second]).sentences()
+    assert "above high (worse)" in sentences[0]
+    assert "below high (worse)" in sentences[1]
+    assert "below high (worse)" in sentences[2]
+
+
+def test_a_run_compared_with_itself_is_the_same() -> None:
+    first, second = evaluations(LOW, LOW)
+    found = compare(first, [second])
+    for row, sentence in zip(found.rows, found.sentences(), strict=True):
+        assert row.randomisation == row.t == 1
+        assert "have the same mean over 10 queries" in sentence
+
+
+def test_only_queries_with_a_value_in_both_count() -> None:
+    few = Run("few", {query: HIGH.rankings[query] for query in QUERIES[:4]})
+    first, second = evaluate_all([LOW, few], QRELS, "RR,EE-R@3", missing="undefined", resamples=20)
+    found = compare(first, [second])
+    assert [row.count for row in found.rows] == [4, 4]
+    nothing = Run("nothing", {"elsewhere": HIGH.rankings["q0"]})
+    first, second = evaluate_all([LOW, nothing], QRELS, "RR", missing="undefined", resamples=20)
+    found = compare(first, [second])
+    assert found.rows[0].difference is None
+    assert found.tests == 0
+    assert found.sentences() == ["RR: no query has a value in both nothing and low."]
+
+
+def test_all_differences_alike_have_no_t_test() -> None:
+    first, second = evaluations(run("two", [2] * 10), run("one", [1] * 10), measures="RR")
+    found = compare(first, [second])
+    assert found.rows[0].t is None
+    assert "no t test" in found.sentences()[0]
+    assert found.rows[0].holds(0.05)
+
+
+def test_it_repeats_and_is_plain_json() -> None:
+    both = evaluations(LOW, HIGH)
+    one, two = compare(both[0], both[1:], seed=1), compare(both[0], both[1:], seed=1)
+    assert one == two
+    rows = json.loads(json.dumps(one.as_json(), allow_nan=False))["rows"]
+    assert rows[0]["measure"] == "RR"
+    assert rows[0]["holds"] is True
+    assert rows[0]["sentence"] == one.sentences()[0]
+
+
+def test_a_level_out_of_range_is_refused() -> None:
+    both = evaluations(LOW, HIGH)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        compare(both[0], both[1:], alpha=1.5)

@@ -1,0 +1,752 @@
+"""The one call: values or reasons for all that can be odd about a query, and stated conventions."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairqr.errors import FairqrError, InputError, TargetError, UnknownAttributeError
+from fairqr.evaluation.collections.labels import (
+    Scan,
+    UnknownPolicy,
+    scan_corpus,
+    schema_with_unknown,
+)
+from fairqr.evaluation.collections.query_targets import QueryTargets
+from fairqr.evaluation.evaluate import evaluate, evaluate_all, ids_of
+from fairqr.evaluation.expected_exposure import exposure_bounds
+from fairqr.evaluation.export import csv_text
+from fairqr.evaluation.measures.text import MEASURES
+from fairqr.evaluation.memberships import Groups, scan_index
+from fairqr.evaluation.results import Evaluation
+from fairqr.evaluation.runs import Run
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.target import Target
+
+
+def ranked(ids: Sequence[str]) -> Ranking:
+    return Ranking(list(ids), [float(-place) for place in range(len(ids))])
+
+
+def run_of(name: str = "ours", **rankings: Sequence[str] | Sequence[Sequence[str]]) -> Run:
+    """A run from lists of ids by query, or lists of such lists."""
+    made = {}
+    for query, found in rankings.items():
+        several = found if found and not isinstance(found[0], str) else [found]
+        made[query] = [ranked(list(ids)) for ids in several]
+    return Run(name, made)
+
+
+RELEVANCE = ["nDCG@3", "P@3", "R@3", "AP", "RR"]
+TARGETED = ["AWRF@3", "JS@3", "KL@3", "NDKL", "EE-L@3(attribute=gender)",
+            "EE-D@3(attribute=gender)", "EE-R@3(attribute=gender)",
+            "AWRF@3(convention=trec2022)"]  # fmt: skip
+UNTARGETED = ["Exposure@3(group=female)", "ExposureRatio(group=female)"]
+ITEMS = ["EE-D@3", "EE-R@3", "EE-L@3", "EE-D@3(normalization=fair-rag)",
+         "EE-R@3(normalization=fair-rag)"]  # fmt: skip
+ALL = [*RELEVANCE, *TARGETED, *UNTARGETED, *ITEMS, "nDCG@3×AWRF@3"]
+
+QRELS = {
+    "plain": {"f1": 1, "m1": 1, "f2": 0, "m2": 0},
+    "bare": {"f1": 0, "m1": 0},
+    "full": {"f1": 1, "m1": 1, "m2": 1, "f2": 1},
+    "gone": {"f1": 1, "m1": 0},
+    "hidden": {"f1": 1, "m1": 1},
+    "short": {"f1": 1, "m1": 1, "m2": 0, "f2": 0},
+    "unlabelled": {"u1": 1, "u2": 1},
+}
+RUN = run_of(
+    plain=["f1", "m2", "m1", "f2"],
+    bare=["f1", "m1", "f2", "m2"],
+    full=["f1", "m1", "m2", "f2"],
+    hidden=["u1", "u2", "nobody"],
+    short=["m1"],
+    unlabelled=["f1", "m1", "m2", "f2"],
+)
+
+
+def reason(score: Score) -> Reason | None:
+    return score.reason if isinstance(score, Undefined) else None
+
+
+@pytest.fixture(scope="module")
+def whole(scan: Scan) -> Evaluation:
+    return evaluate(RUN, QRELS, ALL, documents=scan, attributes=["gender"], resamples=20)
+
+
+def of_query(found: Evaluation, query: str) -> dict[str, Reason | None]:
+    return {text: reason(result.values[query]) for text, result in found.results.items()}
+
+
+def test_every_measure_is_tried_here() -> None:
+    """A new measure must be added to the lists above."""
+    tried = {text.split("@")[0].split("(")[0] for text in ALL}
+    assert {measure.name for measure in MEASURES} <= tried
+
+
+def test_each_measure_has_a_finite_value_or_a_reason_for_each_odd_query(whole: Evaluation) -> None:
+    for text, result in whole.results.items():
+        assert set(result.values) == set(QRELS)
+        for query, score in result.values.items():
+            if isinstance(score, Undefined):
+                assert score.sentence.endswith("."), (text, query)
+            else:
+                assert math.isfinite(score), (text, query)
+
+
+def test_an_ordinary_query_has_all_values(whole: Evaluation) -> None:
+    assert set(of_query(whole, "plain").values()) == {None}
+
+
+def test_without_a_relevant_document(whole: Evaluation) -> None:
+    """P@k is 0, and what does not depend on relevance has its value; all else says so."""
+    found = of_query(whole, "bare")
+    defined = {text for text, why in found.items() if why is None}
+    assert defined == {
+        "P@3",
+        "Exposure@3(attribute=gender,group=female)",
+        "ExposureRatio(attribute=gender,group=female)",
+        "EE-D@3",
+        "EE-D@3(normalization=fair-rag)",
+        "EE-L@3",
+    }
+    assert whole["P@3"].values["bare"] == 0
+    assert set(found.values()) == {None, Reason.NO_RELEVANT}
+
+
+def test_with_relevant_documents_only(whole: Evaluation) -> None:
+    """Every order of the items is as good by EE-R; how evenly they are treated can still differ."""
+    found = of_query(whole, "full")
+    undefined = {text: why for text, why in found.items() if why}
+    assert undefined == {
+        "EE-R@3": Reason.ALL_RELEVANT,
+        "EE-R@3(normalization=fair-rag)": Reason.ALL_RELEVANT,
+    }
+
+
+def test_a_query_that_the_run_lacks(whole: Evaluation) -> None:
+    found = of_query(whole, "gone")
+    for text in [*RELEVANCE, "nDCG@3×AWRF@3(attribute=gender)"]:
+        assert whole[text].values["gone"] == 0.0
+        found.pop(text)
+    assert set(found.values()) == {Reason.MISSING}
+
+
+def test_queries_that_the_run_lacks_can_be_left_out(scan: Scan) -> None:
+    found = evaluate(
+        RUN, QRELS, ALL, documents=scan, attributes=["gender"], missing="undefined", resamples=20
+    )
+    assert set(of_query(found, "gone").values()) == {Reason.MISSING}
+
+
+def test_with_unknown_members_only(whole: Evaluation) -> None:
+    """Neither a document without a label nor one that the corpus lacks shows any group."""
+    found = of_query(whole, "hidden")
+    groups = {text for text in found if "attribute" in text and not text.startswith("EE-")}
+    for text in groups - {"AWRF@3(attribute=gender,convention=trec2022)"}:
+        assert found[text] is Reason.NO_KNOWN_GROUP, text
+    # The track has a group of the unknown, to which two of the documents belong.
+    trec = whole["AWRF@3(attribute=gender,convention=trec2022)"].values["hidden"]
+    assert trec == pytest.approx(1 - math.log(2))
+    # No group gets anything: exposure falls short of the target by all of it.
+    assert whole["EE-D@3(attribute=gender)"].values["hidden"] == 0
+    assert whole["EE-R@3(attribute=gender)"].values["hidden"] == 0
+
+
+def test_relevant_documents_without_a_label_give_no_target(whole: Evaluation) -> None:
+    found = of_query(whole, "unlabelled")
+    for text in ("AWRF@3(attribute=gender)", "EE-L@3(attribute=gender)", "NDKL(attribute=gender)"):
+        assert found[text] is Reason.NO_TARGET
+    assert found["Exposure@3(attribute=gender,group=female)"] is None
+    assert found["nDCG@3"] is None
+
+
+def test_with_a_list_shorter_than_k(whole: Evaluation) -> None:
+    """What is there is measured; P@k divides by k; the rest of the items follow at random."""
+    assert whole["P@3"].values["short"] == pytest.approx(1 / 3)
+    assert whole["Exposure@3(attribute=gender,group=female)"].values["short"] == 0
+    assert of_query(whole, "short")["ExposureRatio(attribute=gender,group=female)"] is (
+        Reason.EMPTY_GROUP
+    )
+    score = whole["EE-D@3"].values["short"]
+    assert isinstance(score, float)
+    # One item is always first, three share the next two ranks.
+    weights = Discount().weights(3)
+    rest = (weights[1] + weights[2]) / 3
+    low, high = exposure_bounds(4, 2, Discount(), 3).disparity
+    assert score == pytest.approx((1 + 3 * rest**2 - low) / (high - low))
+
+
+def test_where_k_takes_in_all_items_the_machine_user_sees_no_difference() -> None:
+    found = evaluate(
+        run_of(q=["a", "b"]),
+        {"q": {"a": 1, "b": 0}},
+        "EE-D@2(normalization=fair-rag),EE-R@5(normalization=fair-rag),EE-D@2,"
+        "EE-D@2(discount=top_k,normalization=none)",
+        resamples=1,
+    )
+    reasons = [reason(result.values["q"]) for result in found.results.values()]
+    assert reasons == [Reason.NO_ROOM, Reason.NO_ROOM, None, None]
+    assert found["EE-D@2(discount=top_k(2),normalization=none)"].mean == 2
+
+
+def test_means_are_over_the_queries_with_a_value(whole: Evaluation) -> None:
+    for result in whole.results.values():
+        values = [v for v in result.values.values() if not isinstance(v, Undefined)]
+        assert result.count == len(values)
+        assert result.mean == pytest.approx(np.mean(values))
+        assert sum(result.undefined().values()) == len(QRELS) - len(values)
+
+
+def test_the_notes_say_what_was_odd(scan: Scan) -> None:
+    run = Run("ours", {**RUN.rankings, **run_of(unasked=["f1"]).rankings}, 3, "id")
+    qrels = {**QRELS, "graded": {"f1": 3, "stranger": 1}}
+    found = evaluate(
+        run, qrels, ["nDCG@3", "AWRF@3"], documents=scan, attributes=["gender"], resamples=2
+    )
+    counts = {note.kind: note.count for note in found.notes}
+    assert counts == {
+        "unjudged_queries": 1,
+        "missing_queries": 2,
+        "no_relevant": 1,
+        "graded": 3,
+        "unknown_documents": 1,
+        "unknown_relevant": 1,
+        "unlabelled_documents": 2,
+        "ties": 3,
+    }
+    assert all(note.sentence.endswith(".") for note in found.notes)
+    assert "unasked" not in found.queries
+
+
+def test_a_product_is_taken_by_query_and_then_averaged(whole: Evaluation) -> None:
+    product = whole["nDCG@3×AWRF@3(attribute=gender)"].values["plain"]
+    ndcg, awrf = whole["nDCG@3"].values["plain"], whole["AWRF@3(attribute=gender)"].values["plain"]
+    assert isinstance(ndcg, float)
+    assert isinstance(awrf, float)
+    assert product == pytest.approx(ndcg * awrf)
+
+
+def test_measures_of_one_ranking_are_the_mean_over_several(scan: Scan) -> None:
+    """A product is taken for each ranking before that mean."""
+    first, second = ["f1", "m2", "m1"], ["u1", "m1", "f1"]
+    measures = ["nDCG@3", "AWRF@3", "nDCG@3×AWRF@3", "NDKL", "P@3"]
+    qrels = {"q": {"f1": 1, "m1": 1}}
+
+    def values(*rankings: list[str]) -> dict[str, Score]:
+        found = evaluate(
+            run_of(q=list(rankings)), qrels, measures, documents=scan, attributes=["gender"]
+        )
+        return {text: result.values["q"] for text, result in found.results.items()}
+
+    one, two, both = values(first), values(second), values(first, second)
+    for text, value in both.items():
+        assert value == pytest.approx((one[text] + two[text]) / 2)  # type: ignore[operator]
+
+
+def test_rankings_without_a_value_are_left_out_of_the_mean_over_rankings(scan: Scan) -> None:
+    """The second ranking shows no known group; the query has the value of the first."""
+    options = {"documents": scan, "target": "population:1"}
+    measure = "AWRF(attribute=gender)"
+    alone = evaluate(run_of(q=["f1", "m1"]), None, measure, **options)
+    both = evaluate(run_of(q=[["f1", "m1"], ["u1", "u2"]]), None, measure, **options)
+    assert both[measure].mean == alone[measure].mean
+
+
+def test_the_exposure_ratio_of_samples_averages_exposure_first(scan: Scan) -> None:
+    """Two orders of a man and a woman, each as likely: both get the same, so the ratio is 1."""
+    found = evaluate(
+        run_of(q=[["f1", "m1"], ["m1", "f1"]]),
+        None,
+        "ExposureRatio(attribute=gender,group=female)",
+        documents=scan,
+    )
+    assert found["ExposureRatio(attribute=gender,group=female)"].mean == pytest.approx(1)
+
+
+def test_the_exposure_ratio_of_two_named_groups(scan: Scan) -> None:
+    """By hand: v(1)/v(2) = ln 3/ln 2, whoever stands at rank 3."""
+    found = evaluate(
+        run_of(q=["f1", "m1", "u1"]),
+        None,
+        ["ExposureRatio(attribute=gender,group=female,against=male)"],
+        documents=scan,
+    )
+    value = next(iter(found.results.values())).mean
+    assert value == pytest.approx(math.log(3) / math.log(2))
+
+
+class TestBySecondWay:
+    """Each measure of groups once more, from the labels themselves, with dictionaries."""
+
+    GENDER: Mapping[str, str | None] = {
+        "f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male",
+        "u1": None, "u2": None,
+    }  # fmt: skip
+    TARGET: Mapping[str, float] = {"female": 0.4, "male": 0.6}
+
+    def shares(self, ids: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
+        totals = dict.fromkeys(self.TARGET, 0.0)
+        for id_, weight in zip(ids, weights, strict=False):
+            group = self.GENDER.get(id_)
+            if group:
+                totals[group] += weight
+        whole = sum(totals.values())
+        return {group: total / whole for group, total in totals.items()}
+
+    @staticmethod
+    def kl(p: Mapping[str, float], q: Mapping[str, float]) -> float:
+        return sum(p[group] * math.log(p[group] / q[group]) for group in p if p[group])
+
+    def by_hand(self, ids: Sequence[str], k: int) -> dict[str, float]:
+        """All measures of one ranking that has both genders in its first k."""
+        weights = [1 / math.log2(rank + 1) for rank in range(1, len(ids) + 1)]
+        found = self.shares(ids[:k], weights)
+        middle = {group: (found[group] + self.TARGET[group]) / 2 for group in found}
+        js = (self.kl(found, middle) + self.kl(self.TARGET, middle)) / 2
+        smooth = [
+            {group: 0.999 * share + 0.001 / 2 for group, share in p.items()}
+            for p in (self.TARGET, found)
+        ]
+        first = next(i for i, id_ in enumerate(ids) if self.GENDER.get(id_))
+        prefixes = range(first + 1, len(ids) + 1)
+        ndkl = sum(
+            self.kl(self.shares(ids[:i], [1.0] * i), self.TARGET) * weights[i - 1] for i in prefixes
+        ) / sum(weights[i - 1] for i in prefixes)
+        seen: dict[str, list[float]] = {"female": [], "male": []}
+        for rank, id_ in enumerate(ids, start=1):
+            group = self.GENDER.get(id_)
+            if group:
+                seen[group].append(1 / math.log(1 + rank))
+        mean = {group: sum(each) / len(each) for group, each in seen.items()}
+        return {
+            f"AWRF@{k}(attribute=gender)": 1 - js,
+            f"AWRF@{k}(attribute=gender,unit=bits)": 1 - js / math.log(2),
+            f"JS@{k}(attribute=gender)": js,
+            f"JS@{k}(attribute=gender,unit=bits)": js / math.log(2),
+            f"KL@{k}(attribute=gender)": self.kl(*smooth),
+            f"KL@{k}(attribute=gender,direction=exposure_target)": self.kl(*reversed(smooth)),
+            f"KL@{k}(attribute=gender,smoothing=0)": self.kl(self.TARGET, found),
+            "NDKL(attribute=gender)": ndkl,
+            f"Exposure@{k}(attribute=gender,group=male)": found["male"],
+            "Exposure(attribute=gender,group=male,form=per_member,discount=inverse_log)": mean[
+                "male"
+            ],
+            "ExposureRatio(attribute=gender,group=female)": mean["female"] / mean["male"],
+        }
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_it_is_the_same(self, scan: Scan, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        ids = [*self.GENDER, "stranger", "other"]
+        # At least one of either gender stands in any eight of the ten.
+        ranking = [ids[place] for place in random.permutation(len(ids))]
+        k = int(random.integers(8, 11))
+        expected = self.by_hand(ranking, k)
+        found = evaluate(
+            run_of(q=ranking),
+            {"q": {"f1": 1}},
+            list(expected),
+            documents=scan,
+            target="gender=female:0.4,male:0.6",
+        )
+        for text, value in expected.items():
+            assert found[text].mean == pytest.approx(value), text
+
+
+class TestFairRag:
+    """The numbers of "Towards Fair RAG", from runs."""
+
+    MEASURES = (
+        "EE-D@3(normalization=fair-rag),EE-R@3(normalization=fair-rag),EE-R@3(discount=top_k)"
+    )
+
+    def values(self, orders: Sequence[Sequence[str]], useful: str) -> list[float | None]:
+        qrels = {"q": {id_: int(id_ in useful) for id_ in "abcdef"}}
+        found = evaluate(run_of(q=list(map(list, orders))), qrels, self.MEASURES, resamples=1)
+        return [result.mean for result in found.results.values()]
+
+    def test_uniform_orders(self) -> None:
+        """EE-D/k = k/n, and EE-R = m/n where m is at least k."""
+        orders = list(itertools.permutations("abcdef"))
+        disparity, relevance, by_bounds = self.values(orders, "abcd")
+        assert (disparity, relevance) == pytest.approx((3 / 6, 4 / 6))
+        # (9/6 − least)/(9/4 − least), least = 3/4: two useful documents come last of all.
+        assert by_bounds == pytest.approx((9 / 6 - 3 / 4) / (9 / 4 - 3 / 4))
+
+    def test_the_oracle_where_fewer_than_k_are_useful(self) -> None:
+        """EE-R stays below 1 by the published code, and is 1 by the bounds."""
+        orders = [
+            first + second
+            for first in itertools.permutations("ab")
+            for second in itertools.permutations("cdef")
+        ]
+        _, relevance, by_bounds = self.values(orders, "ab")
+        assert relevance == pytest.approx(2 / (2 + 1 / 4))
+        assert by_bounds == pytest.approx(1)
+
+    def test_a_fixed_ranking(self) -> None:
+        disparity, _, by_bounds = self.values(["cdefab"], "ab")
+        assert disparity == 1
+        assert by_bounds == pytest.approx(0)
+
+
+class TestTargets:
+    """What exposure is held against."""
+
+    ALONE = run_of(q=["f1", "m1", "m2"])
+    JUDGED: Mapping[str, Mapping[str, int]] = {
+        "q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1, "f2": 0, "f3": 0}
+    }
+
+    def awrf(self, scan: Scan, target: object, measure: str = "AWRF@3") -> Score:
+        found = evaluate(
+            self.ALONE,
+            self.JUDGED,
+            [measure],
+            documents=scan,
+            attributes=["gender"],
+            target=target,  # type: ignore[arg-type]
+            resamples=1,
+        )
+        return next(iter(found.results.values())).values["q"]
+
+    def expected(self, female: float) -> float:
+        """AWRF of the run where the target of women is this."""
+        weights = [1 / math.log2(rank + 1) for rank in (1, 2, 3)]
+        found = weights[0] / sum(weights)
+        js = 0.0
+        for have, want in ((found, female), (1 - found, 1 - female)):
+            middle = (have + want) / 2
+            js += (have * math.log(have / middle) + want * math.log(want / middle)) / 2
+        return 1 - js
+
+    def test_mixtures(self, scan: Scan) -> None:
+        """Of the relevant with a label one in three is a woman, of the corpus three in six."""
+        assert self.awrf(scan, "relevance:1") == pytest.approx(self.expected(1 / 3))
+        assert self.awrf(scan, "relevance:0.5,population:0.5") == pytest.approx(
+            self.expected((1 / 3 + 1 / 2) / 2)
+        )
+        assert self.awrf(scan, "corpus:1") == pytest.approx(self.expected(1 / 2))
+        assert self.awrf(scan, ["gender=female:0.3,male:0.7"]) == pytest.approx(self.expected(0.3))
+        assert self.awrf(scan, Target(parts={"uniform": 1.0})) == pytest.approx(self.expected(0.5))
+
+    def test_the_default_is_half_relevant_half_population(self, scan: Scan) -> None:
+        found = evaluate(self.ALONE, self.JUDGED, ["AWRF@3(attribute=gender)"], documents=scan)
+        assert found["AWRF@3(attribute=gender)"].mean == pytest.approx(self.expected(5 / 12))
+        assert found.target == "relevance:0.5,population:0.5"
+
+    def test_trec_2022(self, scan: Scan) -> None:
+        """By hand: a quarter unknown stays; of the rest half by relevance, half by population."""
+        target = {"female": 0.5 * 0.25 + 0.5 * 0.75 * 0.5, "unknown": 0.25}
+        target["male"] = 1 - sum(target.values())
+        weights = {"female": 1.0, "male": 1.0 + 1 / math.log2(3), "unknown": 0.0}
+        total = sum(weights.values())
+        js = 0.0
+        for group, want in target.items():
+            have = weights[group] / total
+            middle = (have + want) / 2
+            js += want * math.log(want / middle) / 2
+            js += have * math.log(have / middle) / 2 if have else 0
+        assert self.awrf(scan, "relevance:1", "AWRF@3(convention=trec2022)") == pytest.approx(
+            1 - js
+        )
+        for measure in ("AWRF@3(unknown=group,discount=trec)", "AWRF@3(discount=trec)"):
+            assert self.awrf(scan, "trec2022", measure) == pytest.approx(1 - js)
+        with pytest.raises(InputError, match="leave unknown=exclude out"):
+            self.awrf(scan, "trec2022", "AWRF@3(unknown=exclude)")
+
+    def test_the_targets_of_the_track_set_the_policy_for_the_unknown(self, scan: Scan) -> None:
+        """Of measures that are held against them, and name none."""
+        measures = "AWRF@3,nDCG@3×AWRF@3,KL@3(unknown=group),Exposure@3(group=male),EE-D@3"
+        options = {"documents": scan, "resamples": 1}
+        found = evaluate(self.ALONE, self.JUDGED, measures, target="trec2022",
+                         attributes=["gender"], **options)  # fmt: skip
+        assert list(found.results) == [
+            "AWRF@3(attribute=gender,unknown=group)",
+            "nDCG@3×AWRF@3(attribute=gender,unknown=group)",
+            "KL@3(attribute=gender,unknown=group)",
+            "Exposure@3(attribute=gender,group=male)",
+            "EE-D@3",
+        ]
+        found = evaluate(self.ALONE, self.JUDGED, "AWRF@3", target="trec2021",
+                         attributes=["gender", "gender×place"], **options)  # fmt: skip
+        assert list(found.results) == [
+            "AWRF@3(attribute=gender,unknown=exclude)",
+            "AWRF@3(attribute=gender×place,unknown=group)",
+        ]
+
+    def test_loss_by_group_as_the_track_has_it(self, scan: Scan) -> None:
+        """Relevant documents only; averaged over rankings; the target times all exposure."""
+        found = evaluate(
+            run_of(q=[["f1", "m3", "u1"], ["u2", "m1", "f2"]]),
+            {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1}},
+            "EE-L@3(attribute=gender,convention=trec2022),EE-D@3(attribute=gender,convention=trec2022)"
+            ",EE-R@3(attribute=gender,convention=trec2022)",
+            documents=scan,
+        )
+        third = 1 / math.log2(3)
+        system = np.array([1.0, 1.0, third]) / 2
+        female = 0.5 * 0.25 + 0.5 * 0.75 * 0.5
+        target = np.array([female, 0.75 - female, 0.25]) * (2 + third)
+        loss, disparity, relevance = (result.mean for result in found.results.values())
+        assert loss == pytest.approx(((system - target) ** 2).sum())
+        assert disparity == pytest.approx((system**2).sum())
+        assert relevance == pytest.approx((system * target).sum())
+
+    def test_targets_that_were_computed_before(self, scan: Scan) -> None:
+        dimension = Groups(scan).dimension("gender")
+        ready = QueryTargets(
+            dimension, "mine", {"q": np.array([0.3, 0.7])}, {"r": "no_known_group"}
+        )
+        run = Run("ours", {**self.ALONE.rankings, **run_of(r=["f1"], s=["f1"]).rankings})
+        qrels = {**self.JUDGED, "r": {"f1": 1}, "s": {"f1": 0}}
+        found = evaluate(run, qrels, "AWRF@3(attribute=gender)", documents=scan, computed=[ready])[
+            "AWRF@3(attribute=gender)"
+        ]
+        assert found.values["q"] == pytest.approx(self.expected(0.3))
+        assert reason(found.values["r"]) is Reason.NO_TARGET
+        assert reason(found.values["s"]) is Reason.NO_RELEVANT
+        with pytest.raises(TargetError, match="over female, male, and the measure is over"):
+            evaluate(
+                run,
+                qrels,
+                "AWRF@3(attribute=gender,unknown=group)",
+                documents=scan,
+                computed=[ready],
+            )
+
+    @pytest.mark.parametrize(
+        ("target", "words"),
+        [
+            ("retrieved:0.5,population:0.5", "'retrieved' is an estimate that a search makes"),
+            ("relevence:1", "has no part 'relevence'"),
+            ("relevance:0.4,population:0.4", "must sum to 1, not 0.8"),
+            ("gender=female:0.5,neither:0.5", "names the group 'neither'"),
+            ("colour=red:1", "names the attribute 'colour', which is not measured"),
+        ],
+    )
+    def test_that_do_not_fit_are_refused(self, scan: Scan, target: str, words: str) -> None:
+        with pytest.raises(InputError) as caught:
+            self.awrf(scan, target)
+        assert words in str(caught.value)
+
+    def test_a_population_that_the_schema_lacks_is_asked_for(self, scan: Scan) -> None:
+        bare = scan.labels.schema.model_dump()
+        bare["attributes"]["gender"]["population"] = None
+        labels = dataclasses.replace(scan.labels, schema=CorpusSchema.model_validate(bare))
+        without = dataclasses.replace(scan, labels=labels)
+        with pytest.raises(TargetError, match=r"such as relevance:0\.5,uniform:0\.5"):
+            self.awrf(without, "relevance:0.5,population:0.5")
+        with pytest.raises(TargetError, match="needs the population of 'gender'"):
+            self.awrf(without, "relevance:1", "AWRF@3(convention=trec2022)")
+        assert self.awrf(without, "relevance:1,population:0") == pytest.approx(self.expected(1 / 3))
+
+    def test_the_corpus_of_a_product_is_not_known(self, scan: Scan) -> None:
+        with pytest.raises(TargetError, match="'corpus' is not known for gender×place"):
+            self.awrf(scan, "corpus:1", "AWRF@3(attribute=gender*place)")
+
+    def test_where_judgements_are_needed_for_it(self, scan: Scan) -> None:
+        with pytest.raises(InputError, match="made from judgements"):
+            evaluate(self.ALONE, None, "AWRF@3(attribute=gender)", documents=scan)
+        found = evaluate(
+            self.ALONE, None, "AWRF@3(attribute=gender)", documents=scan, target="population:1"
+        )
+        assert found["AWRF@3(attribute=gender)"].mean == pytest.approx(self.expected(0.5))
+
+
+class TestGroups:
+    """Attributes, products, and what is not known of documents."""
+
+    def test_the_product_of_attributes(self, scan: Scan) -> None:
+        """By hand: f1 is female × north, m3 a quarter male × north; places may be unknown."""
+        measures = [
+            f"Exposure@2(attribute=gender×place,group={group})"
+            for group in ("female × north", "male × north", "male × south", "female × unknown")
+        ]
+        found = evaluate(run_of(q=["f1", "m3"]), None, measures, documents=scan)
+        first, second = 1.0, 1 / math.log2(3)
+        values = [result.mean for result in found.results.values()]
+        total = first + second
+        assert values == pytest.approx(
+            [first / total, second / 4 / total, second * 3 / 4 / total, 0]
+        )
+
+    def test_the_policy_for_the_unknown_can_be_named(self, scan: Scan) -> None:
+        """m1 and a document without a place: half the exposure of equals, or none of it."""
+        found = evaluate(
+            run_of(q=["u1", "m1"]),
+            None,
+            [
+                "Exposure(attribute=place,group=north,discount=top_k(2))",
+                "Exposure(attribute=place,group=north,unknown=exclude,discount=top_k(2))",
+                "Exposure(attribute=place,group=unknown,discount=top_k(2))",
+            ],
+            documents=scan,
+        )
+        assert [result.mean for result in found.results.values()] == [0.5, 1.0, 0.5]
+
+    def test_each_attribute_gives_a_measure(self, scan: Scan) -> None:
+        found = evaluate(
+            RUN,
+            QRELS,
+            ["AWRF@3", "P@3", "AWRF@3(attribute=gender)"],
+            documents=scan,
+            attributes=["gender", "place", "gender*place"],
+            resamples=2,
+        )
+        assert list(found.results) == [
+            "AWRF@3(attribute=gender)",
+            "AWRF@3(attribute=place)",
+            "AWRF@3(attribute=gender×place)",
+            "P@3",
+        ]
+
+    @pytest.mark.parametrize(
+        ("measure", "kind", "words"),
+        [
+            ("AWRF@3", InputError, "needs an attribute; write --attribute"),
+            ("AWRF@3(attribute=colour)", UnknownAttributeError, "no attribute 'colour'; it has"),
+            ("Exposure@3(attribute=gender,group=other)", UnknownAttributeError, "no group 'other'"),
+            (
+                "ExposureRatio(attribute=gender,group=male,against=x)",
+                UnknownAttributeError,
+                "no group 'x'",
+            ),
+            ("Exposure(attribute=gender,group=unknown)", UnknownAttributeError, "'unknown'"),
+        ],
+    )
+    def test_what_the_schema_lacks_is_named(
+        self, scan: Scan, measure: str, kind: type[FairqrError], words: str
+    ) -> None:
+        with pytest.raises(kind, match=words.replace("(", r"\(")):
+            evaluate(RUN, QRELS, measure, documents=scan)
+
+    @pytest.mark.parametrize(
+        "measure", ["AWRF@3(attribute=gender)", "AWRF@3", "EE-D@3(items=corpus)"]
+    )
+    def test_without_documents_they_are_asked_for(self, measure: str) -> None:
+        with pytest.raises(InputError, match="--documents or --index"):
+            evaluate(RUN, QRELS, measure)
+
+    def test_all_documents_of_the_corpus_can_be_the_items(self, scan: Scan) -> None:
+        """Eight documents, and one that the corpus lacks."""
+        found = evaluate(
+            run_of(q=["f1", "nobody"]),
+            {"q": {"f1": 1}},
+            "EE-D@2(items=corpus),EE-R@2(items=corpus,normalization=none)",
+            documents=scan,
+        )
+        assert found["EE-D@2(items=corpus)"].mean == pytest.approx(1)
+        second = 1 / math.log2(3)
+        expected = 1 + second * second / 8
+        assert found["EE-R@2(items=corpus,normalization=none)"].mean == pytest.approx(expected)
+
+    @pytest.mark.parametrize("policy", ["exclude", "group"])
+    async def test_an_index_knows_what_the_file_does(
+        self, people: Corpus, tmp_path: Path, policy: UnknownPolicy
+    ) -> None:
+        """Documents without a label are told from those that the index lacks."""
+        corpus = Corpus(people.path, schema_with_unknown(people.schema, policy))
+        ids = ids_of([RUN], QRELS)
+        index = await Catalog(tmp_path).create("people", corpus)
+        try:
+            asked = await scan_index(index, ids)
+        finally:
+            await index.close()
+        read = scan_corpus(corpus, ids)
+        assert [id_ in asked.labels for id_ in ids] == [id_ in read.labels for id_ in ids]
+        measures = [*TARGETED, *ITEMS, "EE-D@3(items=corpus)"]
+        options = {"attributes": ["gender", "place", "gender×place"], "resamples": 5}
+        ours = evaluate(RUN, QRELS, measures, documents=asked, **options)
+        theirs = evaluate(RUN, QRELS, measures, documents=read, **options)
+        assert ours.as_json(by_query=True) == theirs.as_json(by_query=True)
+        assert asked.documents == read.documents == 8
+
+
+class TestTheWhole:
+    """What holds for the call itself."""
+
+    def test_it_is_the_same_for_the_same_seed(self, scan: Scan) -> None:
+        options = {"documents": scan, "attributes": ["gender"], "resamples": 50}
+        first = evaluate(RUN, QRELS, ALL, seed=3, **options).as_json(by_query=True)
+        again = evaluate(RUN, QRELS, list(reversed(ALL)), seed=3, **options).as_json(by_query=True)
+        by_name = {found["measure"]: found for found in again["measures"]}
+        assert all(found == by_name[found["measure"]] for found in first["measures"])
+        other = evaluate(RUN, QRELS, ALL, seed=4, **options).as_json(by_query=True)
+        assert other != first
+
+    def test_the_order_of_queries_changes_no_value(self, scan: Scan) -> None:
+        turned = {query: QRELS[query] for query in reversed(QRELS)}
+        options = {"documents": scan, "attributes": ["gender"], "resamples": 2}
+        one, two = evaluate(RUN, QRELS, ALL, **options), evaluate(RUN, turned, ALL, **options)
+        for text, result in one.results.items():
+            assert dict(result.values) == dict(two[text].values)
+
+    def test_runs_that_are_compared_have_the_same_items(self) -> None:
+        """Alone, a run of two items leaves no room; beside one with four it does."""
+        small, large = run_of("small", q=["a", "b"]), run_of("large", q=["a", "b", "c", "d"])
+        measure = "EE-D@2(normalization=fair-rag)"
+        qrels = {"q": {"a": 1}}
+        alone = evaluate(small, qrels, measure)
+        assert reason(alone[measure].values["q"]) is Reason.NO_ROOM
+        beside = evaluate_all([small, large], qrels, measure)
+        assert [found[measure].mean for found in beside] == [1, 1]
+
+    def test_json_has_no_nan_and_names_all_reasons(self, whole: Evaluation) -> None:
+        text = json.dumps(whole.as_json(by_query=True), allow_nan=False)
+        first = json.loads(text)["measures"][0]
+        assert first["measure"] == "nDCG@3"
+        assert first["settings"]["discount"] == "log2"
+        assert set(first["values"]) | set(first["reasons"]) == set(QRELS)
+
+    def test_csv_has_a_line_for_each_value_and_each_reason(self, whole: Evaluation) -> None:
+        lines = csv_text([whole]).splitlines()
+        assert lines[0] == "run,query,measure,value,reason"
+        assert len(lines) == 1 + len(QRELS) * len(whole.results)
+        assert "ours,bare,nDCG@3,,no_relevant" in lines
+        assert "ours,bare,P@3,0.0," in lines
+
+    def test_a_result_is_found_by_any_way_to_write_it(self, whole: Evaluation) -> None:
+        assert whole["MAP"] is whole["AP"]
+        with pytest.raises(InputError, match="AP@7 was not measured; there are nDCG@3"):
+            whole["AP@7"]
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"missing": "maybe"}, "count as zero or undefined, not 'maybe'"),
+            ({"seed": -1}, "seed must be 0 or more"),
+            ({"resamples": 0}, "resamples must be at least 1"),
+            ({"level": 1.0}, "between 0 and 1"),
+        ],
+    )
+    def test_options_out_of_range_are_refused(self, options: dict[str, object], words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            evaluate(RUN, QRELS, "P@3", **options)
+
+    def test_without_judgements_all_queries_of_the_run_are_measured(self, scan: Scan) -> None:
+        found = evaluate(RUN, None, "Exposure(attribute=gender,group=male)", documents=scan)
+        assert set(found.queries) == set(RUN.rankings)
+        with pytest.raises(InputError, match="P@3 needs judgements; name them with --qrels"):
+            evaluate(RUN, None, "P@3")
+
+    def test_judgements_without_any_query_are_refused(self) -> None:
+        with pytest.raises(InputError, match="no judged query"):
+            evaluate(RUN, {}, "P@3")
+
+    def test_the_corpus_is_read_for_what_is_needed(self, people: Corpus) -> None:
+        found = evaluate(RUN, QRELS, "AWRF@3(attribute=gender)", documents=people, resamples=2)
+        assert found["AWRF@3(attribute=gender)"].count == 3

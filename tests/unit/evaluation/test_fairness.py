@@ -1,0 +1,181 @@
+"""Measures of groups: against dictionaries, and worked examples that were published."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fairqr.evaluation.fairness import awrf, exposure_per_member, ndkl
+from fairqr.retrieval.exposure import Discount
+
+TREC = Discount("trec")
+
+
+@st.composite
+def cases(draw: st.DrawFn, least: int = 1) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Documents with shares of groups, some unknown in part or whole, and a target."""
+    groups = ["a", "b", "c"][: draw(st.integers(2, 3))]
+    documents = []
+    for _ in range(draw(st.integers(least, 8))):
+        kind = draw(st.sampled_from(["one", "two", "part", "none"]))
+        first, second = draw(st.permutations(groups))[:2]
+        documents.append(
+            {
+                "one": {first: 1.0},
+                "two": {first: 0.25, second: 0.75},
+                "part": {first: 0.5},
+                "none": {},
+            }[kind]
+        )
+    weights = draw(st.lists(st.integers(1, 9), min_size=len(groups), max_size=len(groups)))
+    target = {g: w / sum(weights) for g, w in zip(groups, weights, strict=True)}
+    assume(any(documents))
+    return documents, target
+
+
+def table(documents: list[dict[str, float]], target: dict[str, float]) -> np.ndarray:
+    return np.array([[document.get(group, 0.0) for group in target] for document in documents])
+
+
+def divergence(p: dict[str, float], q: dict[str, float]) -> float:
+    """KL(p‖q) in nats, group by group."""
+    return sum(share * math.log(share / q[group]) for group, share in p.items() if share > 0)
+
+
+def shares(weighted: list[tuple[float, dict[str, float]]], groups: list[str]) -> dict[str, float]:
+    """The normalised sum of weighted memberships."""
+    totals = {g: sum(w * document.get(g, 0) for w, document in weighted) for g in groups}
+    whole = sum(totals.values())
+    return {group: total / whole for group, total in totals.items()}
+
+
+@settings(max_examples=60)
+@given(case=cases(), k=st.integers(1, 10), trec=st.booleans())
+def test_awrf_is_what_dictionaries_give(
+    case: tuple[list[dict[str, float]], dict[str, float]], k: int, trec: bool
+) -> None:
+    documents, target = case
+    assume(any(documents[:k]))
+    weighted = [
+        (1 / math.log2(max(rank, 2) if trec else rank + 1), document)
+        for rank, document in enumerate(documents[:k], start=1)
+    ]
+    found = shares(weighted, list(target))
+    middle = {group: (found[group] + target[group]) / 2 for group in target}
+    js = (divergence(found, middle) + divergence(target, middle)) / 2
+    discount = TREC if trec else Discount()
+    members = table(documents, target)
+    wanted = list(target.values())
+    assert awrf(members, wanted, discount, k) == pytest.approx(1 - js)
+    assert awrf(members, wanted, discount, k, unit="bits") == pytest.approx(1 - js / math.log(2))
+
+
+@settings(max_examples=60)
+@given(case=cases(), k=st.one_of(st.none(), st.integers(1, 10)))
+def test_ndkl_is_what_dictionaries_give(
+    case: tuple[list[dict[str, float]], dict[str, float]], k: int | None
+) -> None:
+    documents, target = case
+    summed = total = 0.0
+    for prefix in range(1, len(documents[:k]) + 1):
+        seen = documents[:prefix]
+        if not any(seen):
+            continue
+        found = shares([(1.0, document) for document in seen], list(target))
+        summed += divergence(found, target) / math.log2(prefix + 1)
+        total += 1 / math.log2(prefix + 1)
+    expected = summed / total if total else 0.0
+    found_ndkl = ndkl(table(documents, target), list(target.values()), k)
+    assert found_ndkl == pytest.approx(expected, abs=1e-12)
+
+
+def test_ndkl_of_a_ranking_worked_by_hand() -> None:
+    """Geyik et al. (2019), definition 3.2, for the ranking a, b with a target of one half each.
+
+    The first prefix is all a, KL = ln 2; the second has both alike, KL = 0; so
+    NDKL = ln 2 / (1 + 1/log2 3).
+    """
+    found = ndkl([[1, 0], [0, 1]], [0.5, 0.5])
+    assert found == pytest.approx(math.log(2) / (1 + 1 / math.log2(3)))
+
+
+def test_ndkl_sees_a_group_that_never_appears() -> None:
+    """All documents are of a, as they should be half: every prefix diverges by ln 2."""
+    assert ndkl([[1, 0]] * 5, [0.5, 0.5]) == pytest.approx(math.log(2))
+
+
+def test_ndkl_is_infinite_where_the_target_forbids_a_group_unless_smoothed() -> None:
+    assert ndkl([[1, 0]], [0.0, 1.0]) == math.inf
+    assert np.isfinite(ndkl([[1, 0]], [0.0, 1.0], smoothing=0.01))
+
+
+def test_the_job_seekers_of_singh_and_joachims() -> None:
+    """Singh & Joachims (2018), figure 1: three men above three women, under 1/log2(1+rank).
+
+    The paper gives a mean exposure of .71 for the men and .39 for the women.
+    """
+    members = [[1, 0]] * 3 + [[0, 1]] * 3
+    gained, size = exposure_per_member(members, Discount("log2"))
+    assert gained == pytest.approx([0.71, 0.39], abs=0.005)
+    assert size.tolist() == [3, 3]
+
+
+@given(cases())
+def test_the_base_of_the_logarithm_cancels_in_the_ratio(
+    case: tuple[list[dict[str, float]], dict[str, float]],
+) -> None:
+    members = table(*case)
+    natural, size = exposure_per_member(members)
+    binary, _ = exposure_per_member(members, Discount("log2"))
+    there = np.flatnonzero(size)
+    assert np.allclose(
+        natural[there] * binary[there[0]], binary[there] * natural[there[0]], rtol=1e-9
+    )
+    by_hand = [
+        sum(m / math.log(1 + rank) for rank, m in enumerate(column, start=1)) / column.sum()
+        for column in members.T[there]
+    ]
+    assert natural[there] == pytest.approx(by_hand)
+
+
+@given(cases())
+def test_awrf_is_one_exactly_where_exposure_is_the_target(
+    case: tuple[list[dict[str, float]], dict[str, float]],
+) -> None:
+    """And nowhere above it, nor below its floor."""
+    documents, target = case
+    members = table(documents, target)
+    weighted = [(1 / math.log2(r + 1), d) for r, d in enumerate(documents, start=1)]
+    own = list(shares(weighted, list(target)).values())
+    assert awrf(members, own) == pytest.approx(1)
+    value = float(awrf(members, list(target.values())))
+    assert 1 - math.log(2) - 1e-12 <= value <= 1
+    assert -1e-12 <= awrf(members, list(target.values()), unit="bits") <= 1
+
+
+def test_the_floor_of_awrf_is_reached_where_nothing_is_shared() -> None:
+    """1 − ln 2 in nats, .307; 0 in bits."""
+    assert awrf([[1, 0]], [0, 1]) == pytest.approx(0.3069, abs=1e-4)
+    assert awrf([[1, 0]], [0, 1], unit="bits") == pytest.approx(0)
+
+
+def test_many_rankings_at_once_are_measured_one_by_one() -> None:
+    random = np.random.default_rng(2)
+    members = random.dirichlet(np.ones(3), (4, 6)) * random.integers(0, 2, (4, 6, 1))
+    members[:, 0] = [0.2, 0.3, 0.5]
+    targets = random.dirichlet(np.ones(3), 4)
+    assert np.allclose(
+        awrf(members, targets, k=5),
+        [awrf(m, t, k=5) for m, t in zip(members, targets, strict=True)],
+    )
+    assert np.allclose(
+        ndkl(members, targets), [ndkl(m, t) for m, t in zip(members, targets, strict=True)]
+    )
+    many, sizes = exposure_per_member(members)
+    for row, one in enumerate(members):
+        assert np.allclose(many[row], exposure_per_member(one)[0])
+        assert np.allclose(sizes[row], one.sum(axis=0))

@@ -1,0 +1,162 @@
+"""Measures of relevance: against ir_measures, against loops, and their ranges."""
+
+from __future__ import annotations
+
+import math
+
+import ir_measures
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.evaluation.evaluate import evaluate
+from fairqr.evaluation.relevance import (
+    average_precision,
+    ndcg,
+    precision,
+    recall,
+    reciprocal_rank,
+)
+from fairqr.evaluation.runs import Run
+from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.ranking import Ranking
+
+THEIRS = {
+    "nDCG@10(gains=graded)": ir_measures.nDCG @ 10,
+    "nDCG(gains=graded)": ir_measures.nDCG,
+    "P@5": ir_measures.P @ 5,
+    "P@40": ir_measures.P @ 40,
+    "R@10": ir_measures.R @ 10,
+    "AP": ir_measures.AP,
+    "AP@10": ir_measures.AP @ 10,
+    "RR": ir_measures.RR,
+}
+"""A kept library's measures, by the text of ours that has to give the same."""
+
+
+@st.composite
+def judged_runs(
+    draw: st.DrawFn, highest: int = 3
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]:
+    """Runs with distinct scores, and judgements with at least one relevant document a query."""
+    run, qrels = {}, {}
+    for query in range(draw(st.integers(1, 4))):
+        ids = [f"d{number}" for number in range(30)]
+        ranked = draw(st.permutations(ids))[: draw(st.integers(1, 25))]
+        judged = draw(
+            st.dictionaries(st.sampled_from(ids), st.integers(0, highest), min_size=1, max_size=20)
+        )
+        judged[draw(st.sampled_from(sorted(judged)))] = 1
+        run[f"q{query}"] = {id_: float(-place) for place, id_ in enumerate(ranked)}
+        qrels[f"q{query}"] = judged
+    return run, qrels
+
+
+def as_run(scores: dict[str, dict[str, float]]) -> Run:
+    return Run("ours", {query: [Ranking.of(found)] for query, found in scores.items()})
+
+
+@settings(max_examples=40, deadline=None)
+@given(judged_runs())
+def test_they_agree_with_ir_measures(
+    case: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+) -> None:
+    """For each query, on runs without ties and judgements with a relevant document."""
+    run, qrels = case
+    ours = evaluate(as_run(run), qrels, list(THEIRS), resamples=1)
+    theirs = {
+        (metric.query_id, str(metric.measure)): metric.value
+        for metric in ir_measures.iter_calc(list(THEIRS.values()), qrels, run)
+    }
+    for text, measure in THEIRS.items():
+        for query, value in ours[text].values.items():
+            assert value == pytest.approx(theirs[query, str(measure)], abs=1e-9), (text, query)
+
+
+@settings(max_examples=20, deadline=None)
+@given(judged_runs(highest=1))
+def test_binary_gains_are_the_graded_ones_where_grades_are_0_and_1(
+    case: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+) -> None:
+    run, qrels = case
+    found = evaluate(as_run(run), qrels, ["nDCG@10", "nDCG@10(gains=graded)"], resamples=1)
+    assert found["nDCG@10"].values == found["nDCG@10(gains=graded)"].values
+    theirs = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], qrels, run)
+    assert found["nDCG@10"].mean == pytest.approx(theirs[ir_measures.nDCG @ 10])
+
+
+def test_queries_that_the_run_lacks_count_as_ir_measures_counts_them() -> None:
+    """Both say 0, and have them in the mean."""
+    qrels = {"q0": {"a": 1}, "q1": {"b": 1}}
+    run = {"q0": {"a": 1.0}}
+    ours = evaluate(as_run(run), qrels, "nDCG@10,AP,P@5", resamples=1)
+    theirs = ir_measures.calc_aggregate(
+        [ir_measures.nDCG @ 10, ir_measures.AP, ir_measures.P @ 5], qrels, run
+    )
+    assert ours["nDCG@10"].mean == pytest.approx(theirs[ir_measures.nDCG @ 10]) == 0.5
+    assert ours["AP"].mean == pytest.approx(theirs[ir_measures.AP]) == 0.5
+    assert ours["P@5"].mean == pytest.approx(theirs[ir_measures.P @ 5]) == 0.1
+
+
+RELEVANT = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+
+
+@given(ranks=RELEVANT, missed=st.integers(0, 5), k=st.integers(1, 15))
+def test_each_is_what_a_loop_over_the_ranks_gives(ranks: list[int], missed: int, k: int) -> None:
+    total = sum(ranks) + missed
+    seen, summed, first, gained = 0, 0.0, 0.0, 0.0
+    for rank, relevant in enumerate(ranks[:k], start=1):
+        if relevant:
+            seen += 1
+            summed += seen / rank
+            first = first or 1 / rank
+            gained += 1 / math.log2(rank + 1)
+    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(k, total) + 1))
+    assert precision(ranks, k) == pytest.approx(seen / k)
+    assert recall(ranks, total, k) == pytest.approx(seen / total if total else 0)
+    assert average_precision(ranks, total, k) == pytest.approx(summed / total if total else 0)
+    assert reciprocal_rank(ranks, k) == pytest.approx(first)
+    assert ndcg(ranks, np.ones(total), k=k) == pytest.approx(gained / ideal if total else 0)
+
+
+def test_the_discount_of_trec_gives_the_first_two_ranks_the_same() -> None:
+    """1/log2(max(r,2)): a hit at rank 1 and one at rank 2 are worth the same."""
+    trec = Discount("trec")
+    assert ndcg([1, 0, 0], [1], trec) == ndcg([0, 1, 0], [1], trec) == 1
+    assert ndcg([0, 0, 1], [1], trec) == pytest.approx(1 / math.log2(3))
+    assert ndcg([0, 1, 0], [1]) == pytest.approx(1 / math.log2(3))
+
+
+@given(st.lists(RELEVANT, min_size=1, max_size=5))
+def test_many_rankings_at_once_are_measured_one_by_one(rankings: list[list[int]]) -> None:
+    """Shorter ones are filled up with zeros, which change nothing."""
+    padded = np.zeros((len(rankings), 12))
+    for row, ranks in enumerate(rankings):
+        padded[row, : len(ranks)] = ranks
+    totals = padded.sum(axis=1)
+    ideal = np.ones((len(rankings), 12)) * (np.arange(12) < totals[:, None])
+    for row, ranks in enumerate(rankings):
+        total = int(totals[row])
+        one = (
+            precision(ranks, 5),
+            recall(ranks, total, 5),
+            average_precision(ranks, total),
+            reciprocal_rank(ranks),
+            ndcg(ranks, np.ones(total), k=5),
+        )
+        many = (
+            precision(padded, 5)[row],
+            recall(padded, totals, 5)[row],
+            average_precision(padded, totals)[row],
+            reciprocal_rank(padded)[row],
+            ndcg(padded, ideal, k=5)[row],
+        )
+        assert np.allclose(many, one)
+
+
+def test_an_empty_ranking_finds_nothing() -> None:
+    assert reciprocal_rank([]) == 0
+    assert precision([], 5) == 0
+    assert average_precision([], 3) == 0
+    assert ndcg([], [1.0]) == 0

@@ -1,0 +1,148 @@
+"""Run and qrels files: what is read, how ties are decided, and which lines are refused."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import CorpusError, InputError
+from fairqr.evaluation.runs import Run, read_qrels, read_run, write_qrels, write_run
+from fairqr.retrieval.ranking import Ranking
+
+
+def write(folder: Path, *lines: str) -> Path:
+    path = folder / "file.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_scores_order_a_run_whatever_the_ranks_say(tmp_path: Path) -> None:
+    path = write(tmp_path, "1 Q0 a 1 0.5 sys", "1 Q0 b 2 1.5 sys", "", "2\tQ0\tc\t1\t-1e3\tsys")
+    run = read_run(path)
+    assert run == Run(
+        "sys",
+        {"1": [Ranking(["b", "a"], [1.5, 0.5])], "2": [Ranking(["c"], [-1000.0])]},
+        0,
+        "the rank in the file",
+    )
+
+
+TIED = ("1 Q0 b 1 1 s", "1 Q0 c 2 1 s", "1 Q0 a 3 1 s", "1 Q0 z 4 2 s")
+
+
+@pytest.mark.parametrize(
+    ("ties", "order"),
+    [("rank", "zbca"), ("id", "zabc"), ("trec_eval", "zcba")],
+)
+def test_ties_are_decided_as_asked(tmp_path: Path, ties: str, order: str) -> None:
+    run = read_run(write(tmp_path, *TIED), ties=ties)  # type: ignore[arg-type]
+    assert run.rankings["1"][0].ids == list(order)
+    assert run.tied == 2
+
+
+def test_trec_eval_orders_ties_by_id_descending(tmp_path: Path) -> None:
+    """Held against the kept library, which wraps trec_eval: reciprocal rank tells who was first."""
+    import ir_measures
+
+    run = read_run(write(tmp_path, *TIED[:3]), ties="trec_eval")
+    first = run.rankings["1"][0].ids[0]
+    scores = {"1": {"a": 1.0, "b": 1.0, "c": 1.0}}
+    for id_ in "abc":
+        found = ir_measures.calc_aggregate([ir_measures.RR], {"1": {id_: 1}}, scores)
+        assert (found[ir_measures.RR] == 1) == (id_ == first)
+
+
+def test_ties_can_be_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the query '1' has 2 documents with the same score"):
+        read_run(write(tmp_path, *TIED), ties="error")
+    with pytest.raises(InputError, match="no way with ties 'coin'; choose rank, id"):
+        read_run(write(tmp_path, *TIED), ties="coin")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("1 Q0 x 2 0.5", "line 2: it has 5 fields, not the 6"),
+        ("1 Q0 x 2 0.5 sys more", "line 2: it has 7 fields"),
+        ("1 Q0 x two 0.5 sys", "line 2: its rank or score is no number"),
+        ("1 Q0 x 2 high sys", "line 2: its rank or score is no number"),
+        ("1 Q0 x 2 nan sys", "line 2: its score is not a number"),
+        ("1 Q0 a 2 0.5 sys", "line 2: the document 'a' stands twice"),
+        ("1 Q0 x 2 0.5 other", "line 2: its tag 'other' is another run's than 'sys'"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(CorpusError) as caught:
+        read_run(write(tmp_path, "1 Q0 a 1 1.0 sys", line))
+    assert words in str(caught.value)
+
+
+def test_what_is_no_text_or_empty_or_absent_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_bytes(b"1 Q0 \xff 1 1 s\n")
+    with pytest.raises(CorpusError, match="line 1: it is not UTF-8"):
+        read_run(path)
+    with pytest.raises(CorpusError, match="is empty"):
+        read_run(write(tmp_path, "", " "))
+    with pytest.raises(CorpusError, match="cannot be read"):
+        read_run(tmp_path / "nowhere")
+
+
+def test_tags_with_a_number_are_samples_of_one_run(tmp_path: Path) -> None:
+    path = write(tmp_path, "1 Q0 a 1 1 s#1", "1 Q0 b 1 1 s#2", "1 Q0 a 2 0 s#2", "2 Q0 c 1 1 s#1")
+    run = read_run(path)
+    assert run.name == "s"
+    assert [ranking.ids for ranking in run.rankings["1"]] == [["a"], ["b", "a"]]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["1", "2", "q3"]),
+        st.lists(
+            st.dictionaries(st.sampled_from("abcde"), st.floats(-5, 5), min_size=1),
+            min_size=1,
+            max_size=3,
+        ),
+        min_size=1,
+    )
+)
+def test_a_run_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, scores: dict[str, list[dict[str, float]]]
+) -> None:
+    run = Run("sys", {q: [Ranking.of(found) for found in several] for q, several in scores.items()})
+    path = tmp_path_factory.mktemp("run") / "run.txt"
+    write_run(path, run)
+    assert read_run(path).rankings == run.rankings
+
+
+def test_judgements(tmp_path: Path) -> None:
+    path = write(tmp_path, "1 0 a 2", "1 0 b 0", "2 0 a -1")
+    qrels = read_qrels(path)
+    assert qrels == {"1": {"a": 2, "b": 0}, "2": {"a": -1}}
+    again = tmp_path / "again.txt"
+    write_qrels(again, qrels)
+    assert read_qrels(again) == qrels
+
+
+def test_packed_files_are_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.gz"
+    path.write_bytes(gzip.compress(b"1 0 a 1\n"))
+    assert read_qrels(path) == {"1": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("1 0 b", "line 2: it has 3 fields, not the 4"),
+        ("1 0 b yes", "line 2: its grade 'yes' is no whole number"),
+        ("1 0 a 0", "line 2: the document 'a' is judged twice"),
+    ],
+)
+def test_a_bad_judgement_is_named(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(CorpusError) as caught:
+        read_qrels(write(tmp_path, "1 0 a 1", line))
+    assert words in str(caught.value)
