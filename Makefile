@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench quality lock notables clean
+.PHONY: demo test check bench lock notables clean
 
 demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
@@ -23,9 +23,6 @@ check: $(READY)
 	cd build && MYPYPATH=check ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr
 	PYTHONPATH=build/check $(BIN)/lint-imports
 	rm -rf build
-
-quality: $(READY)
-	$(BIN)/python tests/performance/quality.py
 
 bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json

@@ -19,6 +19,7 @@ __all__ = ["METHODS", "Budget", "Context", "FinalStep", "Method", "Strategy", "m
 Method = Literal["fairqr", "fair-qr", "plain", "mmr", "fa-ir", "deltr", "dlf"]
 Pool = Literal["last", "union", "per_group"]
 Rerank = Literal["original_query", "fusion", "none"]
+Groups = Literal["most", "lacking", "all"]
 FinalStep = Literal["exposure-aware", "mmr", "fa-ir", "deltr", "dlf", "none"]
 """A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
 
@@ -31,7 +32,8 @@ class Strategy:
         about: One line for people.
         refines: Whether it refines the query at all. One that does never returns a ranking that is
             farther from the target than the plain retrieval; a baseline returns what it returns.
-        groups: Refined for in one round: the ``most`` under-represented group, or ``all`` that are.
+        groups: Refined for in one round: the ``most`` under-represented group, those ``lacking``
+            exposure, or ``all``, so that the documents of each are ordered by a query of its own.
         pool: Which documents are re-ranked: what the ``last`` refined queries retrieved, the
             ``union`` of all that was retrieved, or the best of each group's refined query
             (``per_group``).
@@ -45,7 +47,7 @@ class Strategy:
 
     about: str
     refines: bool = False
-    groups: Literal["most", "all"] = "all"
+    groups: Groups = "all"
     pool: Pool = "union"
     rerank: Rerank = "none"
     final_step: FinalStep = "none"
@@ -55,8 +57,8 @@ class Strategy:
 
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
-        "the default: refines for all under-represented groups at once, fuses the rankings, and "
-        "fills the ranks toward the target",
+        "the default: refines for all groups at once, fuses the rankings, and fills the ranks "
+        "toward the target",
         refines=True,
         rerank="fusion",
         final_step="exposure-aware",
@@ -120,7 +122,7 @@ class Context(BaseModel):
         smoothing: Of both distributions in it.
         patience: Stop when the divergence did not decrease for so many rounds.
         max_iterations: Rounds of refinement at the most.
-        max_groups: Groups refined for in one round at the most.
+        max_groups: Groups refined for in one round at the most; those that lack most.
         rrf_k: Of reciprocal rank fusion.
         prompts: The version of each prompt by id, e.g. ``{"refine": "v2"}``.
         temperature: Of refinement; the prompt's own where None.
@@ -141,7 +143,7 @@ class Context(BaseModel):
     final_step: FinalStep | None = None
     options: dict[str, Any] = {}
     evidence: bool | None = None
-    groups: Literal["most", "all"] | None = None
+    groups: Groups | None = None
     discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Discount()
     threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
     direction: Direction = "target_exposure"

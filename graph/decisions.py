@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from fairqr.graph.context import Budget, Context
+from fairqr.graph.context import Budget, Context, Groups
 from fairqr.graph.measurement import rank_key
 from fairqr.graph.state import GroupKey, IterationRecord, StopReason, UsageRecord
 from fairqr.retrieval.schema import UNKNOWN
 
-__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "under_represented"]
+__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_refine_for"]
 
 # A group that lacks less than this share of the exposure is not worth a question.
 NEGLIGIBLE = 0.01
@@ -51,29 +50,31 @@ def decide_stop(
     return None
 
 
-def under_represented(
+def groups_to_refine_for(
     target: Mapping[str, Mapping[str, float]],
     exposure: Mapping[str, Mapping[str, float]],
-    which: Literal["most", "all"],
+    which: Groups,
     limit: int,
 ) -> list[GroupKey]:
-    """Return the groups whose exposure falls short of the target, the largest ε* − ε first.
+    """Return groups, the one whose exposure falls shortest of the target first: the largest ε* − ε.
 
-    Documents without a label are nobody to refine a query toward, so ``unknown`` is left out.
+    Documents without a label are nobody to refine a query toward, so ``unknown`` is left out. If no
+    group falls short, there is nobody to refine for.
 
     Args:
         target: ε* by dimension and group.
         exposure: ε likewise.
-        which: ``most`` returns one group at the most.
-        limit: For ``all``, how many groups at the most.
+        which: The ``most`` under-represented group, those ``lacking`` exposure, or ``all``.
+        limit: How many at the most.
     """
-    lacking = [
+    lacks = [
         (share - exposure[name][group], name, group)
         for name, shares in target.items()
         for group, share in shares.items()
         if group != UNKNOWN
     ]
-    lacking = [entry for entry in lacking if entry[0] > 0]
-    lacking.sort(key=lambda entry: -entry[0])
-    worth = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]
-    return [(name, group) for _, name, group in worth[: 1 if which == "most" else limit]]
+    lacks.sort(key=lambda entry: -entry[0])
+    lacking = [entry for entry in lacks if entry[0] > 0]
+    if which != "all" or not lacking:
+        lacks = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]
+    return [(name, group) for _, name, group in lacks[: 1 if which == "most" else limit]]

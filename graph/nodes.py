@@ -20,7 +20,7 @@ from fairqr.graph.decisions import (
     best_iteration,
     budget_is_spent,
     decide_stop,
-    under_represented,
+    groups_to_refine_for,
 )
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
@@ -198,13 +198,13 @@ class Nodes:
 
     @traced
     async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Name the groups to refine for: the most under-represented one, or all that are."""
+        """Name the groups to refine for: the most under-represented one, or several."""
         context, opened = context_of(runtime), current_span()
         best = state["iterations"][best_iteration(state["iterations"])]
         limit = context.max_groups
         if context.budget.model_calls is not None:
             limit = min(limit, context.budget.model_calls - state["usage"]["model_calls"])
-        chosen = under_represented(
+        chosen = groups_to_refine_for(
             state["target"], best["exposure"], context.strategy.groups, limit
         )
         opened.set("fairqr.groups", [f"{name}={group}" for name, group in chosen])

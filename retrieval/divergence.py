@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 DEFAULT_SMOOTHING = 1e-3
-DEFAULT_THRESHOLD = 0.01
+DEFAULT_THRESHOLD = 0.005
 """The divergence, in nats, at which exposure counts as being near its target."""
 Direction = Literal["target_exposure", "exposure_target"]
 

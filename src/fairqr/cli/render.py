@@ -234,7 +234,7 @@ def _count(number: int, what: str) -> str:
 
 
 def printable(text: str) -> str:
-    # Neither a query nor a document must be able to steer the terminal.
+    """Return a text that cannot steer the terminal, which a document could otherwise do."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 

@@ -99,7 +99,7 @@ def search(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the model, where it supports one.")] = None,
     max_iterations: Annotated[int, typer.Option(help="Rounds of refinement at the most.")] = 5,
-    threshold: Annotated[float, typer.Option(help="Stop at this divergence, in nats.")] = 0.01,
+    threshold: Annotated[float, typer.Option(help="Stop at this divergence, in nats.")] = 0.005,
     direction: Annotated[
         str, typer.Option(help="Of KL: target_exposure or exposure_target.")
     ] = "target_exposure",

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError
 from fairqr.graph.context import Budget, Context, make_context
-from fairqr.graph.decisions import best_iteration, budget_is_spent, decide_stop, under_represented
+from fairqr.graph.decisions import (
+    best_iteration,
+    budget_is_spent,
+    decide_stop,
+    groups_to_refine_for,
+)
 from fairqr.graph.state import IterationRecord, usage_record
 
 NOTHING = usage_record(Usage())
@@ -22,6 +27,7 @@ def rounds(*divergences: float | None) -> list[IterationRecord]:
             index=index,
             queries=[],
             refinements=[],
+            ids=[],
             exposure={},
             divergences={"gender": divergence},
             divergence=divergence,
@@ -34,7 +40,8 @@ def rounds(*divergences: float | None) -> list[IterationRecord]:
 @pytest.mark.parametrize(
     ("divergences", "settings", "expected"),
     [
-        ([0.01], {}, "converged"),
+        ([0.005], {}, "converged"),
+        ([0.0051], {}, None),
         ([0.5], {}, None),
         ([0.5, 0.4], {}, None),
         ([0.5, 0.5], {}, "no_improvement"),
@@ -92,15 +99,18 @@ def test_whom_the_loop_helps() -> None:
     target = {"place": {"a": 0.5, "b": 0.3, "c": 0.2}, "age": {"x": 0.6, "y": 0.4}}
     exposure = {"place": {"a": 0.1, "b": 0.2, "c": 0.7}, "age": {"x": 0.35, "y": 0.65}}
     every = [("place", "a"), ("age", "x"), ("place", "b")]
-    assert under_represented(target, exposure, "all", 9) == every
-    assert under_represented(target, exposure, "all", 2) == every[:2]
-    assert under_represented(target, exposure, "most", 9) == every[:1]
-    assert under_represented(target, target, "all", 9) == []
+    assert groups_to_refine_for(target, exposure, "lacking", 9) == every
+    assert groups_to_refine_for(target, exposure, "lacking", 2) == every[:2]
+    assert groups_to_refine_for(target, exposure, "most", 9) == every[:1]
+    assert groups_to_refine_for(target, target, "all", 9) == []
+    others = [("place", "c"), ("age", "y")]
+    assert sorted(groups_to_refine_for(target, exposure, "all", 9)) == sorted(every + others)
+    assert groups_to_refine_for(target, exposure, "all", 3) == every
 
 
 def test_documents_without_a_label_are_nobody_to_search_for() -> None:
     target = {"age": {"x": 0.2, "unknown": 0.8}}
-    assert under_represented(target, {"age": {"x": 0.1, "unknown": 0.0}}, "most", 1) == [
+    assert groups_to_refine_for(target, {"age": {"x": 0.1, "unknown": 0.0}}, "most", 1) == [
         ("age", "x")
     ]
 
@@ -109,8 +119,8 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
     target = {"age": {"x": 0.5, "y": 0.3, "z": 0.2}}
     large = {"age": {"x": 0.4, "y": 0.295, "z": 0.305}}
     small = {"age": {"x": 0.497, "y": 0.296, "z": 0.207}}
-    assert under_represented(target, large, "all", 9) == [("age", "x")]
-    assert under_represented(target, small, "all", 9) == [("age", "y")]
+    assert groups_to_refine_for(target, large, "lacking", 9) == [("age", "x")]
+    assert groups_to_refine_for(target, small, "lacking", 9) == [("age", "y")]
 
 
 @pytest.mark.parametrize(

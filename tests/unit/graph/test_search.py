@@ -23,7 +23,7 @@ from fairqr.telemetry import record_to
 
 
 class KnownRefiner:
-    """Answers from a table by group; counts what it is asked, and how much of it at once."""
+    """Answers from a table by group, or for ``any``; counts what it is asked, and at once."""
 
     name = "known"
     prompt: PromptReference | None = None
@@ -41,7 +41,7 @@ class KnownRefiner:
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(0)
         self.at_once -= 1
-        answer = self.answers.get(request.group, ())
+        answer = self.answers.get(request.group, self.answers.get("any", ()))
         if isinstance(answer, Refinement):
             return answer
         new = tuple(word for word in answer if word not in request.keywords)
@@ -153,8 +153,10 @@ async def test_no_strategy_ends_less_fair_than_it_began(
 async def test_several_groups_are_asked_about_at_once(index: Index) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
     result = await FairSearch(index, refiner).asearch("science", target="population:1", k=10)
-    assert refiner.most_at_once == 2
-    assert [r.group for r in result.iterations[1].refinements] == ["female", "south"]
+    assert refiner.most_at_once == 4
+    asked = [r.group for r in result.iterations[1].refinements]
+    assert asked[:2] == ["female", "south"]
+    assert set(asked) == {"female", "male", "north", "south"}
     assert set(result.divergences) == {"gender", "place"}
     mean = sum(value or 0 for value in result.divergences.values()) / 2
     assert result.divergence == pytest.approx(mean)
@@ -173,9 +175,9 @@ async def test_attributes_can_be_measured_as_their_product(index: Index) -> None
 @pytest.mark.parametrize(
     ("answers", "stop", "rounds"),
     [
-        ({"female": Refinement("empty", message="nothing")}, "model_failed", 1),
-        ({"female": Refinement("timeout", message="late")}, "model_failed", 1),
-        ({"female": Refinement("parse_error", message="prose")}, "model_failed", 1),
+        ({"any": Refinement("empty", message="nothing")}, "model_failed", 1),
+        ({"any": Refinement("timeout", message="late")}, "model_failed", 1),
+        ({"any": Refinement("parse_error", message="prose")}, "model_failed", 1),
     ],
 )
 async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
@@ -190,7 +192,7 @@ async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
     assert result.warnings
 
 
-@pytest.mark.parametrize("answers", [{"female": ["unheard-of"]}, {}])
+@pytest.mark.parametrize("answers", [{"any": ["unheard-of"]}, {}])
 async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_that_needs_none(
     index: Index, answers: dict[str, Sequence[str] | Refinement]
 ) -> None:
@@ -291,7 +293,8 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(inde
         async def refine(
             self, request: RefinementRequest, deadline: float | None = None
         ) -> Refinement:
-            await index.delete(["m00", "m03"])
+            if request.group == "female":
+                await index.delete(["m00", "m03"])
             return await super().refine(request, deadline)
 
     result = await FairSearch(index, Deleting(FEMALE)).asearch("science", attribute="gender", k=10)
@@ -302,9 +305,12 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(inde
 
 
 async def test_what_was_proposed_in_vain_stands_in_the_result(index: Index) -> None:
-    failing = {"female": Refinement("timeout", message="late")}
+    failing = {"any": Refinement("timeout", message="late")}
     result = await FairSearch(index, KnownRefiner(failing)).asearch("science", attribute="gender")
-    assert [(r.group, r.status) for r in result.unused_refinements] == [("female", "timeout")]
+    assert [(r.group, r.status) for r in result.unused_refinements] == [
+        ("female", "timeout"),
+        ("male", "timeout"),
+    ]
     useful = await FairSearch(index, KnownRefiner(FEMALE)).asearch(
         "science", attribute="gender", max_iterations=1
     )
@@ -433,3 +439,53 @@ async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
     _, with_content = await traced(content=True)
     assert "science" in with_content
     assert "scholar" in with_content
+
+
+async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(index: Index) -> None:
+    """Its ranking lifts women, and leaves the men and the unlabelled in the order they had."""
+    search = FairSearch(index, KnownRefiner({"female": ["scholar"]}))
+    result = await search.asearch(
+        "science", attribute="gender", target="population:1", k=20, max_iterations=1
+    )
+    plain = (await index.search("science", 200)).ids
+    first, second = (round_.ids for round_ in result.iterations)
+    assert first == plain[:20]
+    men = [id_ for id_ in second if id_.startswith("m")]
+    assert men == [id_ for id_ in plain if id_ in men]
+    assert sum(id_.startswith("w") for id_ in second) > sum(id_.startswith("w") for id_ in first)
+
+
+async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(index: Index) -> None:
+    refiner = KnownRefiner(FEMALE)
+    search = FairSearch(index, refiner)
+    plain = await search.asearch("science", attribute="gender", k=10, method="plain")
+    assert (plain.stop_reason, plain.model) == ("not_refining", None)
+    assert plain.ranking == plain.baseline.ranking
+    for method in ("mmr", "fa-ir"):
+        result = await search.asearch("science", attribute="gender", k=10, method=method)
+        assert result.method == method
+        assert result.retriever == "bm25"
+        assert {d.id for d in result.baseline.ranking} == {d.id for d in plain.ranking}
+        assert len(result.ranking) == 10
+    assert any(d.id.startswith("w") for d in result.ranking)
+    assert refiner.asked == []
+    with pytest.raises(InputError, match="weights"):
+        await search.asearch("science", attribute="gender", k=10, method="deltr")
+    with pytest.raises(InputError, match="no option 'lambda'"):
+        await search.asearch(
+            "science", attribute="gender", k=10, method="mmr", options={"lambda": 1}
+        )
+    with pytest.raises(InputError, match="there is none"):
+        await search.asearch("science", k=10, method="plain", options={"trade_off": 1})
+
+
+async def test_a_final_step_can_follow_the_loop(index: Index) -> None:
+    search = FairSearch(index, KnownRefiner(FEMALE))
+    asked = {"attribute": "gender", "target": "population:1", "k": 10}
+    whole = await search.asearch("science", **asked, options={"tolerance": 0})
+    near = await search.asearch("science", **asked, threshold=0.05)
+    none = await search.asearch("science", **asked, final_step="none")
+    assert whole.divergence is not None
+    assert near.divergence is not None
+    assert none.divergence is not None
+    assert whole.divergence < near.divergence <= 0.05 < none.divergence
