@@ -9,8 +9,7 @@ A document has ``id``; ``body``, the title and the text, which alone is searched
 its name, which may hold anything); and ``source``, which is kept and not looked into.
 
 Vectors are added later, by :mod:`fairqr.retrieval.vectors`: ``vectors.<encoder>`` is a document's
-vector, and ``encoded`` names the encoders that have seen the document, those included that found no
-word in it and gave no vector.
+vector, and ``wordless`` names the encoders that found no word in the document and gave no vector.
 """
 
 from __future__ import annotations
@@ -258,7 +257,7 @@ def vector_mapping(key: str, dimensions: int, note: Mapping[str, str]) -> dict[s
         "index_options": {"type": "hnsw", "m": 16, "ef_construction": 100},
         "meta": dict(note),
     }
-    return {"vectors": {"properties": {key: field}}, "encoded": {"type": "keyword"}}
+    return {"vectors": {"properties": {key: field}}, "wordless": {"type": "keyword"}}
 
 
 def with_vector(
@@ -278,9 +277,10 @@ def with_vector(
         **stored,
         "id": id_,
         "body": f"{source['title']}\n{source['text']}",
-        "encoded": sorted({*stored.get("encoded", ()), key}),
     }
-    if vector is not None:
+    if vector is None:
+        entry["wordless"] = sorted({*stored.get("wordless", ()), key})
+    else:
         entry["vectors"] = {**stored.get("vectors", {}), key: list(vector)}
     return json.dumps(entry, ensure_ascii=False)
 

@@ -195,13 +195,14 @@ class TantivyIndex:
         """Return how many documents there are."""
         return int(self._index.searcher().num_docs)
 
+    def last_number(self) -> int:
+        """Return the largest number that a document has, -1 where there is none."""
+        return _last_number(self._index.searcher())
+
     def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents with numbers above this one, in order of number, as they are now."""
         searcher = self._index.searcher()
-        if not searcher.num_docs:
-            return
-        every, largest = tantivy.Query.all_query(), {"last": {"max": {"field": "number"}}}
-        last = int(searcher.aggregate(every, largest)["last"]["value"])
+        last = _last_number(searcher)
         for first in range(after + 1, last + 1, NUMBERS_AT_ONCE):
             some = tantivy.Query.range_query(
                 self._index.schema,
@@ -430,6 +431,13 @@ def _numbers(
 ) -> list[int]:
     """Return an integer field of these documents; every document has it."""
     return cast("list[int]", searcher.fast_field_values(field, addresses))
+
+
+def _last_number(searcher: tantivy.Searcher) -> int:
+    if not searcher.num_docs:
+        return -1
+    every, largest = tantivy.Query.all_query(), {"last": {"max": {"field": "number"}}}
+    return int(searcher.aggregate(every, largest)["last"]["value"])
 
 
 def _boosted(query: tantivy.Query, boost: tantivy.Query) -> tantivy.Query:

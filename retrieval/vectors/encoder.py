@@ -88,13 +88,14 @@ class EncoderMark:
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
 
-    def check(self, dimensions: int, probe: Sequence[float], where: str) -> None:
+    def check(self, dimensions: int, probe: Sequence[float], where: str, remedy: str) -> None:
         """Compare with what is known of stored vectors.
 
         Args:
             dimensions: Of the stored vectors.
             probe: What was the first values' when they were made.
             where: The vectors are.
+            remedy: What makes them anew.
 
         Raises:
             InputError: Another model made them.
@@ -105,7 +106,7 @@ class EncoderMark:
         if not same:
             raise InputError(
                 f"The vectors '{self.name}' {where} were made by another model of that name, of "
-                f"{dimensions} dimensions; give the encoder a name of its own."
+                f"{dimensions} dimensions; give the encoder a name of its own, or {remedy}."
             )
 
 

@@ -37,8 +37,8 @@ def open_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
         return LangChainEncoder(init_embeddings(name), name)
     except Exception as error:  # whatever the provider's class raises, a missing key included
         raise ModelUnavailableError(
-            f"The encoder '{one_line(name)}' cannot be started ({one_line(error)}); install its "
-            f"package and set its key, or choose {DEFAULT_ENCODER}."
+            f"The encoder '{one_line(name)}' cannot be started ({one_line(error, 150)}); install "
+            f"its package and set its key, or choose {DEFAULT_ENCODER}."
         ) from None
 
 

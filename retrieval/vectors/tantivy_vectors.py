@@ -16,7 +16,8 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import IO
+from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,13 @@ GONE_AT_LEAST = 10_000
 WAIT_SECONDS = 0.1
 
 Texts = list[tuple[int, str]]
+
+
+class _Order(NamedTuple):
+    """Which of several generations is the one to use: the highest."""
+
+    of_this_build: bool
+    number: int
 
 
 class TantivyVectors:
@@ -91,11 +99,11 @@ class TantivyVectors:
         build = await asyncio.to_thread(self._index.build_stamp)
         await asyncio.to_thread(self._index.reload)
         try:
-            async with self._writing():
-                if stamp is not None and stamp == self._stamp:
-                    return  # another task of this process has done it meanwhile
-                self._files = await self._brought_up_to_date(build, progress)
-                self._stamp = stamp
+            files = await asyncio.to_thread(self._up_to_date, build)
+            if files is None:
+                async with self._writing():
+                    files = await self._brought_up_to_date(build, progress)
+            self._files, self._stamp = files, stamp
         except OSError as error:
             raise IndexUnavailableError(
                 f"The vectors of the index '{self._index.name}' cannot be kept in {self._folder} "
@@ -122,7 +130,7 @@ class TantivyVectors:
 
     async def _brought_up_to_date(self, build: str, progress: Progress | None) -> VectorFiles:
         """Return the newest generation, after writing what it lacked."""
-        files, others = await asyncio.to_thread(self._generations, build)
+        files, others = await asyncio.to_thread(self._to_go_on_with, build)
         known = KnownTexts([files, *others])
         chunks = _chunks(self._index.numbered_documents(files.last_number))
         done = 0
@@ -134,30 +142,8 @@ class TantivyVectors:
             done += len(chunk)
             if progress:
                 progress(done)
-        for other in others:
-            # Who searches in them has them open.
-            await asyncio.to_thread(shutil.rmtree, other.folder, ignore_errors=True)
+        await asyncio.to_thread(self._remove_all_but, files.folder)
         return files
-
-    def _generations(self, build: str) -> tuple[VectorFiles, list[VectorFiles]]:
-        """Return the generation to go on with, and the others, whose vectors can be taken over."""
-        found: list[tuple[bool, int, VectorFiles]] = []
-        last = 0
-        for folder in self._folder.iterdir():
-            if not (named := re.fullmatch(r"([0-9a-f-]+)\.(\d+)", folder.name)):
-                continue
-            last = max(last, int(named[2]))
-            if files := VectorFiles.open(folder, self._mark):
-                found.append((named[1] == build, int(named[2]), files))
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-        found.sort(key=lambda generation: generation[:2])
-        others = [files for _, _, files in found]
-        gone = len(others[-1]) - self._index.count() if others else 0
-        if found and found[-1][0] and gone <= max(GONE_AT_LEAST, self._index.count()):
-            return others.pop(), others
-        new = self._folder / f"{build}.{last + 1}"
-        return VectorFiles.create(new, self._mark), others
 
     async def _vectors(
         self, texts: Sequence[str], hashes: Sequence[bytes], known: KnownTexts
@@ -177,6 +163,48 @@ class TantivyVectors:
         return rows
 
     # The methods below block, and run in threads.
+
+    def _up_to_date(self, build: str) -> VectorFiles | None:
+        """Return the newest generation if nothing is left to do for it.
+
+        That needs neither the lock nor the right to write.
+        """
+        newest = max(self._generations(build), default=None, key=lambda found: found[0])
+        if newest is None or not self._fits(*newest):
+            return None
+        files = newest[1]
+        return files if files.last_number >= self._index.last_number() else None
+
+    def _to_go_on_with(self, build: str) -> tuple[VectorFiles, list[VectorFiles]]:
+        """Return the generation to write to, and others, whose vectors can be taken over."""
+        found = sorted(self._generations(build), key=lambda found: found[0])
+        others = [files for _, files in found]
+        if found and self._fits(*found[-1]):
+            return others.pop(), others
+        last = max((order.number for order, _ in found), default=0)
+        folder = self._folder / f"{build}.{last + 1}"
+        # What is there under that name is damaged.
+        _remove(folder)
+        return VectorFiles.create(folder, self._mark), others
+
+    def _generations(self, build: str) -> Iterator[tuple[_Order, VectorFiles]]:
+        """Yield the generations that can be read, those of this build being the highest."""
+        for path in self._folder.glob("*.*"):
+            named = re.fullmatch(r"([0-9a-f-]+)\.(\d+)", path.name)
+            files = VectorFiles.open(path, self._mark) if named else None
+            if named and files is not None:
+                yield _Order(named[1] == build, int(named[2])), files
+
+    def _fits(self, order: _Order, files: VectorFiles) -> bool:
+        """Tell whether a generation is of this build, and not mostly of documents that are gone."""
+        count = self._index.count()
+        return order.of_this_build and len(files) - count <= max(GONE_AT_LEAST, count)
+
+    def _remove_all_but(self, kept: Path) -> None:
+        for path in self._folder.glob("*.*"):
+            if path != kept:
+                # Who searches in it has it open.
+                _remove(path)
 
     def _search(self, query: Float32Array, n: int) -> Ranking:
         files, count = self._files, self._index.count()
@@ -206,6 +234,13 @@ class TantivyVectors:
         scores = np.zeros(len(numbers))
         scores[has_row] = scores_of(files.vectors, query, rows[has_row])
         return Ranking.of(zip(live, scores.tolist(), strict=True))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _locked(lock: IO[str]) -> bool:

@@ -4,8 +4,8 @@ There are three files: ``numbers`` (64-bit, rising), the numbers that the index 
 ``hashes`` (16 bytes each) of the texts that were encoded; and ``vectors`` (d values of single
 precision each). The numbers are written last, so that rows count only when they are whole.
 
-Single precision, because it is searched as it lies: a search of 100,000 vectors of 256 dimensions
-takes 8 ms, and 80 ms if they are stored in half precision and have to be converted.
+Single precision, because it is searched as it lies: reading through 100,000 vectors of 256
+dimensions takes 3 ms, and 40 ms where they are stored in half precision and have to be converted.
 """
 
 from __future__ import annotations
@@ -91,8 +91,11 @@ class VectorFiles:
             return None
         if manifest.format != FORMAT:
             return None
-        mark.check(manifest.dimensions, manifest.probe, f"in {folder}")
-        files = cls.read(folder, mark.dimensions)
+        mark.check(manifest.dimensions, manifest.probe, f"in {folder}", "delete that folder")
+        try:
+            files = cls.read(folder, mark.dimensions)
+        except OSError:  # it may be removed just now, another generation being whole
+            return None
         return files if bool(np.all(np.diff(files.numbers) > 0)) else None
 
     @classmethod
@@ -119,7 +122,7 @@ class VectorFiles:
         ):
             with (self.folder / name).open("ab") as stream:
                 # An interrupted write may have left something behind the last whole row.
-                pass
+                stream.truncate(len(self) * width)
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())

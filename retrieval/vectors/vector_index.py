@@ -52,7 +52,9 @@ class VectorIndex:
     index at the next search, on a server when the retriever is opened next.
     """
 
-    def __init__(self, lexical: Index, encoder: Encoder, mark: EncoderMark, vectors: Vectors):
+    def __init__(
+        self, lexical: Index, encoder: Encoder, mark: EncoderMark, vectors: Vectors
+    ) -> None:
         """Take what :meth:`open` has found."""
         self._lexical = lexical
         self._encoder = encoder

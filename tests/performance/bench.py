@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from baselines import baseline_rows
 from checkpoints import checkpoint_rows
 from concurrency import concurrency_rows
 from looping import graph_rows, tracing_rows
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "search": search_rows,
     "rerank": rerank_rows,
     "metrics": metric_rows,
+    "baselines": baseline_rows,
     "graph": graph_rows,
     "tracing": tracing_rows,
     "checkpoints": checkpoint_rows,

@@ -35,6 +35,7 @@ class InstantIndex:
 
     name = "instant"
     schema = SCHEMA
+    retriever = "bm25"
 
     def __init__(self) -> None:
         self._ranking = Ranking([f"d{n:07}" for n in range(20)], [20.0 - n for n in range(20)])
@@ -42,6 +43,10 @@ class InstantIndex:
             id_: Document(id_, id_, id_, {"gender": "male"}) for id_ in self._ranking.ids
         }
         self._members = np.tile([0.0, 1.0], (20, 1))
+
+    @property
+    def lexical(self) -> InstantIndex:
+        return self
 
     async def info(self) -> IndexInfo:
         return IndexInfo(self.name, "instant", 20, "", "", "")

@@ -1,0 +1,294 @@
+"""Encoders: what is asked of their vectors, the embedded one, and those of LangChain."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+
+from fairqr.errors import InputError, ModelError, ModelUnavailableError
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.vectors import LangChainEncoder, open_encoder
+from fairqr.retrieval.vectors.encoder import (
+    EncoderMark,
+    encode_documents,
+    encode_query,
+    key_of,
+    text_of,
+    unit_rows,
+)
+from fairqr.retrieval.vectors.wordllama_encoder import WordllamaEncoder
+from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings
+
+shapes = array_shapes(min_dims=2, max_dims=2, max_side=8)
+
+
+@given(arrays(float, shapes, elements=st.floats(allow_nan=False, allow_infinity=False)))
+def test_rows_get_length_1_and_keep_their_direction(rows: np.ndarray) -> None:
+    """Also where squares overflow or vanish; zeros stay zeros."""
+    unit = unit_rows(rows)
+    assert unit.dtype == np.float32
+    for row, scaled in zip(rows, unit, strict=True):
+        if not row.any():
+            assert not scaled.any()
+            continue
+        assert np.linalg.norm(scaled.astype(float)) == pytest.approx(1, abs=1e-6)
+        largest = int(np.abs(row).argmax())
+        with np.errstate(over="ignore", under="ignore"):
+            ratios = row / row[largest]
+        assert scaled / scaled[largest] == pytest.approx(ratios, abs=1e-6)
+
+
+@given(st.lists(st.text(), min_size=2, max_size=5, unique=True))
+def test_names_have_keys_of_their_own(names: list[str]) -> None:
+    keys = [key_of(name) for name in names]
+    assert len(set(keys)) == len(names)
+    assert all(set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") for key in keys)
+    assert all(len(key) <= 49 for key in keys)
+
+
+def test_title_and_text_are_encoded_together() -> None:
+    assert text_of(Document("1", "Ada", "Mathematician.")) == "Ada\nMathematician."
+    assert text_of(Document("1", " ", "Mathematician.")) == "Mathematician."
+    assert text_of(Document("1", "Ada", "")) == "Ada"
+
+
+class Constant:
+    """An encoder that gives this, whatever it is asked."""
+
+    name = "constant"
+
+    def __init__(self, rows: Any, query: Any = None) -> None:
+        self.rows, self.query = rows, query
+
+    async def encode_documents(self, texts: Sequence[str]) -> Any:
+        return self.rows
+
+    async def encode_query(self, text: str) -> Any:
+        return self.query
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1.0, 2.0]],
+        [[1.0], [1.0]],
+        [[1.0, 2.0, 3.0]] * 2,
+        [[1.0, 2.0], [1.0]],
+        [1.0, 2.0],
+        [],
+        None,
+        "ab",
+        [["a", "b"]] * 2,
+        [[float("nan"), 1.0]] * 2,
+        [[float("inf"), 1.0]] * 2,
+    ],
+)
+async def test_what_is_no_vectors_is_refused(rows: Any) -> None:
+    """Two texts, two dimensions: any other shape, and values that are no numbers."""
+    with pytest.raises(ModelError, match="'constant'"):
+        await encode_documents(Constant(rows), ["a", "b"], 2)
+
+
+@pytest.mark.parametrize(
+    "query", [None, "ab", [], [1.0], [1.0] * 3, [[1.0, 2.0]], [float("nan"), 1]]
+)
+async def test_what_is_no_vector_of_a_query_is_refused(query: Any) -> None:
+    with pytest.raises(ModelError, match="'constant'"):
+        await encode_query(Constant(None, query), "a", 2)
+
+
+async def test_blank_texts_are_not_sent() -> None:
+    encoder = CountingEncoder()
+    rows = await encode_documents(encoder, ["one", " \n", "", "two"], 8)
+    assert encoder.encoded == ["one", "two"]
+    assert rows.any(axis=1).tolist() == [True, False, False, True]
+    assert (await encode_documents(encoder, ["", " "], 8)).shape == (2, 8)
+    assert not (await encode_query(Constant(None), "\t", 8)).any()
+
+
+async def test_a_mark_tells_models_of_the_same_name_apart() -> None:
+    mark = await EncoderMark.of(CountingEncoder())
+    mark.check(mark.dimensions, [round(value, 4) for value in mark.probe], "here", "wait")
+    for other in (CountingEncoder(salt="x"), CountingEncoder(dimensions=9)):
+        wrong = await EncoderMark.of(other)
+        with pytest.raises(
+            InputError, match=r"'words' here were made by another model.*8 dim.* or wait\.$"
+        ):
+            wrong.check(mark.dimensions, mark.probe, "here", "wait")
+
+
+# --- wordllama ---------------------------------------------------------------------------------
+
+
+async def test_wordllama_puts_like_texts_near_each_other() -> None:
+    encoder = open_encoder("wordllama")
+    texts = ["a physicist who studied atoms", "a nuclear scientist", "a football player"]
+    rows = await encode_documents(encoder, texts)
+    assert rows.shape == (3, 256)
+    query = await encode_query(encoder, "physics", 256)
+    cosines = rows @ query
+    assert cosines[0] > cosines[2]
+    assert cosines[1] > cosines[2]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5))
+def test_a_wordllama_vector_does_not_depend_on_the_batch(texts: list[str]) -> None:
+    """Nor on padding: to the last digit."""
+
+    async def work() -> None:
+        encoder = WordllamaEncoder()
+        together = await encoder.encode_documents([*texts, "a much longer text " * 40])
+        for text, row in zip(texts, together, strict=False):
+            assert (await encoder.encode_query(text)).tolist() == row.tolist()
+
+    asyncio.run(work())
+
+
+async def test_wordllama_agrees_with_its_own_encoding() -> None:
+    """The mean over the tokens, as the package computes it from padded batches."""
+    from pathlib import Path
+
+    import wordllama
+
+    own = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+    texts = ["One.", "Composer of operas, born in Pesaro in 1792.", "Ωμέγα 日本 🎻 naïve"]
+    rows = await encode_documents(open_encoder(), texts)
+    assert rows == pytest.approx(own.embed(texts, norm=True), abs=1e-5)
+
+
+async def test_any_query_has_a_vector() -> None:
+    encoder = open_encoder()
+    for text in ("half \ud800 a pair", "x" * 200_000, "\x00", "🎻"):
+        assert np.linalg.norm(await encode_query(encoder, text, 256)) == pytest.approx(1, abs=1e-5)
+
+
+def run(code: str) -> str:
+    """Run code in a new process and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def test_without_the_extra_one_sentence_says_what_to_install() -> None:
+    said = run(
+        "import asyncio, sys\n"
+        "sys.modules['wordllama'] = None  # as if it were not installed\n"
+        "from fairqr.errors import ModelUnavailableError\n"
+        "from fairqr.retrieval.vectors import open_encoder\n"
+        "try: asyncio.run(open_encoder().encode_query('a'))\n"
+        "except ModelUnavailableError as error: print(error)\n"
+    )
+    assert said == (
+        "The encoder 'wordllama' is not installed; install it with pip install 'fairqr[dense]', "
+        "or choose another retriever.\n"
+    )
+
+
+def test_wordllama_is_loaded_when_it_is_used_and_leaves_logging_alone() -> None:
+    said = run(
+        "import asyncio, logging, sys\n"
+        "from fairqr.retrieval.vectors import open_encoder\n"
+        "encoder = open_encoder()\n"
+        "print('wordllama' in sys.modules, 'langchain_core' in sys.modules,\n"
+        "      'tantivy' in sys.modules, 'elasticsearch' in sys.modules)\n"
+        "asyncio.run(encoder.encode_query('a'))\n"
+        "root = logging.getLogger()\n"
+        "print('wordllama' in sys.modules, root.handlers, root.level == logging.WARNING)\n"
+    )
+    assert said == "False False False False\nTrue [] True\n"
+
+
+# --- LangChain ---------------------------------------------------------------------------------
+
+
+async def test_an_embeddings_object_of_langchain_encodes_in_batches() -> None:
+    embeddings = WordEmbeddings()
+    encoder = LangChainEncoder(embeddings, batch_size=3)
+    texts = [f"text {number}" for number in range(8)]
+    rows = await encode_documents(encoder, texts)
+    assert [len(batch) for batch in embeddings.batches] == [3, 3, 2]
+    assert rows == pytest.approx(unit_rows(embeddings.embed_documents(texts)))
+    assert await encode_query(encoder, "text 3", 8) == pytest.approx(rows[3])
+
+
+def test_an_embeddings_object_is_named_by_its_class_and_model() -> None:
+    embeddings = DeterministicFakeEmbedding(size=4)
+    assert LangChainEncoder(embeddings).name == "DeterministicFakeEmbedding"
+    assert LangChainEncoder(embeddings, "mine").name == "mine"
+
+
+def test_a_model_of_langchain_is_opened_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    assert open_encoder("openai:text-embedding-3-small").name == "openai:text-embedding-3-small"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("minilm", "There is no encoder 'minilm'; choose wordllama"),
+        ("", "There is no encoder ''"),
+        ("nobody:model", "'nobody:model' cannot be started"),
+        ("openai:", "'openai:' cannot be started"),
+        ("openai:text-embedding-3-small", "cannot be started .*; install its package and set"),
+    ],
+)
+def test_what_is_no_encoder_is_refused(
+    name: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ModelUnavailableError, match=says) as caught:
+        open_encoder(name)
+    assert "\n" not in str(caught.value)
+
+
+class RefusedError(Exception):
+    """What a provider's client raises."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("the key sk-secret is wrong")
+        self.status_code = status
+
+
+class Failing(Embeddings):
+    """Fails the first times."""
+
+    def __init__(self, failures: int, status: int) -> None:
+        self.failures, self.status, self.calls = failures, status, 0
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise RefusedError(self.status)
+        return [[1.0, 0.0] for _ in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
+
+
+async def test_what_can_heal_is_tried_again() -> None:
+    embeddings = Failing(1, 503)
+    assert (await encode_documents(LangChainEncoder(embeddings), ["a"])).tolist() == [[1, 0]]
+    assert embeddings.calls == 2
+
+
+@pytest.mark.parametrize(("status", "named"), [(401, "refused"), (400, "invalid_request")])
+async def test_what_cannot_heal_is_said_without_secrets(status: int, named: str) -> None:
+    embeddings = Failing(99, status)
+    with pytest.raises(
+        ModelError, match=rf"'Failing' failed \(RefusedError, status {status}\)"
+    ) as caught:
+        await encode_query(LangChainEncoder(embeddings), "a", 2)
+    assert caught.value.status == named
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert embeddings.calls == 1
