@@ -372,4 +372,16 @@ def search_arguments(server: ModelServer, corpus: Path, *more: str | Path) -> Se
     """A search with the server's model, for gender unless something else is said."""
     attribute = [] if "--attribute" in more else ["--attribute", "gender"]
     model = ["--model", "openai:fake", "--base-url", server.base_url]
-    return ["search", "physicist", "--corpus", corpus, *attribute, *model, "-k", "10", *more]
+    return [
+        "search",
+        "physicist",
+        "--corpus",
+        corpus,
+        *attribute,
+        *model,
+        "-k",
+        "10",
+        "--groups",
+        "lacking",
+        *more,
+    ]

@@ -185,7 +185,7 @@ class TestWhatIsAsked:
             (["-k", "0"], "'k' is wrong: Input should be greater than or equal to 1"),
             (["-k", "-3"], "'k' is wrong"),
             (["-k", "many"], "Invalid value for '-k'"),
-            (["--method", "magic"], "should be 'fairqr' or 'fair-qr'"),
+            (["--method", "magic"], "should be 'fairqr', 'fair-qr', 'plain'"),
             (["--pool", "magic"], "'pool' is wrong: Input should be"),
             (["--rerank", "magic"], "'rerank' is wrong: Input should be"),
             (["--discount", "magic"], "discount"),
@@ -193,7 +193,7 @@ class TestWhatIsAsked:
             (["--direction", "up"], "'direction' is wrong"),
             (["--backend", "magic"], "no backend 'magic'; choose tantivy or elasticsearch"),
             (["--backend", "tantivy", "--url", "http://x"], "needs no --url"),
-            (["--prompt", "refine"], "names no version of a prompt; write refine=v2"),
+            (["--prompt", "refine"], "'refine' is not a version of a prompt; write refine=v2"),
             (["--prompt", "refine=v99"], "There is no prompt refine/v99; there are refine/v1"),
             (["--prompt", "poem=v1"], "There is no prompt poem/v1"),
             (["--prompts", "/nonexistent"], "The folder of prompts /nonexistent does not exist"),
@@ -396,13 +396,13 @@ class TestPrompts:
         self, command: Command, people: Path, tmp_path: Path
     ) -> None:
         """FAIRQR_PROMPTS_DIR may override the version in use."""
-        folder = self.own_prompt(tmp_path, "id: refine", "id: [", "refine/v2.yaml")
+        folder = self.own_prompt(tmp_path, "id: refine", "id: [", "refine/v4.yaml")
         run = command(
             *("search", "physicist", "--corpus", people, "-k", "5", "--json"),
             *("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1"),
             FAIRQR_PROMPTS_DIR=str(folder),
         )
-        assert "refine/v2.yaml is not valid YAML" in run.complaint()
+        assert "refine/v4.yaml is not valid YAML" in run.complaint()
 
 
 class TestIndexes:

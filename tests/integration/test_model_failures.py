@@ -62,7 +62,9 @@ async def searched(
     index = await open_index(str(corpus))
     try:
         search = FairSearch(index, asking)
-        return await search.asearch("physicist", **{"attribute": "gender", "k": 10, **context})
+        return await search.asearch(
+            "physicist", **{"attribute": "gender", "k": 10, "groups": "lacking", **context}
+        )
     finally:
         await index.close()
 
@@ -465,7 +467,9 @@ class TestNeverAskedTwice:
         search = FairSearch(index, asking)
         searches = [
             asyncio.create_task(
-                search.asearch("physicist", attribute="gender", k=10, max_iterations=1)
+                search.asearch(
+                    "physicist", attribute="gender", k=10, groups="lacking", max_iterations=1
+                )
             )
             for _ in range(10)
         ]
@@ -583,7 +587,7 @@ class TestInstructionsInData:
     def prompt_of(self, asked: Asked) -> str:
         return "\n".join(str(message["content"]) for message in asked.body["messages"])
 
-    @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+    @pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
     async def test_a_query_stays_inside_its_fence(
         self, model_server: ModelServer, people: Path, version: str
     ) -> None:
@@ -592,7 +596,8 @@ class TestInstructionsInData:
         index = await open_index(str(people))
         asking = ChatModel("openai:fake", base_url=model_server.base_url)
         search = FairSearch(index, asking)
-        more: dict[str, Any] = {"attribute": "gender", "k": 10, "prompts": {"refine": version}}
+        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most"}
+        more["prompts"] = {"refine": version}
         for query in ("physicist", self.HOSTILE):
             await search.asearch(query, max_iterations=1, **more)
         plain, hostile = map(self.prompt_of, model_server.asked)

@@ -73,6 +73,9 @@ def search(
             help="fairqr, fair-qr, or a baseline; 'help' explains them all.",
         ),
     ] = "fairqr",
+    groups: Annotated[
+        str | None, typer.Option(help="Refined for in a round: most, lacking or all.")
+    ] = None,
     pool: Annotated[str | None, typer.Option(help="last, union or per_group.")] = None,
     rerank: Annotated[str | None, typer.Option(help="original_query, fusion or none.")] = None,
     final_step: Annotated[
@@ -146,6 +149,7 @@ def search(
         "k": k,
         "depth": depth,
         "method": method,
+        "groups": groups,
         "pool": pool,
         "rerank": rerank,
         "final_step": final_step,
