@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench lock notables clean
+.PHONY: demo test check bench experiments lock notables clean
 
 demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
@@ -26,6 +26,17 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json
+
+# The five experiments on notables, or on COLLECTION, each with its report in OUT. They go on where
+# they stopped.
+EXPERIMENTS := fair_qr_table rerank_ablation iterations prompts retrievers
+OUT ?= experiments
+experiments: $(READY)
+	$(BIN)/fairqr models pull smollm2-135m
+	for name in $(EXPERIMENTS); do \
+	  $(BIN)/fairqr experiment run $$name -o $(OUT)/$$name --report \
+	    $(if $(COLLECTION),--collection $(COLLECTION)) || exit $$?; \
+	done
 
 # The lock names versions and hashes, and no place to get them from.
 lock: $(READY)

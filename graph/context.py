@@ -32,8 +32,9 @@ class Strategy:
         about: One line for people.
         refines: Whether it refines the query at all. One that does never returns a ranking that is
             farther from the target than the plain retrieval; a baseline returns what it returns.
-        groups: Refined for in one round: the ``most`` under-represented group, those ``lacking``
-            exposure, or ``all``, so that the documents of each are ordered by a query of its own.
+        groups: Asked about in one round: the ``most`` under-represented group, those ``lacking``
+            exposure, or ``all``, since each answer has words of the topic too. Queries are refined
+            toward those alone that lack exposure.
         pool: Which documents are re-ranked: what the ``last`` refined queries retrieved, the
             ``union`` of all that was retrieved, or the best of each group's refined query
             (``per_group``).
@@ -57,8 +58,8 @@ class Strategy:
 
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
-        "the default: refines for all groups at once, fuses the rankings, and fills the ranks "
-        "toward the target",
+        "the default: asks about all groups at once, refines toward those that lack exposure, "
+        "fuses the rankings, and fills the ranks toward the target",
         refines=True,
         rerank="fusion",
         final_step="exposure-aware",
@@ -122,7 +123,7 @@ class Context(BaseModel):
         smoothing: Of both distributions in it.
         patience: Stop when the divergence did not decrease for so many rounds.
         max_iterations: Rounds of refinement at the most.
-        max_groups: Groups refined for in one round at the most; those that lack most.
+        max_groups: Groups asked about in one round at the most; those that lack most.
         rrf_k: Of reciprocal rank fusion.
         prompts: The version of each prompt by id, e.g. ``{"refine": "v2"}``.
         temperature: Of refinement; the prompt's own where None.

@@ -9,7 +9,7 @@ from fairqr.graph.measurement import rank_key
 from fairqr.graph.state import GroupKey, IterationRecord, StopReason, UsageRecord
 from fairqr.retrieval.schema import UNKNOWN
 
-__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_refine_for"]
+__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about"]
 
 # A group that lacks less than this share of the exposure is not worth a question.
 NEGLIGIBLE = 0.01
@@ -50,7 +50,7 @@ def decide_stop(
     return None
 
 
-def groups_to_refine_for(
+def groups_to_ask_about(
     target: Mapping[str, Mapping[str, float]],
     exposure: Mapping[str, Mapping[str, float]],
     which: Groups,
@@ -59,7 +59,7 @@ def groups_to_refine_for(
     """Return groups, the one whose exposure falls shortest of the target first: the largest ε* − ε.
 
     Documents without a label are nobody to refine a query toward, so ``unknown`` is left out. If no
-    group falls short, there is nobody to refine for.
+    group falls short, there is nobody to ask about.
 
     Args:
         target: ε* by dimension and group.

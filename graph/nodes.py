@@ -20,7 +20,7 @@ from fairqr.graph.decisions import (
     best_iteration,
     budget_is_spent,
     decide_stop,
-    groups_to_refine_for,
+    groups_to_ask_about,
 )
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
@@ -198,17 +198,16 @@ class Nodes:
 
     @traced
     async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
-        """Name the groups to refine for: the most under-represented one, or several."""
+        """Name the groups to ask about, and those of them that lack exposure."""
         context, opened = context_of(runtime), current_span()
-        best = state["iterations"][best_iteration(state["iterations"])]
+        exposure = state["iterations"][best_iteration(state["iterations"])]["exposure"]
         limit = context.max_groups
         if context.budget.model_calls is not None:
             limit = min(limit, context.budget.model_calls - state["usage"]["model_calls"])
-        chosen = groups_to_refine_for(
-            state["target"], best["exposure"], context.strategy.groups, limit
-        )
-        opened.set("fairqr.groups", [f"{name}={group}" for name, group in chosen])
-        return {"chosen": chosen}
+        chosen = groups_to_ask_about(state["target"], exposure, context.strategy.groups, limit)
+        lacking = groups_to_ask_about(state["target"], exposure, "lacking", len(chosen))
+        opened.set("fairqr.groups", [f"{name}={group}" for name, group in lacking])
+        return {"chosen": chosen, "lacking": lacking}
 
     @traced
     async def refine(self, state: State, runtime: Runtime[Context]) -> Update:

@@ -96,23 +96,24 @@ def after_refinement(
         ],
     }
     helped = [key for key, refinement in keyed if refinement.status == "ok"]
+    keywords = _with_new(state["keywords"], keyed)
+    new_topic = [word for answer in answers for word in answer.topic]
+    topic = list(dict.fromkeys([*state["topic_words"], *new_topic]))
+    queries = _queries(state, helped, keywords, topic, context) if helped else []
     # That nothing new comes up after some rounds is how a loop ends; at first it is worth a word.
     told = failed if helped or len(state["iterations"]) > 1 else refinements
     update["warnings"] = list(dict.fromkeys(refinement.message for refinement in told))
-    if not helped:
+    if not queries:
         reason = "model_failed" if failed and len(failed) == len(refinements) else "no_improvement"
         if failed and budget_is_spent:
             reason = "budget"
         return {**update, "stop_reason": reason}
-    keywords = _with_new(state["keywords"], keyed)
-    new_topic = [word for answer in answers for word in answer.topic]
-    topic = list(dict.fromkeys([*state["topic_words"], *new_topic]))
     return {
         **update,
         "keywords": keywords,
         "topic_words": topic,
         "iteration": state["iteration"] + 1,
-        "pending": _queries(state["query"], helped, keywords, topic, context),
+        "pending": queries,
     }
 
 
@@ -134,7 +135,7 @@ def _with_new(
 
 
 def _queries(
-    query: str,
+    state: State,
     helped: Sequence[GroupKey],
     keywords: Mapping[str, Mapping[str, Sequence[str]]],
     topic: Sequence[str],
@@ -143,15 +144,17 @@ def _queries(
     """Add the keywords to the original query, whose own terms always stay.
 
     Refining for one group a round, the query grows by all keywords so far. Refining for several
-    groups, one query has the words of the topic, and one for each group has these and its own.
+    groups, one query has the words of the topic, and one for each group that lacks exposure has
+    these and its own.
     """
-    adds = not context.strategy.evidence
+    query, adds = state["query"], not context.strategy.evidence
     if context.strategy.groups == "most":
         words = [word for groups in keywords.values() for used in groups.values() for word in used]
         return [_query(query, words, helped[0], adds=adds)]
     queries = [
         _query(query, [*topic, *keywords[name][group]], (name, group), adds=adds)
-        for name, group in helped
+        for name, group in state["lacking"]
+        if (name, group) in helped
     ]
     if topic:
         queries.insert(0, _query(query, topic, (None, None), adds=adds))

@@ -115,7 +115,8 @@ class State(InputState, OutputState, total=False):
         rankings: All that was retrieved so far.
         target: ε* by attribute and group.
         iterations: The rounds that were measured.
-        chosen: The groups to refine for.
+        chosen: The groups to ask about.
+        lacking: Those of them that lack exposure.
         keywords: Those in use, by attribute and then by group.
         topic_words: Those of them that are of the query's topic.
         refinements: Those of the round under way.
@@ -131,6 +132,7 @@ class State(InputState, OutputState, total=False):
     target: dict[str, dict[str, float]]
     iterations: Annotated[list[IterationRecord], operator.add]
     chosen: list[GroupKey]
+    lacking: list[GroupKey]
     keywords: dict[str, dict[str, list[str]]]
     topic_words: list[str]
     refinements: list[RefinementRecord]

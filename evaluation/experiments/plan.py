@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.evaluation.experiments.store import Manifest
+from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.context import Context, make_context
 from fairqr.prompts.library import PromptLibrary
@@ -22,7 +24,18 @@ from fairqr.retrieval.target import Target
 
 __all__ = ["Cell", "Plan", "fingerprints_of", "make_plan"]
 
-LIBRARIES = ("fairqr", "elasticsearch", "langchain", "langgraph", "numpy", "openai", "tantivy")
+LIBRARIES = (
+    "fairqr",
+    "elasticsearch",
+    "langchain",
+    "langgraph",
+    "numpy",
+    "openai",
+    "scipy",
+    "tantivy",
+    "wordllama",
+    "xllamacpp",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +169,9 @@ def _on_training(experiment: Experiment, topics: int) -> Iterator[str]:
 
 def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
     """Yield a sentence where measures look deeper than systems rank."""
-    deepest = max((m.k or 0 for m in parse_measures(experiment.measures)), default=0)
+    measures = parse_measures(experiment.measures)
+    factors = [f for m in measures for f in (m.factors if isinstance(m, Product) else (m,))]
+    deepest = max(factor.k or 0 for factor in factors)
     if deepest > experiment.k:
         yield (
             f"Systems return {experiment.k} documents, and measures look at up to {deepest}: what "
@@ -188,5 +203,7 @@ def _prompts(
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
-        found[name] = importlib.metadata.version(name)
+        # Some come with an extra, and are needed by some systems alone.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found

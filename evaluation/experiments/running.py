@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models import open_model
 from fairqr.agents.refiner import Refiner
 from fairqr.errors import FairqrError, QueryError
@@ -133,6 +134,7 @@ async def run_plan(
             was done until then is kept.
     """
     left_out: list[str] = []
+    _check_models(plan)
     with store.locked():
         store.begin(plan.manifest)
         done = {record.key for record in store.records()}
@@ -159,6 +161,14 @@ async def _workshop(
         yield workshop
     finally:
         await workshop.close()
+
+
+def _check_models(plan: Plan) -> None:
+    """Refuse a model whose name is none, before anything is written or searched for."""
+    asking = [cell.system for cell in plan.cells if cell.system.asks_a_model]
+    for name in {system.model or plan.manifest.experiment.model for system in asking}:
+        if name != FeedbackRefiner.name:
+            open_model(name, cache=False)
 
 
 def _lacks(system: System, plan: Plan) -> str:

@@ -148,9 +148,11 @@ class System(_Part):
             return
         for values in itertools.product(*self.vary.values()):
             chosen = dict(zip(self.vary, values, strict=True))
-            if not {found[1] for found in _SETTING.finditer(self.name)} <= chosen.keys():
+            if not set(_SETTING.findall(self.name)) <= chosen.keys():
                 raise ValueError(f"the name '{self.name}' has braces that name no setting")
-            name = _SETTING.sub(lambda found: str(chosen[found[1]]), self.name)
+            name = self.name
+            for setting, value in chosen.items():
+                name = name.replace(f"{{{setting}}}", str(value))
             if name == self.name:
                 name = f"{name}, " + ", ".join(f"{k}={v}" for k, v in chosen.items())
             name = self._is_one_line(one_line(name, 200))
@@ -198,7 +200,7 @@ class Experiment(_Part):
     target: str = "retrieved:0.5,population:0.5"
     judge: str | None = None
     measures: tuple[str, ...] = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     model: str = "local:smollm2-135m"
     backend: Literal["tantivy", "elasticsearch"] = "tantivy"
     baseline: str

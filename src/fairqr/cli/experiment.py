@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from fairqr.evaluation.experiments.plan import Cell
-    from fairqr.evaluation.experiments.store import Record
+    from fairqr.evaluation.experiments.store import Record, Store
 
 __all__ = ["app"]
 
@@ -76,6 +76,9 @@ def run_(
     prompts: Annotated[
         Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
     ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write the report too, when all is done.")
+    ] = False,
 ) -> None:
     """Run an experiment. One that was interrupted goes on where it stopped."""
     from fairqr.evaluation.collections.finding import find_collection
@@ -109,21 +112,28 @@ def run_(
         )
     for sentence in left_out:
         warn(sentence)
-    write_results(store, measure_experiment(store, found))
-    typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
+    if report:
+        _report(store)
+    else:
+        write_results(store, measure_experiment(store, found))
+        typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
 
 
 @app.command("report")
-def report(
+def report_(
     folder: Annotated[Path, typer.Argument(help="Where an experiment was run.")],
 ) -> None:
     """Write the report of an experiment: report.md, and report.html in one file with its plots."""
+    from fairqr.evaluation.experiments.store import Store
+
+    _report(Store(folder))
+
+
+def _report(store: Store) -> None:
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
     from fairqr.evaluation.experiments.report import write_report
-    from fairqr.evaluation.experiments.store import Store
 
-    store = Store(folder)
     asked = store.manifest().experiment
     measured = measure_experiment(store, find_collection(asked.collection, asked.split))
     write_results(store, measured)

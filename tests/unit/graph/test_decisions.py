@@ -13,7 +13,7 @@ from fairqr.graph.decisions import (
     best_iteration,
     budget_is_spent,
     decide_stop,
-    groups_to_refine_for,
+    groups_to_ask_about,
 )
 from fairqr.graph.state import IterationRecord, usage_record
 
@@ -99,18 +99,18 @@ def test_whom_the_loop_helps() -> None:
     target = {"place": {"a": 0.5, "b": 0.3, "c": 0.2}, "age": {"x": 0.6, "y": 0.4}}
     exposure = {"place": {"a": 0.1, "b": 0.2, "c": 0.7}, "age": {"x": 0.35, "y": 0.65}}
     every = [("place", "a"), ("age", "x"), ("place", "b")]
-    assert groups_to_refine_for(target, exposure, "lacking", 9) == every
-    assert groups_to_refine_for(target, exposure, "lacking", 2) == every[:2]
-    assert groups_to_refine_for(target, exposure, "most", 9) == every[:1]
-    assert groups_to_refine_for(target, target, "all", 9) == []
+    assert groups_to_ask_about(target, exposure, "lacking", 9) == every
+    assert groups_to_ask_about(target, exposure, "lacking", 2) == every[:2]
+    assert groups_to_ask_about(target, exposure, "most", 9) == every[:1]
+    assert groups_to_ask_about(target, target, "all", 9) == []
     others = [("place", "c"), ("age", "y")]
-    assert sorted(groups_to_refine_for(target, exposure, "all", 9)) == sorted(every + others)
-    assert groups_to_refine_for(target, exposure, "all", 3) == every
+    assert sorted(groups_to_ask_about(target, exposure, "all", 9)) == sorted(every + others)
+    assert groups_to_ask_about(target, exposure, "all", 3) == every
 
 
 def test_documents_without_a_label_are_nobody_to_search_for() -> None:
     target = {"age": {"x": 0.2, "unknown": 0.8}}
-    assert groups_to_refine_for(target, {"age": {"x": 0.1, "unknown": 0.0}}, "most", 1) == [
+    assert groups_to_ask_about(target, {"age": {"x": 0.1, "unknown": 0.0}}, "most", 1) == [
         ("age", "x")
     ]
 
@@ -119,8 +119,8 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
     target = {"age": {"x": 0.5, "y": 0.3, "z": 0.2}}
     large = {"age": {"x": 0.4, "y": 0.295, "z": 0.305}}
     small = {"age": {"x": 0.497, "y": 0.296, "z": 0.207}}
-    assert groups_to_refine_for(target, large, "lacking", 9) == [("age", "x")]
-    assert groups_to_refine_for(target, small, "lacking", 9) == [("age", "y")]
+    assert groups_to_ask_about(target, large, "lacking", 9) == [("age", "x")]
+    assert groups_to_ask_about(target, small, "lacking", 9) == [("age", "y")]
 
 
 @pytest.mark.parametrize(

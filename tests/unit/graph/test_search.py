@@ -489,3 +489,19 @@ async def test_a_final_step_can_follow_the_loop(index: Index) -> None:
     assert near.divergence is not None
     assert none.divergence is not None
     assert whole.divergence < near.divergence <= 0.05 < none.divergence
+
+
+async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_exposure(
+    index: Index,
+) -> None:
+    refiner = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
+    result = await FairSearch(index, refiner).asearch(
+        "science", attribute="gender", target="population:1", k=10, max_iterations=1
+    )
+    assert {request.group for request in refiner.asked} == {"female", "male"}
+    assert result.iterations[1].queries == ["science scholar"]
+    thrifty = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
+    await FairSearch(index, thrifty).asearch(
+        "science", attribute="gender", target="population:1", k=10, groups="lacking"
+    )
+    assert {request.group for request in thrifty.asked} == {"female"}

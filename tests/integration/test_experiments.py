@@ -1,0 +1,260 @@
+"""Experiments by the real command: killed, resumed, reported, on real collections."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.model_server import (
+    Answer,
+    Command,
+    ModelServer,
+    clean_environment,
+    command,
+    model_server,
+    people,
+    says,
+)
+
+__all__ = ["clean_environment", "command", "model_server", "people"]
+
+TITLES = ("physicist", "physicist workshop", "physicist Berlin", "physicist laboratory")
+
+
+@pytest.fixture
+def collection(people: Path) -> Path:
+    """The people of the other tests, with topics and judgements."""
+    folder = people.parent
+    topics = [{"id": f"q{number}", "title": title} for number, title in enumerate(TITLES)]
+    (folder / "topics.jsonl").write_text("".join(json.dumps(topic) + "\n" for topic in topics))
+    judged = [f"{topic['id']} 0 p{n:02} 1" for topic in topics for n in range(0, 60, 2)]
+    (folder / "qrels.txt").write_text("\n".join(judged) + "\n")
+    return folder
+
+
+def write_experiment(collection: Path, **changes: Any) -> Path:
+    values = {
+        "title": "Small",
+        "collection": str(collection),
+        "attributes": ["gender"],
+        "k": 10,
+        "measures": ["nDCG@10", "AWRF@10", "nDCG@10×AWRF@10"],
+        "baseline": "BM25",
+        "model": "openai:fake",
+        "systems": [
+            {"name": "BM25", "method": "plain"},
+            {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
+            {"name": "ours"},
+            {"name": "FAIR-QR", "method": "fair-qr"},
+        ],
+        "report": ["table", "trade_off", "rounds", "drift", "cost"],
+        **changes,
+    }
+    path = collection.parent / "small.yaml"
+    path.write_text(yaml.safe_dump(values, allow_unicode=True))
+    return path
+
+
+def _questions(server: ModelServer) -> list[str]:
+    return [json.dumps(asked.body["messages"]) for asked in server.asked]
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_twice(
+    command: Command, collection: Path, model_server: ModelServer
+) -> None:
+    """kill -9 while the model is silent: what it had answered is never asked again."""
+    asked = write_experiment(collection)
+    folder = collection.parent / "run"
+    arguments = ("experiment", "run", asked, "-o", folder, "--concurrency", "1")
+    server = {"OPENAI_BASE_URL": model_server.base_url}
+    answer = says({"keywords": ["woman", "laboratory"]})
+    model_server.does(answer, answer, answer, answer, Answer(never=True))
+    child = command.start(*arguments, **server)
+    model_server.wait_for(6)
+    # One search at a time, two questions a round: the third search asks when two are done.
+    second = command(*arguments, **server)
+    assert second.complaint() == (
+        f"Another process runs the experiment in {folder}; wait for it to end."
+    )
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=30)
+    before = _questions(model_server)
+    assert len(before) == 6
+    kept = (folder / "results.jsonl").read_bytes()
+    assert kept.count(b"\n") == 4 + 4 + 2
+    with (folder / "results.jsonl").open("ab") as lines:
+        lines.write(b'{"attribute": "gender", "queries": "ti')
+
+    model_server.does(answer)
+    resumed = command(*arguments, **server)
+    assert resumed.code == 0, resumed
+    after = _questions(model_server)
+    assert after, "there was more to ask"
+    assert not set(before[:4]) & set(after)
+    assert len(set(after)) == len(after)
+    results = (folder / "results.jsonl").read_bytes()
+    assert results.startswith(kept)
+    assert results.count(b"\n") == 4 * 4
+
+    model_server.does(answer)
+    done = command(*arguments, **server)
+    assert done.code == 0, done
+    assert "16 searches, of which 16 are done" in done.stderr
+    assert not model_server.asked
+    assert (folder / "results.jsonl").read_bytes() == results
+
+    # Another run from the beginning, never killed, has the same rankings.
+    whole = command(*arguments[:4], collection.parent / "whole", **server)
+    assert whole.code == 0, whole
+    assert _rankings(collection.parent / "whole") == _rankings(folder)
+
+
+def _rankings(folder: Path) -> dict[str, list[str]]:
+    records = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    return {f"{record['system']} {record['topic']}": record["ids"] for record in records}
+
+
+def test_a_model_that_fails_is_counted_and_not_hidden(
+    command: Command, collection: Path, model_server: ModelServer
+) -> None:
+    model_server.does(says("I would rather not."))
+    folder = collection.parent / "run"
+    run = command(
+        "experiment",
+        "run",
+        write_experiment(collection),
+        "-o",
+        folder,
+        OPENAI_BASE_URL=model_server.base_url,
+    )
+    assert run.code == 0, run
+    assert command("experiment", "report", folder).code == 0
+    report = (folder / "report.md").read_text()
+    ended = next(line for line in report.splitlines() if "ended: model failed" in line)
+    column = [cell.strip() for cell in ended.split("|")].index("ended: model failed")
+    row = next(
+        line for line in report.splitlines() if line.startswith("| ours | gender, queries: title |")
+    )
+    assert row.split("|")[column].strip() == "4"
+    assert "openai:fake gave no usable reply" in report
+
+
+def test_a_run_is_not_mixed_with_another(
+    command: Command, collection: Path, model_server: ModelServer
+) -> None:
+    folder = collection.parent / "run"
+    plain = [{"name": "BM25", "method": "plain"}]
+    asked = write_experiment(collection, systems=plain)
+    assert command("experiment", "run", asked, "-o", folder).code == 0
+    asked = write_experiment(collection, systems=plain, target="uniform:1")
+    assert command("experiment", "run", asked, "-o", folder).complaint() == (
+        f"The folder {folder} holds a run with another experiment; choose another folder, or "
+        "remove this one."
+    )
+    (collection / "topics.jsonl").write_text('{"id": "q0", "title": "other"}\n')
+    assert "have changed since the experiment was run" in (
+        command("experiment", "report", folder).complaint()
+    )
+
+
+@pytest.mark.parametrize("arguments", [("report", "nothing"), ("run", "nothing", "-o", "x")])
+def test_what_is_not_there(command: Command, arguments: tuple[str, ...]) -> None:
+    assert "nothing" in command("experiment", *arguments).complaint()
+
+
+def test_a_folder_of_something_else(command: Command, collection: Path) -> None:
+    (collection.parent / "own").mkdir()
+    (collection.parent / "own" / "thesis.tex").write_text("precious")
+    asked = write_experiment(collection)
+    for folder, said in (("own", "is not empty and has no experiment"), ("small.yaml", "exists")):
+        run = command("experiment", "run", asked, "-o", collection.parent / folder)
+        assert said in run.complaint()
+
+
+def test_names_are_no_markup_on_a_terminal(command: Command, collection: Path) -> None:
+    """The bar of progress shows the name of the system that runs."""
+    systems = [{"name": "BM25", "method": "plain"}, {"name": "[/] [red]x", "method": "mmr"}]
+    asked = write_experiment(collection, systems=systems)
+    master, terminal = pty.openpty()
+    try:
+        child = os.fork()
+        if not child:
+            os.dup2(terminal, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            folder = str(collection.parent / "run")
+            os.execv(command.executable, ["fairqr", "experiment", "run", str(asked), "-o", folder])
+        os.close(terminal)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(master, 4096)
+            except OSError:  # the last one to write has gone
+                break
+        _, status = os.waitpid(child, 0)
+    finally:
+        os.close(master)
+    assert os.waitstatus_to_exitcode(status) == 0, shown
+    assert b"Traceback" not in shown
+    assert (collection.parent / "run" / "measures.csv").is_file()
+
+
+def test_reports_without_matplotlib(command: Command, collection: Path, tmp_path: Path) -> None:
+    folder = collection.parent / "run"
+    systems = [{"name": "BM25", "method": "plain"}, {"name": "MMR", "method": "mmr"}]
+    asked = write_experiment(collection, systems=systems)
+    assert command("experiment", "run", asked, "-o", folder).code == 0
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    run = command("experiment", "report", folder, PYTHONPATH=str(hidden))
+    assert run.complaint().endswith(
+        "were written without plots, which need matplotlib; install it with: "
+        "pip install 'fairqr[evaluation]'"
+    )
+    assert "| BM25 |" in (folder / "report.md").read_text()
+    assert "<svg" not in (folder / "report.html").read_text()
+    assert command("experiment", "report", folder).code == 0
+    assert "<svg" in (folder / "report.html").read_text()
+
+
+def test_systems_on_a_server_that_is_not_there_are_left_out(
+    command: Command, collection: Path
+) -> None:
+    folder = collection.parent / "run"
+    arguments = ("--collection", collection, "--attribute", "gender", "--model", "feedback")
+    run = command("experiment", "run", "retrievers", "-o", folder, *arguments)
+    assert run.code == 0, run
+    assert "'BM25, Elasticsearch' was left out: it needs a server" in run.stderr
+    assert command("experiment", "report", folder).code == 0
+    report = (folder / "report.md").read_text()
+    assert report.count("is left out of all tables and means: nothing was searched for") == 4
+    assert "| Vector search, embedded |" in report
+
+
+@pytest.mark.parametrize("name", ["prompts", "iterations"])
+def test_a_shipped_experiment_on_notables(
+    command: Command, clean_environment: Path, name: str
+) -> None:
+    folder = clean_environment / "run"
+    arguments = ("--topics", "3", "--attribute", "gender", "--model", "feedback")
+    run = command("experiment", "run", name, "-o", folder, *arguments)
+    assert run.code == 0, run
+    report = command("experiment", "report", folder)
+    assert report.code == 0, report
+    written = [Path(line.removeprefix("written: ")) for line in report.stdout.splitlines()]
+    assert written[:2] == [folder / "report.md", folder / "report.html"]
+    assert all(path.stat().st_size > 1000 for path in written)
+    assert len(written) == 5
+    text = (folder / "report.md").read_text()
+    for heading in ("In short", "Results", "Rounds", "Drift from what was asked", "Cost"):
+        assert f"\n## {heading}\n" in text
+    assert "Measured for gender on 3 topics of " in text
+    assert re.search(r"\| BM25 \| (\*\*)?[01]\.\d{4}(\*\*)? \\\[", text)

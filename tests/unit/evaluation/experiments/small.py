@@ -1,0 +1,141 @@
+"""A collection of two dozen people, and what experiments on it need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairqr.evaluation.collections.collection import Collection, load_collection
+from fairqr.evaluation.experiments.plan import Plan, make_plan
+from fairqr.evaluation.experiments.specification import Experiment, load_experiment
+from fairqr.evaluation.experiments.store import Record, Round, Store
+from fairqr.prompts.library import PromptLibrary
+
+__all__ = ["SYSTEMS", "experiment", "plan_of", "records_of", "write_collection", "write_experiment"]
+
+SCHEMA = """attributes:
+  gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
+  place:
+    field: place
+    groups: [north, south]
+    population: {north: 0.5, south: 0.5}
+"""
+TITLES = ("physicist", "chemist", "poet", "sailor")
+SYSTEMS: list[dict[str, Any]] = [
+    {"name": "BM25", "method": "plain"},
+    {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
+    {"name": "ours, feedback", "model": "feedback"},
+    {"name": "ours"},
+]
+
+
+def write_collection(folder: Path, *, keywords: bool = True, note: str = "A note.") -> Collection:
+    """Write 48 people of four occupations, a quarter of them women and half without a place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "schema.yaml").write_text(SCHEMA)
+    documents, qrels = [], []
+    for number in range(48):
+        title, woman = TITLES[number % 4], number // 4 % 4 == 3
+        said = " ".join([title] * (2 if woman else 3))
+        documents.append(
+            {
+                "id": f"d{number:02}",
+                "title": f"Person {number}",
+                "text": f"A {said}. {'She has a garden' if woman else 'He has a boat'} {number}.",
+                "gender": "female" if woman else "male",
+                "place": ("north", "south")[number // 4 % 2] if number % 4 < 2 else None,
+            }
+        )
+        if number % 5:
+            qrels.append(f"t{number % 4} 0 d{number:02} 1")
+    topics = [
+        {"id": f"t{number}", "title": title, **({"keywords": ["garden"]} if keywords else {})}
+        for number, title in enumerate(TITLES)
+    ]
+    _write_lines(folder / "documents.jsonl", documents)
+    _write_lines(folder / "topics.jsonl", topics)
+    (folder / "qrels.txt").write_text("\n".join(qrels) + "\n")
+    about = {"title": "Two dozen people", "note": note}
+    (folder / "collection.yaml").write_text(yaml.safe_dump(about))
+    return load_collection(folder)
+
+
+def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_experiment(path: Path, **changes: Any) -> Path:
+    """Write the file of an experiment with these values, those that are None left out."""
+    values: dict[str, Any] = {
+        "title": "A small experiment",
+        "attributes": ["gender"],
+        "k": 5,
+        "measures": ["nDCG@5", "AWRF@5(unit=bits)", "nDCG@5×AWRF@5(unit=bits)"],
+        "baseline": "BM25",
+        "systems": SYSTEMS,
+        "report": ["table", "trade_off", "rounds", "drift", "cost", "published"],
+        **changes,
+    }
+    kept = {name: value for name, value in values.items() if value is not None}
+    path.write_text(yaml.safe_dump(kept, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def experiment(folder: Path, **changes: Any) -> Experiment:
+    """Return a small experiment."""
+    return load_experiment(write_experiment(folder / "small.yaml", **changes))
+
+
+def plan_of(collection: Collection, folder: Path, **changes: Any) -> Plan:
+    """Return the plan of a small experiment."""
+    return make_plan(experiment(folder, **changes), collection, PromptLibrary())
+
+
+def records_of(plan: Plan, collection: Collection) -> Iterator[Record]:
+    """Yield a made-up search for all that a plan has to do: each system has an order of its own.
+
+    Systems that refine have a first round, and for the first topic a second one.
+    """
+    ids = [document.id for document in collection.corpus.documents()]
+    for number, cell in enumerate(plan.cells):
+        for place, topic in enumerate(plan.topics):
+            own = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
+            ranked = own[number % 5 :] + own[: number % 5]
+            refines = cell.system.asks_a_model
+            rounds = [
+                Round(
+                    ids=(ranked[step:] + ranked[:step])[:5],
+                    exposure={"female": 0.2 + step / 10, "male": 0.8 - step / 10},
+                    divergence=0.3 / (step + 1),
+                )
+                for step in range(1 + (1 + (place == 0) if refines else 0))
+            ]
+            yield Record(
+                attribute=cell.attribute,
+                queries=str(cell.form),
+                system=cell.system.name,
+                seed=cell.seed,
+                topic=topic.id,
+                ids=ranked[:5],
+                rounds=rounds,
+                best_round=len(rounds) - 1,
+                target={"female": 0.4, "male": 0.6},
+                divergence=0.05,
+                stop_reason="max_iterations" if refines else "not_refining",
+                model_calls=len(rounds) - 1,
+                tokens=100 * (len(rounds) - 1),
+                milliseconds=10.0 + place,
+            )
+
+
+def fill(store: Store, plan: Plan, records: Iterator[Record] | list[Record]) -> None:
+    """Write records into a new folder."""
+    with store.locked():
+        store.begin(plan.manifest)
+        with store.writing():
+            for record in records:
+                store.add(record)

@@ -1,0 +1,266 @@
+"""Running: every search is done once, and no topic is ranked by weights that saw it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import InputError, ModelUnavailableError, QueryError
+from fairqr.evaluation.collections.collection import Collection, load_collection
+from fairqr.evaluation.experiments import running
+from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
+from fairqr.evaluation.experiments.plan import Cell, Plan
+from fairqr.evaluation.experiments.running import Watcher, run_plan
+from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.training import folds_of
+from fairqr.evaluation.runs import read_run
+from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.experiments.small import plan_of, write_collection
+
+SYSTEMS: list[dict[str, Any]] = [
+    {"name": "BM25", "method": "plain"},
+    {"name": "FA*IR", "method": "fa-ir"},
+    {"name": "DELTR", "method": "deltr", "train": {"folds": 4, "options": {"iterations": 20}}},
+    {"name": "ours, feedback", "method": "fairqr"},
+]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("FAIRQR_ELASTICSEARCH_URL", raising=False)
+
+
+def _plan(collection: Collection, folder: Path, **changes: Any) -> Plan:
+    return plan_of(collection, folder, **{"systems": SYSTEMS, "model": "feedback", **changes})
+
+
+class _Counting(Watcher):
+    """Counts, and stops a run as a kill would after so many searches."""
+
+    def __init__(self, stop_after: int = 1_000) -> None:
+        self.before = self.done = 0
+        self.stop_after = stop_after
+
+    def total(self, searches: int, done: int) -> None:
+        self.before = done
+
+    def finished(self, record: Record) -> None:
+        self.done += 1
+        if self.done >= self.stop_after:
+            raise KeyboardInterrupt
+
+
+async def _run(plan: Plan, collection: Collection, store: Store, at_once: int = 2) -> _Counting:
+    watcher = _Counting()
+    options: dict[str, Any] = {"prompts": PromptLibrary(), "at_once": at_once}
+    assert await run_plan(plan, collection, store, watcher=watcher, **options) == []
+    return watcher
+
+
+async def test_all_searches_are_done_once_and_no_more(
+    collection: Collection, tmp_path: Path
+) -> None:
+    plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
+    assert (await _run(plan, collection, store)).done == 4 * 4
+    keys = [record.key for record in store.records()]
+    assert sorted(keys) == sorted(cell.key(topic) for cell in plan.cells for topic in plan.topics)
+    content = (store.folder / "results.jsonl").read_bytes()
+    again = await _run(plan, collection, store)
+    assert (again.before, again.done) == (16, 0)
+    assert (store.folder / "results.jsonl").read_bytes() == content
+
+
+async def test_order_and_number_at_once_change_nothing(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """Half of it is lost and done again, one at a time: the same rankings."""
+    plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
+    await _run(plan, collection, store, at_once=4)
+    first = {record.key: record.ids for record in store.records()}
+    lines = (store.folder / "results.jsonl").read_text().splitlines(keepends=True)
+    (store.folder / "results.jsonl").write_text("".join(lines[::2]) + lines[1][:30])
+    assert (await _run(plan, collection, store, at_once=1)).done == 8
+    assert {record.key: record.ids for record in store.records()} == first
+
+
+async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path: Path) -> None:
+    collection = write_collection(tmp_path / "collection")
+    topics = (tmp_path / "collection" / "topics.jsonl").read_text().replace("poet", "xyzzy")
+    (tmp_path / "collection" / "topics.jsonl").write_text(topics)
+    collection = load_collection(tmp_path / "collection")
+    plan = _plan(collection, tmp_path, systems=SYSTEMS[:2])
+    store = Store(tmp_path / "run")
+    await _run(plan, collection, store)
+    failed = [record for record in store.records() if record.error]
+    assert {(record.system, record.topic) for record in failed} == {("BM25", "t2"), ("FA*IR", "t2")}
+    table = measure_experiment(store, collection).tables[0]
+    relevance, fairness, product = table.evaluations["BM25"].results.values()
+    assert (relevance.count, fairness.count, product.count) == (4, 3, 4)
+    assert relevance.values["t2"] == product.values["t2"] == 0
+
+
+async def test_what_stops_one_search_stops_the_run_with_its_own_sentence(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a group raise groups of errors, which nobody above would know."""
+
+    async def broken(cell: Cell, *_: object) -> Record:
+        raise InputError("The disk is on fire; put it out.")
+
+    monkeypatch.setattr(running, "_search", broken)
+    with pytest.raises(InputError, match="on fire"):
+        await _run(_plan(collection, tmp_path), collection, Store(tmp_path / "run"))
+
+
+async def test_a_model_that_is_none_is_refused_before_anything_is_written(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """Otherwise the folder would hold an experiment that can never be finished."""
+    plan = _plan(collection, tmp_path, model="nonsense")
+    with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
+        await _run(plan, collection, Store(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
+    whole = Store.add
+
+    def add(self: Store, record: Record) -> None:
+        if record.system == "DELTR":
+            assert self._lines is not None
+            self._lines.write('{"attribute": "gen')
+            raise OSError(28, "No space left on device")
+        whole(self, record)
+
+    monkeypatch.setattr(Store, "add", add)
+    with pytest.raises(OSError, match="No space left"):
+        await _run(plan, collection, store)
+    monkeypatch.undo()
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    assert len(store.records()) == 8
+    assert (await _run(plan, collection, store)).before == 8
+    assert len(store.records()) == 16
+
+
+async def test_systems_that_need_a_server_are_left_out_and_the_rest_is_measured(
+    collection: Collection, tmp_path: Path
+) -> None:
+    away = {"name": "on a server", "method": "plain", "backend": "elasticsearch"}
+    plan = _plan(collection, tmp_path, systems=[SYSTEMS[0], away])
+    store = Store(tmp_path / "run")
+    left_out = await run_plan(
+        plan, collection, store, prompts=PromptLibrary(), watcher=_Counting(), at_once=2
+    )
+    assert left_out == [
+        "'on a server' was left out: it needs a server; name one with FAIRQR_ELASTICSEARCH_URL "
+        "and run again."
+    ]
+    table = measure_experiment(store, collection).tables[0]
+    assert list(table.evaluations) == ["BM25"]
+    assert table.unfinished == {"on a server": 4}
+
+
+async def test_results_are_trec_runs_and_values_by_topic(
+    collection: Collection, tmp_path: Path
+) -> None:
+    plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
+    await _run(plan, collection, store)
+    measured = measure_experiment(store, collection)
+    write_results(store, measured)
+    runs = sorted((store.folder / "runs").iterdir())
+    assert len(runs) == 4
+    by_tag = {run.name: run for run in map(read_run, runs)}
+    for record in store.records():
+        if record.system == "BM25":
+            assert by_tag["BM25"].rankings[record.topic][0].ids == record.ids
+    rows = list(csv.DictReader((store.folder / "measures.csv").read_text().splitlines()))
+    assert len(rows) == 4 * 4 * 3
+    evaluations = measured.tables[0].evaluations
+    for row in rows:
+        score = evaluations[row["system"]].results[row["measure"]].values[row["topic"]]
+        assert float(row["value"]) == score
+
+
+async def test_a_collection_that_changed_is_not_measured(tmp_path: Path) -> None:
+    collection = write_collection(tmp_path / "collection")
+    store = Store(tmp_path / "run")
+    await _run(_plan(collection, tmp_path, systems=SYSTEMS[:2]), collection, store)
+    qrels = (tmp_path / "collection" / "qrels.txt").read_text().splitlines()
+    (tmp_path / "collection" / "qrels.txt").write_text("\n".join(qrels[1:]) + "\n")
+    with pytest.raises(InputError, match="'collection' have changed since the experiment was run"):
+        measure_experiment(store, load_collection(tmp_path / "collection"))
+
+
+async def test_nothing_finished_is_said(collection: Collection, tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    store.begin(_plan(collection, tmp_path).manifest)
+    with pytest.raises(InputError, match=r"No system in .* has searched for all topics yet"):
+        measure_experiment(store, collection)
+
+
+def test_a_failed_search_is_only_one_that_finds_nothing() -> None:
+    """What else a search raises concerns more than its topic."""
+    assert issubclass(QueryError, InputError)
+    assert not issubclass(InputError, QueryError)
+
+
+@given(st.integers(2, 9), st.integers(0, 60), st.integers(0, 1_000))
+def test_folds_hold_each_topic_once_and_are_of_one_size(folds: int, more: int, seed: int) -> None:
+    topics = [f"t{number}" for number in range(folds + more)]
+    dealt = folds_of(topics, folds, seed)
+    assert sorted(topic for fold in dealt for topic in fold) == sorted(topics)
+    sizes = {len(fold) for fold in dealt}
+    assert max(sizes) - min(sizes) <= 1
+    assert dealt == folds_of(topics, folds, seed)
+
+
+def test_more_folds_than_topics_are_refused() -> None:
+    with pytest.raises(InputError, match="2 topics cannot be dealt into 3 folds; use fewer"):
+        folds_of(["a", "b"], 3, 0)
+
+
+async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turn the judgements of one topic round: the weights that rank it stay, all others change."""
+    used: dict[str, Path] = {}
+    searched = running._search
+
+    async def noting(cell: Cell, topic: Any, plan: Plan, graph: Any, weights: Any, n: int) -> Any:
+        if weights is not None:
+            used[topic.id] = weights
+        return await searched(cell, topic, plan, graph, weights, n)
+
+    monkeypatch.setattr(running, "_search", noting)
+
+    async def weights_of(name: str, turned: str | None) -> dict[str, Any]:
+        folder = tmp_path / name / "collection"
+        write_collection(folder)
+        if turned:
+            kept = [q for q in (folder / "qrels.txt").read_text().splitlines() if turned not in q]
+            others = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
+            (folder / "qrels.txt").write_text("\n".join(kept + others) + "\n")
+        collection = load_collection(folder)
+        used.clear()
+        systems = [SYSTEMS[0], SYSTEMS[2]]
+        plan = _plan(collection, tmp_path, systems=systems)
+        await _run(plan, collection, Store(tmp_path / name / "run"))
+        return {topic: json.loads(path.read_text())["model"] for topic, path in used.items()}
+
+    before = await weights_of("before", None)
+    assert len(set(map(str, before.values()))) == 4
+    for topic in before:
+        after = await weights_of(f"without-{topic}", topic)
+        assert after[topic] == before[topic]
+        assert all(after[other] != before[other] for other in before if other != topic)

@@ -1,0 +1,209 @@
+"""The file of an experiment: what it may say, and the sentence for what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.errors import FairqrError, InputError, UnknownAttributeError
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection
+from fairqr.evaluation.experiments.plan import make_plan
+from fairqr.evaluation.experiments.specification import (
+    SHIPPED,
+    QueryForm,
+    find_experiment,
+    load_experiment,
+)
+from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.experiments.small import (
+    experiment,
+    plan_of,
+    write_collection,
+    write_experiment,
+)
+
+PLAIN: dict[str, Any] = {"name": "BM25", "method": "plain"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_experiments_fit_notables(name: str) -> None:
+    """Each loads, and every search of it has a context, a prompt and an attribute that exist."""
+    asked = load_experiment(find_experiment(name))
+    plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
+    assert plan.manifest.attributes == ("gender", "continent")
+    assert len(plan.topics) == 57
+    names = [system.name for system in asked.all_systems()]
+    assert asked.baseline in names
+    forms = len(plan.manifest.query_forms)
+    assert len(plan.cells) == len(names) * forms * len(plan.manifest.attributes)
+    assert len({cell.key(plan.topics[0]) for cell in plan.cells}) == len(plan.cells)
+
+
+def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[4] / "docs" / "experiments.md").read_text()
+    (tmp_path / "mine.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
+    asked = load_experiment(tmp_path / "mine.yaml")
+    plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
+    assert plan.manifest.attributes == ("gender", "gender×continent")
+    assert {cell.seed for cell in plan.cells if cell.system.asks_a_model} == {0, 1, 2}
+    assert {cell.seed for cell in plan.cells if not cell.system.asks_a_model} == {0}
+
+
+def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
+    found = experiment(
+        tmp_path,
+        systems=[
+            PLAIN,
+            {"name": "at most {max_iterations}", "vary": {"max_iterations": [1, 3]}},
+            {"name": "both", "vary": {"max_iterations": [1, 2], "patience": [1, 2]}},
+        ],
+    )
+    systems = {system.name: system.settings for system in found.all_systems()}
+    assert systems["at most 3"] == {"max_iterations": 3}
+    assert systems["both, max_iterations=2, patience=1"] == {"max_iterations": 2, "patience": 1}
+    assert len(systems) == 1 + 2 + 4
+
+
+def test_a_name_is_no_format_string(tmp_path: Path) -> None:
+    """Python's own would look up attributes of values, and pad them to any width."""
+    hostile = ["{patience.__class__}", "{patience:1000000000}", "100% {}"]
+    systems = [PLAIN, *({"name": name, "vary": {"patience": [1]}} for name in hostile)]
+    names = [system.name for system in experiment(tmp_path, systems=systems).all_systems()]
+    assert names == ["BM25", *(f"{name}, patience=1" for name in hostile)]
+
+
+def _systems(**changes: Any) -> dict[str, Any]:
+    return {"systems": [PLAIN, {"name": "other", **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"title": None}, "at title: Field required."),
+        ({"titel": "t"}, "at titel: Extra inputs are not permitted."),
+        ({"topics": 0}, "at topics: Input should be greater than or equal to 1."),
+        ({"queries": ["text"]}, "'text' is no form of query; write title or title+10."),
+        ({"queries": []}, "there is no form of query; write queries: [title]."),
+        ({"seeds": []}, "there is no seed; write seeds: [0]."),
+        ({"seeds": [-1]}, "at seeds.0: Input should be greater than or equal to 0."),
+        ({"seeds": [1, 1]}, "one seed is named twice; name each once."),
+        ({"attributes": ["gender", "gender"]}, "one attribute is named twice; name each once."),
+        ({"baseline": "none"}, "the baseline 'none' is none of the systems."),
+        ({"systems": [PLAIN, PLAIN]}, "two systems are named 'BM25'."),
+        ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
+        ({"judge": "relevance:2"}, "The shares of the target 'relevance:2' must sum to 1, not 2."),
+        ({"target": "x:1"}, "'x'"),
+        ({"report": ["tables"]}, "at report.0: Input should be 'table'"),
+        (_systems(method="best"), "at systems.1.method: Input should be 'fairqr'"),
+        (_systems(method="dlf"), "'other' needs weights: give it 'train: {folds: 5}'."),
+        (_systems(train={"folds": 1}), "at systems.1.train.folds: Input should be greater than"),
+        (_systems(retriever="sparse"), "there is no retriever 'sparse'; write bm25, dense"),
+        (_systems(settings={"k": 5}), "'k' is set for the whole experiment, not in settings."),
+        (_systems(vary={"seed": [1]}), "'seed' is set for the whole experiment, not in settings."),
+        (_systems(vary={"patience": []}), "'patience' varies over no value; list at least one."),
+        (_systems(settings={"depht": 5}), "The parameter 'depht' is wrong: Extra inputs"),
+        (_systems(settings={"depth": 4}), "'other': The parameters do not fit: depth is 4, but k"),
+        (_systems(vary={"depth": [50, 4]}), "'other, depth=4': The parameters do not fit: depth"),
+        (
+            _systems(vary={"patience": [1]}) | {"baseline": "other"},
+            "the baseline 'other' is none of the systems.",
+        ),
+        (
+            {"systems": [PLAIN, {"name": "{depth}", "vary": {"patience": [1]}}]},
+            "the name '{depth}' has braces that name no setting.",
+        ),
+        ({"systems": [{"name": "a\nb", "method": "plain"}]}, "the name 'a b' is no line of plain"),
+        ({"systems": [{"name": "\u202eab"}]}, "is no line of plain text; rename it."),
+        ({"systems": [{"name": ""}]}, "at systems.0.name: String should have at least 1"),
+    ],
+)
+def test_each_error_has_its_sentence(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    path = write_experiment(tmp_path / "e.yaml", **changes)
+    with pytest.raises(InputError) as caught:
+        load_experiment(path)
+    message = str(caught.value)
+    assert sentence in message
+    assert str(path) in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"title: [", "line 1 is not valid YAML; mend it."),
+        (b"- title", "is no mapping of names to values; mend it."),
+        (b"", "is no mapping of names to values; mend it."),
+        (b"title: \xff", "cannot be read ("),
+        (b"title: !!python/object:os.system {}", "is not valid YAML; mend it."),
+        (b"[" * 5000, "is not valid YAML; mend it."),
+    ],
+)
+def test_what_is_no_experiment_at_all(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_experiment(path)
+    assert sentence in str(caught.value)
+
+
+def test_an_experiment_is_found_by_name_or_by_path(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path / "mine.yaml")
+    assert find_experiment(str(path)) == path
+    assert find_experiment("prompts").name == "prompts.yaml"
+    with pytest.raises(InputError, match="There is no experiment 'promts'; name a YAML file, or"):
+        find_experiment("promts")
+
+
+def test_forms_that_are_written_differently_are_one(tmp_path: Path) -> None:
+    found = experiment(tmp_path, queries=["title", "title+0", "title+10", "title+010"])
+    assert found.query_forms() == [QueryForm(keywords=0), QueryForm(keywords=10)]
+
+
+def test_a_depth_below_the_usual_k_is_fine_for_a_small_k(tmp_path: Path) -> None:
+    """The default k is 20; what counts is the experiment's own."""
+    systems = [PLAIN, {"name": "shallow", "settings": {"depth": 10}}]
+    assert experiment(tmp_path, systems=systems, k=5).k == 5
+
+
+def test_an_attribute_that_does_not_exist(collection: Collection, tmp_path: Path) -> None:
+    with pytest.raises(UnknownAttributeError, match="'colour'"):
+        plan_of(collection, tmp_path, attributes=["colour"])
+
+
+def test_a_prompt_that_does_not_exist(collection: Collection, tmp_path: Path) -> None:
+    systems = [PLAIN, {"name": "ours", "settings": {"prompts": {"refine": "v99"}}}]
+    with pytest.raises(FairqrError, match="v99"):
+        plan_of(collection, tmp_path, systems=systems)
+
+
+def test_topics_without_keywords_leave_their_form_out(tmp_path: Path) -> None:
+    bare = write_collection(tmp_path / "bare", keywords=False)
+    plan = plan_of(bare, tmp_path, queries=["title", "title+10"])
+    assert plan.manifest.query_forms == ("title",)
+    assert plan.manifest.notes == (
+        "The topics have no keywords, so only their titles are searched for.",
+    )
+    with pytest.raises(InputError, match="have no keywords; add 'title' to the queries"):
+        plan_of(bare, tmp_path, queries=["title+10"])
+
+
+def test_training_has_no_more_folds_than_topics(collection: Collection, tmp_path: Path) -> None:
+    systems = [PLAIN, {"name": "DELTR", "method": "deltr", "train": {"folds": 5}}]
+    plan = plan_of(collection, tmp_path, systems=systems, topics=3)
+    assert plan.left_out == (
+        "'DELTR' is trained in 3 folds instead of 5, since there are no more topics.",
+    )
+    with pytest.raises(InputError, match="'DELTR' is trained on the other topics, and there is"):
+        plan_of(collection, tmp_path, systems=systems, topics=1)
+
+
+def test_a_measure_that_looks_deeper_than_systems_rank(
+    collection: Collection, tmp_path: Path
+) -> None:
+    plan = plan_of(collection, tmp_path, k=5, measures=["nDCG@20"])
+    assert "Systems return 5 documents, and measures look at up to 20" in plan.left_out[0]

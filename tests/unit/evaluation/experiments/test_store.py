@@ -1,0 +1,188 @@
+"""The folder of an experiment: what a kill, a change or a stranger's file does to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import InputError
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.experiments.plan import Plan
+from fairqr.evaluation.experiments.store import Record, Store, file_name
+from tests.unit.evaluation.experiments.small import fill, plan_of, records_of
+
+
+@pytest.fixture
+def plan(collection: Collection, tmp_path: Path) -> Plan:
+    return plan_of(collection, tmp_path)
+
+
+@pytest.fixture
+def store(plan: Plan, collection: Collection, tmp_path: Path) -> Store:
+    found = Store(tmp_path / "run")
+    fill(found, plan, records_of(plan, collection))
+    return found
+
+
+def _results(store: Store) -> Path:
+    return store.folder / "results.jsonl"
+
+
+def test_what_was_written_is_read_again(store: Store, plan: Plan, collection: Collection) -> None:
+    assert store.records() == list(records_of(plan, collection))
+    assert store.manifest() == plan.manifest
+
+
+def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
+    store: Store, plan: Plan, collection: Collection
+) -> None:
+    """Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them."""
+    whole = _results(store).read_bytes()
+    written = store.records()
+    lines = whole.splitlines(keepends=True)
+    start = len(whole) - len(lines[-1]) - len(lines[-2])
+    for cut in range(start, len(whole)):
+        _results(store).write_bytes(whole[:cut])
+        kept = whole[:cut].count(b"\n")
+        assert store.records() == written[:kept]
+        with store.writing():
+            for record in written[kept:]:
+                store.add(record)
+        assert _results(store).read_bytes() == whole
+
+
+def test_a_line_is_done_only_with_its_line_feed(store: Store) -> None:
+    """All of its JSON may be there: it is cut off when writing goes on, so it must not count."""
+    before = store.records()
+    _results(store).write_bytes(_results(store).read_bytes()[:-1])
+    assert store.records() == before[:-1]
+
+
+def test_a_damaged_line_in_the_middle_is_told(store: Store) -> None:
+    lines = _results(store).read_text().splitlines(keepends=True)
+    lines[2] = lines[2][:40] + "\n"
+    _results(store).write_text("".join(lines))
+    with pytest.raises(InputError, match=r"results.jsonl, line 3, is damaged; remove the line"):
+        store.records()
+
+
+def test_a_later_search_of_the_same_topic_counts(store: Store) -> None:
+    first = store.records()[0]
+    with store.writing():
+        store.add(first.model_copy(update={"ids": ["d00"]}))
+    assert store.records()[0].ids == ["d00"]
+
+
+@pytest.mark.parametrize("text", ["line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00"])
+def test_any_text_stays_on_its_line(store: Store, text: str) -> None:
+    record = store.records()[0].model_copy(update={"warnings": [text], "topic": "other"})
+    with store.writing():
+        store.add(record)
+    assert store.records()[-1] == record
+
+
+def test_a_run_goes_on_only_with_what_it_was_begun_with(
+    store: Store, collection: Collection, tmp_path: Path
+) -> None:
+    """Each change that would mix two experiments in one folder is refused, and says which."""
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("experiment", {"k": 6}),
+        ("experiment", {"judge": "uniform:1"}),
+        ("experiment", {"topics": 2}),
+    ]
+    for what, change in changes:
+        with pytest.raises(InputError, match=f"holds a run with another {what}; choose another"):
+            store.begin(plan_of(collection, tmp_path, **change).manifest)
+    fingerprints = {**store.manifest().fingerprints, "qrels.txt": "0"}
+    other = store.manifest().model_copy(update={"fingerprints": fingerprints})
+    with pytest.raises(InputError, match="another fingerprints; choose another folder"):
+        store.begin(other)
+
+
+def test_settings_that_json_writes_otherwise_do_not_stop_a_run_from_going_on(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """A tuple, or a date of YAML, comes back from the manifest as something else."""
+    plan = plan_of(collection, tmp_path, systems=[{"name": "BM25", "method": "plain"}])
+    odd = plan.manifest.experiment.systems[0].model_copy(
+        update={"settings": {"options": {"pair": (1, 2)}}}
+    )
+    experiment = plan.manifest.experiment.model_copy(update={"systems": (odd,)})
+    manifest = plan.manifest.model_copy(update={"experiment": experiment})
+    store = Store(tmp_path / "odd")
+    store.begin(manifest)
+    assert store.manifest() != manifest
+    assert store.begin(manifest).topics == manifest.topics
+
+
+def test_other_versions_are_noted(store: Store, plan: Plan) -> None:
+    versions = {**plan.manifest.versions, "numpy": "99.0"}
+    went_on = store.begin(plan.manifest.model_copy(update={"versions": versions}))
+    old = plan.manifest.versions["numpy"]
+    assert went_on.versions["numpy"] == f"{old}, then 99.0"
+    assert store.manifest() == went_on
+    assert store.begin(went_on.model_copy(update={"versions": versions})) == went_on
+
+
+def test_a_folder_with_other_files_is_left_alone(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="is not empty and has no experiment; choose another"):
+        Store(tmp_path / "mine").begin(plan.manifest)
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
+
+
+def test_what_a_kill_at_the_beginning_leaves_is_no_other_file(plan: Plan, tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    with store.locked():
+        (store.folder / ".experiment.json.0123456789abcdef").write_text("{")
+        assert store.begin(plan.manifest) == plan.manifest
+
+
+def test_a_folder_without_an_experiment(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no experiment \(No such file or directory\)"):
+        Store(tmp_path).manifest()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "strange": 2}'])
+def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
+    (tmp_path / "experiment.json").write_text(content)
+    with pytest.raises(InputError, match="is damaged or of another version"):
+        Store(tmp_path).manifest()
+
+
+def test_one_process_at_a_time(store: Store) -> None:
+    with (
+        store.locked(),
+        pytest.raises(InputError, match="Another process runs the experiment in"),
+        Store(store.folder).locked(),
+    ):
+        pytest.fail("two hold the lock")
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=80)
+
+
+@given(st.lists(names, min_size=1, max_size=3), st.lists(names, min_size=1, max_size=3))
+def test_names_of_files_are_safe_and_tell_all_apart(ours: list[str], others: list[str]) -> None:
+    name = file_name(*ours)
+    assert len(name.encode()) <= 150
+    assert not set(name) & set("/\\\0 \n'\"<>&*?:")
+    assert (name == file_name(*others)) == (ours == others)
+
+
+def test_likes_are_told_apart() -> None:
+    """FA*IR and FA/IR, and what a hyphen joins in two ways, would be one file."""
+    assert file_name("gender", "title+10", "BM25") == "gender-title+10-BM25"
+    assert len({file_name("FA*IR"), file_name("FA/IR"), file_name("FA_IR")}) == 3
+    assert file_name("a-b", "c") != file_name("a", "b-c") != file_name("a", "b", "c")
+
+
+def test_a_record_is_plain_data(store: Store) -> None:
+    line = _results(store).read_text().splitlines()[0]
+    assert Record.model_validate(json.loads(line)) == store.records()[0]

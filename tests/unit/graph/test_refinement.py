@@ -1,0 +1,77 @@
+"""From keywords to queries."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fairqr.agents.refiner import Refinement
+from fairqr.agents.replies import Usage
+from fairqr.graph.context import Context
+from fairqr.graph.refinement import CheckedRefinement, after_refinement, shown
+from fairqr.graph.state import State, usage_record
+
+FEMALE, MALE = ("gender", "female"), ("gender", "male")
+
+
+def state(**more: Any) -> State:
+    known: dict[str, Any] = {
+        "query": "physics",
+        "iteration": 0,
+        "iterations": [{}],
+        "chosen": [FEMALE, MALE],
+        "lacking": [FEMALE],
+        "keywords": {},
+        "topic_words": [],
+        "usage": usage_record(Usage()),
+        **more,
+    }
+    return cast("State", known)
+
+
+def answer(*keywords: str, topic: tuple[str, ...] = ()) -> CheckedRefinement:
+    return CheckedRefinement(Refinement("ok", keywords), topic)
+
+
+def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_exposure() -> None:
+    answers = [
+        answer("atom", "woman", topic=("atom",)),
+        answer("quantum", "man", topic=("quantum",)),
+    ]
+    update = after_refinement(state(), Context(), answers, Usage())
+    assert [(shown(query), query["group"]) for query in update["pending"]] == [
+        ("physics atom quantum", None),
+        ("physics atom quantum woman", "female"),
+    ]
+    assert all(query["text"] == "physics" for query in update["pending"])
+    assert update["topic_words"] == ["atom", "quantum"]
+
+
+def test_without_evidence_keywords_find_documents_themselves() -> None:
+    update = after_refinement(
+        state(), Context(evidence=False), [answer("woman"), answer("man")], Usage()
+    )
+    (query,) = update["pending"]
+    assert (query["text"], query["boost"], query["group"]) == ("physics woman", "", "female")
+
+
+def test_words_for_who_lacks_nothing_are_of_no_help_alone() -> None:
+    nothing = CheckedRefinement(Refinement("empty", message="nothing"))
+    update = after_refinement(state(), Context(), [nothing, answer("man")], Usage())
+    assert "pending" not in update
+    assert update["stop_reason"] == "no_improvement"
+    helped = after_refinement(
+        state(), Context(), [nothing, answer("atom", topic=("atom",))], Usage()
+    )
+    assert [shown(query) for query in helped["pending"]] == ["physics atom"]
+
+
+def test_the_papers_query_grows_by_all_words() -> None:
+    before = {"gender": {"female": ["woman"]}}
+    update = after_refinement(
+        state(chosen=[MALE], lacking=[MALE], keywords=before, iteration=1),
+        Context(method="fair-qr"),
+        [answer("man")],
+        Usage(),
+    )
+    (query,) = update["pending"]
+    assert (query["text"], query["group"]) == ("physics woman man", "male")
