@@ -502,6 +502,11 @@ async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_ex
     assert result.iterations[1].queries == ["science scholar"]
     thrifty = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
     await FairSearch(index, thrifty).asearch(
-        "science", attribute="gender", target="population:1", k=10, groups="lacking"
+        "science",
+        attribute="gender",
+        target="population:1",
+        k=10,
+        groups="lacking",
+        max_iterations=1,
     )
     assert {request.group for request in thrifty.asked} == {"female"}
