@@ -127,12 +127,14 @@ async def _best_final(
     """Return what the best round comes to.
 
     That is the round that was measured best. But the exposure-aware step can bring the lists of
-    many rounds equally near to the target. Then the last round that it brings there is the best
-    one, because its list rests on all that was retrieved.
+    many rounds equally near to the target, that of the original query too. Then the best refined
+    round that it brings there is the best one, because its list rests on more evidence.
     """
+    first, *refined = state["iterations"]
     rounds = [best_iteration(state["iterations"])]
     if context.strategy.final_step == "exposure-aware":
-        rounds = [record["index"] for record in reversed(state["iterations"])]
+        refined.sort(key=lambda record: rank_key(record["divergences"]))
+        rounds = [record["index"] for record in [*refined, first]]
     finals: list[Final] = []
     for number in rounds:
         finals.append(await _final(index, dimensions, state, context, number))

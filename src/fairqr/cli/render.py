@@ -110,7 +110,7 @@ class LiveView(QuietView):
         for refinement in self._refinements if number else []:
             words = ", ".join(refinement["keywords"]) or refinement["status"].replace("_", " ")
             group = shortened(refinement["group"], NAME)
-            line = Text.assemble("  toward ", (group, "bold"), f": {printable(words)}")
+            line = Text.assemble("  words for ", (group, "bold"), f": {printable(words)}")
             self._console.print(line)
         self._console.print(exposure_bars(record["exposure"], self._target))
 
