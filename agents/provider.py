@@ -87,7 +87,7 @@ def parameters_for(
     if speaks_openai(provider):
         local = provider == "local"
         parameters["presence_penalty"] = defaults.presence_penalty
-        # The embedded model has a seed always, so that runs mostly repeat.
+        # The embedded model has a seed always, so that runs repeat.
         parameters["seed"] = 0 if local and question.seed is None else question.seed
         # Hosted services refuse bounds on texts; the embedded model needs them.
         schema = question.schema if local else _without_bounds(question.schema)
