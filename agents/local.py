@@ -20,8 +20,8 @@ from fairqr.errors import ModelUnavailableError
 __all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "start_local"]
 
 SLOTS = 1
-"""How many requests are answered at once; more wait their turn. Several at once would not be quicker
-on a few cores, and a reply could depend on which others are written beside it."""
+"""How many requests are answered at once; more wait their turn. Several would not be quicker on a
+few cores, and a reply could depend on which others are written beside it."""
 
 CONTEXT_TOKENS = 2048
 """How many tokens the prompt and the reply of one request may have together."""
