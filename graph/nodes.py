@@ -14,7 +14,7 @@ from langgraph.types import Overwrite
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError
-from fairqr.graph.assembly import assemble, final_step
+from fairqr.graph.assembly import assemble
 from fairqr.graph.context import Context
 from fairqr.graph.decisions import (
     best_iteration,
@@ -22,6 +22,7 @@ from fairqr.graph.decisions import (
     decide_stop,
     groups_to_ask_about,
 )
+from fairqr.graph.final import final_step
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.refinement import CheckedRefinement, after_refinement, kept_only, shown
