@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.context import Context
 from fairqr.graph.final import Final, best_final
-from fairqr.graph.measurement import measure, rank_key
+from fairqr.graph.measurement import Measurement, measure, rank_key
 from fairqr.graph.result import (
     Baseline,
     Iteration,
