@@ -8,6 +8,7 @@ distinct membership vectors, which documents refer to by number.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.id_store import IdReader, IdWriter
 from fairqr.retrieval.index import IndexInfo, Progress
+from fairqr.retrieval.known_numbers import KnownNumbers
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import CorpusSchema
 
@@ -80,6 +82,7 @@ class TantivyIndex:
             _refuse_damaged(folder, self.manifest, error)
         self._patterns = _pattern_tables(folder, self.manifest)
         self._lock = threading.Lock()
+        self._known = KnownNumbers()
 
     @classmethod
     def build(
@@ -297,16 +300,32 @@ class TantivyIndex:
 
     def _memberships(self, attribute: str, ids: Sequence[str]) -> FloatArray:
         field = _pattern_field(self.schema, attribute)
-        searcher = self._index.searcher()
-        addresses = self._addresses(searcher, ids)
-        values = _numbers(searcher, field, list(addresses.values()))
-        numbers = dict(zip(addresses, values, strict=True))
+        numbers = self._numbers_by_id(field, ids)
         patterns = self._pattern_table(attribute, max(numbers.values(), default=-1))
         rows = np.zeros((len(ids), len(self.schema.attribute(attribute).universe)))
         present = [row for row, id_ in enumerate(ids) if id_ in numbers]
         if present:
             rows[present] = patterns[[numbers[ids[row]] for row in present]]
         return rows
+
+    def _numbers_by_id(self, field: str, ids: Sequence[str]) -> dict[str, int]:
+        """Return an integer field of those of these documents that there are."""
+        stamp = self.stamp()
+        self._known.renew(stamp, self._reload)
+        numbers = self._known.get(field, ids)
+        if missing := [id_ for id_ in ids if id_ not in numbers]:
+            searcher = self._index.searcher()
+            addresses = self._addresses(searcher, missing)
+            values = _numbers(searcher, field, list(addresses.values()))
+            found = dict(zip(addresses, values, strict=True))
+            self._known.put(stamp, field, found)
+            numbers.update(found)
+        return numbers
+
+    def _reload(self) -> None:
+        # An index that is replaced just now cannot be loaded anew; what is open of it is read on.
+        with contextlib.suppress(ValueError):
+            self._index.reload()
 
     def _pattern_table(self, attribute: str, number: int) -> FloatArray:
         """Return the patterns of an attribute, read anew where this number is not among them."""
