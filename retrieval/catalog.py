@@ -341,7 +341,8 @@ class Catalog:
         *,
         share: bool,
     ) -> Index:
-        from fairqr.retrieval.tantivy_index import FORMAT, Manifest, TantivyIndex
+        from fairqr.retrieval.tantivy_index import TantivyIndex
+        from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
 
         folder = self._local / name
         manifest = Manifest(

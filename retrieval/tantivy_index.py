@@ -1,58 +1,46 @@
 """The embedded index: BM25 by tantivy, in process, in one folder.
 
-Layout of the folder: ``manifest.json`` (schema, source, format), ``text/`` (tantivy's own files),
-``ids.*`` (see :mod:`fairqr.retrieval.id_store`) and ``patterns.json``: for each attribute the
-distinct membership vectors, which documents refer to by number.
+:mod:`fairqr.retrieval.tantivy_layout` says what lies in the folder.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import cast
 
 import numpy as np
 import tantivy
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fairqr.errors import BuildInProgressError, CorpusError, IndexVersionError, one_line
+from fairqr.errors import CorpusError
 from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.id_store import IdReader, IdWriter
+from fairqr.retrieval.id_store import IdReader
 from fairqr.retrieval.index import IndexInfo, Progress
 from fairqr.retrieval.known_numbers import KnownNumbers
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.tantivy_layout import (
+    Manifest,
+    from_source,
+    pattern_field,
+    pattern_tables,
+    read_manifest,
+    refuse_damaged,
+    text_schema,
+)
+from fairqr.retrieval.tantivy_writing import open_writer, refuse_duplicates, write_documents
 
-__all__ = ["FORMAT", "Manifest", "TantivyIndex"]
+__all__ = ["TantivyIndex"]
 
-FORMAT = 1
-WRITER_BYTES = 64 << 20
-PROGRESS_EVERY = 500
 NUMBERS_AT_ONCE = 10_000
 AGGREGATED_AT_ONCE = 50_000
 """Distinct values in one aggregation; tantivy refuses more than 65,000."""
-
-Pattern = tuple[float, ...]
-_PATTERNS = TypeAdapter(dict[str, list[Pattern]])
-
-
-class Manifest(BaseModel):
-    """What a folder says of the index in it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    format: int
-    name: str
-    source: str
-    source_sha256: str
-    corpus_schema: CorpusSchema
 
 
 class TantivyIndex:
@@ -69,18 +57,18 @@ class TantivyIndex:
             IndexVersionError: The folder holds no index that this version can read.
         """
         self.folder = folder
-        self.manifest = _read_manifest(folder)
+        self.manifest = read_manifest(folder)
         try:
             self._index = tantivy.Index.open(str(folder / "text"))
         except ValueError as error:
-            _refuse_damaged(folder, self.manifest, error)
+            refuse_damaged(folder, self.manifest, error)
         self._index.register_tokenizer(ANALYZER_NAME, english_analyzer())
         self._analyzer = english_analyzer()
         try:
             self._ids = IdReader(folder)
         except (OSError, ValueError) as error:
-            _refuse_damaged(folder, self.manifest, error)
-        self._patterns = _pattern_tables(folder, self.manifest)
+            refuse_damaged(folder, self.manifest, error)
+        self._patterns = pattern_tables(folder, self.manifest)
         self._lock = threading.Lock()
         self._known = KnownNumbers()
 
@@ -101,13 +89,13 @@ class TantivyIndex:
         write_beside(folder / "manifest.json", manifest.model_dump_json(indent=1))
         write_beside(folder / "patterns.json", "{}")
         index = tantivy.Index(
-            _text_schema(manifest.corpus_schema), str(folder / "text"), sort_by_field="id"
+            text_schema(manifest.corpus_schema), str(folder / "text"), sort_by_field="id"
         )
         index.register_tokenizer(ANALYZER_NAME, english_analyzer())
-        count = _write(index, folder, manifest, documents, progress, replace=False)
+        count = write_documents(index, folder, manifest, documents, progress, replace=False)
         if count == 0:
             raise CorpusError(f"The corpus {manifest.source} is empty; it needs a document.")
-        _refuse_duplicates(folder, manifest.source)
+        refuse_duplicates(folder, manifest.source)
 
     @property
     def name(self) -> str:
@@ -187,7 +175,7 @@ class TantivyIndex:
             # It is written once, by the build.
             state = (self.folder / "manifest.json").stat()
         except OSError as error:
-            _refuse_damaged(self.folder, self.manifest, error)
+            refuse_damaged(self.folder, self.manifest, error)
         return f"{state.st_mtime_ns:x}-{state.st_ino:x}"
 
     def reload(self) -> None:
@@ -222,7 +210,7 @@ class TantivyIndex:
                 order=tantivy.Order.Asc,
             ).hits
             for number, address in hits:
-                yield number, _from_source(searcher.doc(address)["source"][0])
+                yield number, from_source(searcher.doc(address)["source"][0])
 
     def numbers_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of these documents, of those that are there."""
@@ -236,7 +224,7 @@ class TantivyIndex:
         try:
             return self._ids[numbers]
         except (OSError, ValueError) as error:
-            _refuse_damaged(self.folder, self.manifest, error)
+            refuse_damaged(self.folder, self.manifest, error)
 
     # The methods below block, and run in threads.
 
@@ -293,13 +281,13 @@ class TantivyIndex:
         searcher = self._index.searcher()
         addresses = self._addresses(searcher, ids)
         return [
-            _from_source(searcher.doc(addresses[id_])["source"][0])
+            from_source(searcher.doc(addresses[id_])["source"][0])
             for id_ in ids
             if id_ in addresses
         ]
 
     def _memberships(self, attribute: str, ids: Sequence[str]) -> FloatArray:
-        field = _pattern_field(self.schema, attribute)
+        field = pattern_field(self.schema, attribute)
         numbers = self._numbers_by_id(field, ids)
         patterns = self._pattern_table(attribute, max(numbers.values(), default=-1))
         rows = np.zeros((len(ids), len(self.schema.attribute(attribute).universe)))
@@ -331,14 +319,14 @@ class TantivyIndex:
         """Return the patterns of an attribute, read anew where this number is not among them."""
         with self._lock:
             if number >= len(self._patterns.get(attribute, ())):
-                self._patterns = _pattern_tables(self.folder, self.manifest)
+                self._patterns = pattern_tables(self.folder, self.manifest)
             table = self._patterns.get(attribute, np.zeros((0, 0)))
         if number >= len(table):
-            _refuse_damaged(self.folder, self.manifest, "patterns.json breaks off")
+            refuse_damaged(self.folder, self.manifest, "patterns.json breaks off")
         return table
 
     def _corpus_shares(self, attribute: str) -> FloatArray:
-        field = _pattern_field(self.schema, attribute)
+        field = pattern_field(self.schema, attribute)
         searcher = self._index.searcher()
         totals = np.zeros(len(self.schema.attribute(attribute).universe))
         if not searcher.num_docs:
@@ -377,72 +365,20 @@ class TantivyIndex:
         return count
 
     def _upsert(self, documents: Iterable[Document], progress: Progress | None) -> int:
-        return _write(self._index, self.folder, self.manifest, documents, progress, replace=True)
+        return write_documents(
+            self._index, self.folder, self.manifest, documents, progress, replace=True
+        )
 
     def _delete(self, ids: Sequence[str]) -> int:
         if not self.folder.exists():
-            _refuse_damaged(self.folder, self.manifest, "it is gone")
-        with _writer(self._index, self.name) as writer:
+            refuse_damaged(self.folder, self.manifest, "it is gone")
+        with open_writer(self._index, self.name) as writer:
             before = self._index.searcher().num_docs
             for id_ in ids:
                 writer.delete_documents_by_term("id", id_)
             writer.commit()
         self._index.reload()
         return before - self._index.searcher().num_docs
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    try:
-        text = (folder / "manifest.json").read_text(encoding="utf-8")
-        found = json.loads(text).get("format")
-        if found == FORMAT:
-            return Manifest.model_validate_json(text)
-    except (OSError, ValueError, AttributeError, ValidationError):
-        found = "damaged"
-    raise IndexVersionError(
-        f"The index in {folder} has format {found}, and this version of fairqr reads {FORMAT}; "
-        "delete it with 'fairqr index delete' and create it again."
-    )
-
-
-def _refuse_damaged(folder: Path, manifest: Manifest, why: object) -> NoReturn:
-    """Raise for a folder that is not as it was written.
-
-    Raises:
-        IndexVersionError: In any case.
-    """
-    if not folder.exists():
-        raise IndexVersionError(
-            f"The index '{manifest.name}' was built anew or deleted meanwhile; open it again."
-        ) from None
-    raise IndexVersionError(
-        f"The index '{manifest.name}' in {folder} is damaged ({one_line(why)}); "
-        "delete it with 'fairqr index delete' and create it again."
-    ) from None
-
-
-def _read_patterns(folder: Path, manifest: Manifest) -> dict[str, list[Pattern]]:
-    """Return the patterns of each attribute that has any.
-
-    Raises:
-        IndexVersionError: The file is damaged.
-    """
-    try:
-        patterns = _PATTERNS.validate_json((folder / "patterns.json").read_bytes())
-    except ValidationError:
-        _refuse_damaged(folder, manifest, "patterns.json is not as it was written")
-    except OSError as error:
-        _refuse_damaged(folder, manifest, error)
-    for name, known in patterns.items():
-        attribute = manifest.corpus_schema.attributes.get(name)
-        size = len(attribute.universe) if attribute else -1
-        if any(len(pattern) != size for pattern in known):
-            _refuse_damaged(folder, manifest, "patterns.json does not fit the schema")
-    return patterns
-
-
-def _pattern_tables(folder: Path, manifest: Manifest) -> dict[str, FloatArray]:
-    return {name: np.array(known) for name, known in _read_patterns(folder, manifest).items()}
 
 
 def _numbers(
@@ -462,108 +398,3 @@ def _last_number(searcher: tantivy.Searcher) -> int:
 def _boosted(query: tantivy.Query, boost: tantivy.Query) -> tantivy.Query:
     """Return the query for what the first one finds, with the scores of both added."""
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Should, boost)])
-
-
-def _pattern_field(schema: CorpusSchema, attribute: str) -> str:
-    schema.attribute(attribute)  # names what there is, where this one is not
-    return f"pattern{list(schema.attributes).index(attribute)}"
-
-
-def _text_schema(schema: CorpusSchema) -> tantivy.Schema:
-    builder = tantivy.SchemaBuilder()
-    builder.add_text_field("id", fast=True, tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
-    builder.add_bytes_field("source", stored=True)
-    builder.add_unsigned_field("number", fast=True)
-    for attribute in schema.attributes:
-        builder.add_unsigned_field(_pattern_field(schema, attribute), fast=True)
-    return builder.build()
-
-
-def _writer(index: tantivy.Index, name: str) -> tantivy.IndexWriter:
-    try:
-        # One thread keeps the order of the documents, and so the files, the same each time.
-        return index.writer(WRITER_BYTES, 1)
-    except ValueError as error:
-        if "Lock" in str(error):
-            raise BuildInProgressError(
-                f"Another process is writing to the index '{name}'; wait until it has finished."
-            ) from None
-        raise
-
-
-def _write(
-    index: tantivy.Index,
-    folder: Path,
-    manifest: Manifest,
-    documents: Iterable[Document],
-    progress: Progress | None,
-    *,
-    replace: bool,
-) -> int:
-    """Write documents in one transaction and return how many; an error changes nothing."""
-    patterns = {
-        name: {pattern: number for number, pattern in enumerate(known)}
-        for name, known in _read_patterns(folder, manifest).items()
-    }
-    schema = manifest.corpus_schema
-    count = 0
-    with _writer(index, manifest.name) as writer, IdWriter(folder) as ids:
-        try:
-            for document in documents:
-                if replace:
-                    writer.delete_documents_by_term("id", document.id)
-                entry = tantivy.Document()
-                entry.add_text("id", document.id)
-                entry.add_text("body", f"{document.title}\n{document.text}")
-                entry.add_bytes("source", _to_source(document))
-                entry.add_unsigned("number", ids.append(document.id))
-                for name, attribute in schema.attributes.items():
-                    known = patterns.setdefault(name, {})
-                    number = known.setdefault(document.membership(attribute), len(known))
-                    entry.add_unsigned(_pattern_field(schema, name), number)
-                writer.add_document(entry)
-                count += 1
-                if progress and count % PROGRESS_EVERY == 0:
-                    progress(count)
-        except BaseException:
-            writer.rollback()
-            raise
-        # What documents refer to is on disk before the documents are.
-        ids.flush()
-        tables = {name: list(known) for name, known in patterns.items()}
-        write_beside(folder / "patterns.json", json.dumps(tables))
-        writer.commit()
-    index.reload()
-    if progress:
-        progress(count)
-    return count
-
-
-def _refuse_duplicates(folder: Path, source: str) -> None:
-    reader = IdReader(folder)
-    hashes = np.fromiter(reader.hashes(), dtype=np.int64)
-    order = np.argsort(hashes, kind="stable")
-    twice = np.flatnonzero(np.diff(hashes[order]) == 0)
-    for position in twice:
-        first, second = sorted(int(n) for n in order[position : position + 2])
-        id_, other = reader[[first, second]]
-        if id_ == other:
-            raise CorpusError(
-                f"The id '{id_}' stands twice in {source}, in documents {first + 1} and "
-                f"{second + 1}; 'fairqr corpus check' names the lines."
-            )
-
-
-def _to_source(document: Document) -> bytes:
-    source: dict[str, Any] = {
-        "id": document.id,
-        "title": document.title,
-        "text": document.text,
-        "fields": dict(document.fields),
-    }
-    return json.dumps(source, ensure_ascii=False).encode()
-
-
-def _from_source(source: bytes) -> Document:
-    return Document(**json.loads(bytes(source)))

@@ -19,7 +19,7 @@ from fairqr.cli.main import main
 from fairqr.prompts.library import SHIPPED
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
-from fairqr.retrieval.tantivy_index import FORMAT
+from fairqr.retrieval.tantivy_layout import FORMAT
 from tests.integration.model_server import (
     SCHEMA,
     Command,

@@ -43,7 +43,8 @@ from fairqr.retrieval.elasticsearch_index import (
 )
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.schema import CorpusSchema
-from fairqr.retrieval.tantivy_index import FORMAT, Manifest, TantivyIndex
+from fairqr.retrieval.tantivy_index import TantivyIndex
+from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
 
 pytestmark = pytest.mark.elasticsearch
 

@@ -24,7 +24,8 @@ from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.schema import Attribute, CorpusSchema
-from fairqr.retrieval.tantivy_index import FORMAT, Manifest, TantivyIndex
+from fairqr.retrieval.tantivy_index import TantivyIndex
+from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
 
 
 def write(folder: Path, *texts: str, name: str = "documents.jsonl") -> Corpus:
