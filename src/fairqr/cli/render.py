@@ -40,6 +40,14 @@ _STOPPED = {
 }
 
 
+NO_WORDS = {
+    "repeated": "none that is new",
+    "unknown_terms": "none that any document has",
+    "unsupported": "none of the topic or the group",
+}
+"""What a refinement's status means for people, where there are no keywords; others are failures."""
+
+
 class Output(Console):
     """Stdout. Where its reader has gone, the program ends as any other of our commands does."""
 
@@ -108,7 +116,9 @@ class LiveView(QuietView):
             heading.append(f"   KL {record['divergence']:.4f}", style="not bold cyan")
         self._console.print(heading)
         for refinement in self._refinements if number else []:
-            words = ", ".join(refinement["keywords"]) or refinement["status"].replace("_", " ")
+            words = ", ".join(refinement["keywords"]) or NO_WORDS.get(
+                refinement["status"], f"none ({refinement['status'].replace('_', ' ')})"
+            )
             group = shortened(refinement["group"], NAME)
             line = Text.assemble("  words for ", (group, "bold"), f": {printable(words)}")
             self._console.print(line)
