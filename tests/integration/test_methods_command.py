@@ -1,0 +1,112 @@
+"""Every method, final step and retriever of ``fairqr search``, by the real command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.model_server import (
+    Command,
+    clean_environment,
+    command,
+    people,
+)
+
+__all__ = ["clean_environment", "command", "people"]
+
+GENDER = ("--attribute", "gender", "-k", "10", "--json")
+
+
+def found(command: Command, corpus: Path, *more: str | Path) -> dict[str, object]:
+    run = command("search", "physicist", "--corpus", corpus, *GENDER, *more)
+    assert (run.code, run.stderr) == (0, ""), run.stderr
+    return run.result
+
+
+@pytest.mark.parametrize("method", ["plain", "mmr", "fa-ir"])
+def test_a_baseline_ranks_without_a_model(command: Command, people: Path, method: str) -> None:
+    result = found(command, people, "--method", method)
+    assert (result["method"], result["stop_reason"]) == (method, "not_refining")
+    assert result["model"] is None
+    assert len({place["id"] for place in result["ranking"]}) == 10
+    women = [place for place in result["ranking"] if "female" in place["groups"]["gender"]]
+    if method == "plain":
+        assert result["ranking"] == result["baseline"]["ranking"]
+    if method == "fa-ir":
+        assert len(women) > sum(
+            "female" in place["groups"]["gender"] for place in result["baseline"]["ranking"]
+        )
+
+
+def test_the_loop_can_end_in_any_final_step(command: Command, people: Path) -> None:
+    loop = ("--model", "feedback", "--final-step")
+    fair = found(command, people, *loop, "fa-ir", "--option", "alpha=0.05")
+    near = found(command, people, *loop, "exposure-aware", "--option", "tolerance=0")
+    assert fair["ranking"] != near["ranking"]
+    assert near["divergence"] <= near["baseline"]["divergence"]
+
+
+def test_vector_search_is_named_in_the_result(command: Command, people: Path) -> None:
+    dense = found(command, people, "--method", "plain", "--retriever", "dense")
+    words = found(command, people, "--method", "plain")
+    assert (words["retriever"], dense["retriever"]) == ("bm25", "dense:wordllama")
+    assert all(0 <= place["score"] <= 1 for place in dense["ranking"])
+    loop = found(command, people, "--max-iterations", "0", "--retriever", "dense")
+    assert loop["divergence"] <= loop["baseline"]["divergence"]
+
+
+@pytest.mark.parametrize("method", ["deltr", "dlf"])
+def test_weights_that_were_trained_on_topics_rank_others(
+    command: Command, people: Path, tmp_path: Path, method: str
+) -> None:
+    collection = people.parent
+    topics = [{"id": "1", "title": "woman laboratory"}, {"id": "2", "title": "man workshop"}]
+    (collection / "topics.jsonl").write_text("".join(json.dumps(t) + "\n" for t in topics))
+    judged = [f"1 0 p{n:02} 1\n" for n in range(0, 60, 3)]
+    judged += [f"2 0 p{n:02} 1\n" for n in range(1, 60, 3)]
+    (collection / "qrels.txt").write_text("".join(judged))
+    weights = tmp_path / "weights.json"
+    run = command("train", method, "-o", weights, "--collection", collection)
+    assert (run.code, run.stderr) == (0, ""), run.stderr
+    assert "2 topics" in run.stdout
+    result = found(command, people, "--method", method, "--option", f"weights={weights}")
+    assert len(result["ranking"]) == 10
+    again = found(command, people, "--method", method, "--option", f"weights={weights}")
+    assert again["ranking"] == result["ranking"]
+    weights.write_text("{}")
+    refused = command(
+        *("search", "physicist", "--corpus", people, *GENDER),
+        *("--method", method, "--option", f"weights={weights}"),
+    )
+    assert "holds no weights" in refused.complaint()
+
+
+def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command) -> None:
+    run = command("search", "--method", "help")
+    assert run.code == 0
+    for name in ("fairqr", "fair-qr", "plain", "mmr", "fa-ir", "deltr", "dlf", "exposure-aware"):
+        assert f"  {name}: " in run.stdout
+    for word in ("trade_off", "alpha", "tolerance", "weights", "Carbonell", "Zehlike", "dense"):
+        assert word in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--method", "deltr"], "weights"),
+        (["--method", "mmr", "--option", "lambda=1"], "has no option 'lambda'"),
+        (["--method", "mmr", "--option", "trade_off=2"], "'trade_off' of mmr is wrong"),
+        (["--method", "fa-ir", "--option", "protected=nobody"], "nobody"),
+        (["--method", "plain", "--option", "x=1"], "there is none"),
+        (["--option", "trade_off"], "is not an option of the final step"),
+        (["--method", "plain", "--retriever", "magic"], "no retriever 'magic'"),
+        (["--method", "plain", "--retriever", "dense:magic"], "no encoder 'magic'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    command: Command, people: Path, arguments: list[str], sentence: str
+) -> None:
+    run = command("search", "physicist", "--corpus", people, *GENDER, *arguments)
+    assert sentence in run.complaint()
