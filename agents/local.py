@@ -21,7 +21,7 @@ __all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "start_loca
 
 SLOTS = 1
 """How many requests are answered at once; more wait their turn. Several would not be quicker on a
-few cores, and a reply could depend on which others are written beside it."""
+few cores."""
 
 CONTEXT_TOKENS = 2048
 """How many tokens the prompt and the reply of one request may have together."""
@@ -96,6 +96,10 @@ def _start(name: str, path: Path, key: str) -> Any:
     params.api_keys = [key]
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT_TOKENS
+    # Each token by itself: sums over several at once round otherwise, so that a reply would depend
+    # on how much of its prompt is known from the one before. Later questions take no longer, since
+    # most of their prompt is known.
+    params.n_ubatch = 1
     params.cache_ram_mib = 0  # else old prompts are kept, 20 MB each, until they fill 8 GB
     # Its threads spin while they wait for each other: one that gets no core stalls all of them,
     # tenfold on a busy machine, so half of the cores are left to the rest.

@@ -20,7 +20,15 @@ from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.divergence import jensen_shannon, kullback_leibler
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
 
-__all__ = ["INVERSE_LOG", "Unit", "awrf", "exposure_per_member", "ndkl", "prefix_divergences"]
+__all__ = [
+    "INVERSE_LOG",
+    "Unit",
+    "awrf",
+    "awrf_of",
+    "exposure_per_member",
+    "ndkl",
+    "prefix_divergences",
+]
 
 Unit = Literal["nats", "bits"]
 
@@ -53,7 +61,12 @@ def awrf(
     """
     members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
     found = normalise(np.matmul(rank_weights(discount, members.shape[-2]), members))
-    return np.asarray(1 - jensen_shannon(target, found, unit=unit))
+    return awrf_of(found, target, unit=unit)
+
+
+def awrf_of(exposure: ArrayLike, target: ArrayLike, *, unit: Unit = "nats") -> FloatArray:
+    """Return AWRF of exposures that are known already, shape (…, G); see :func:`awrf`."""
+    return np.asarray(1 - jensen_shannon(target, exposure, unit=unit))
 
 
 def prefix_divergences(

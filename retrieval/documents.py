@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import zlib
@@ -119,6 +120,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with open_text(path) as stream:
         try:
             for number, line in enumerate(stream, start=1):
+                # Some editors put a mark before the first character of a file.
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if line.strip():
                     yield number, line
         except (OSError, EOFError, zlib.error) as error:

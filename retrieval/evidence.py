@@ -8,6 +8,7 @@ the group stands mostly in documents of the group.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,24 +40,25 @@ class Evidence:
         topic_share: How large a part of these results that is.
         topic_lift: How many times as often the word stands in these results as it would if they
             were drawn from the whole corpus.
-        group_lift: How many times as large the group's share is among the 200 best documents for
-            the keyword as among all documents; 0 if none of them has a label.
+        group_odds: How many times as large the odds of the group are among the 200 best documents
+            for the keyword as among all documents; infinite if all of them are of the group, and 0
+            if none of them has a label. Odds, since the share of a large group cannot grow much.
     """
 
     documents: int
     topic_documents: int
     topic_share: float
     topic_lift: float
-    group_lift: float
+    group_odds: float
 
     def is_of_the_topic(self, lift: float = 2.0, share: float = 0.1) -> bool:
         """Tell whether it belongs to the topic; a few documents alone may be chance."""
         is_common = self.topic_documents >= 2 and self.topic_share >= share
         return is_common and self.topic_lift >= lift
 
-    def is_of_the_group(self, lift: float = 1.5) -> bool:
+    def is_of_the_group(self, odds: float = 1.5) -> bool:
         """Tell whether it belongs to the group."""
-        return self.documents > 0 and self.group_lift >= lift
+        return self.documents > 0 and self.group_odds >= odds
 
 
 async def gather_evidence(
@@ -97,22 +99,24 @@ async def gather_evidence(
     shares = await dimension.independent_shares(index)
     usual = shares[position] / shares.sum() if shares.any() else 0.0
 
-    async def group_lift(keyword: str, frequency: int) -> float:
+    async def group_odds(keyword: str, frequency: int) -> float:
         if not frequency or not usual:
             return 0.0
         found = await index.search(keyword, GROUP_DEPTH)
         members = await dimension.memberships(index, found.ids)
-        labelled = float(members.sum())
-        return float(members[:, position].sum()) / labelled / usual if labelled else 0.0
+        ours, all_ = float(members[:, position].sum()), float(members.sum())
+        # Membership in others; what rounding leaves of it is nothing.
+        others = all_ - ours if all_ - ours > 1e-9 else 0.0
+        return _ratio(_ratio(ours, others), _ratio(usual, 1 - usual))
 
-    topic, lifts = await asyncio.gather(
+    topic, odds = await asyncio.gather(
         asyncio.gather(*map(in_topic, words, frequencies)),
-        asyncio.gather(*map(group_lift, keywords, frequencies[len(words) :])),
+        asyncio.gather(*map(group_odds, keywords, frequencies[len(words) :])),
     )
     topic_of = dict(zip(words, topic, strict=True))
     found = []
-    for own, documents, lift in zip(
-        words_of.values(), frequencies[len(words) :], lifts, strict=True
+    for own, documents, times in zip(
+        words_of.values(), frequencies[len(words) :], odds, strict=True
     ):
         of_words = [topic_of[word] for word in own] or [(0, 0.0)]
         count = min(count for count, _ in of_words)
@@ -122,7 +126,13 @@ async def gather_evidence(
                 topic_documents=count,
                 topic_share=count / max(1, len(top)),
                 topic_lift=min(lift for _, lift in of_words),
-                group_lift=lift,
+                group_odds=times,
             )
         )
     return found
+
+
+def _ratio(part: float, other: float) -> float:
+    if not part:
+        return 0.0
+    return part / other if other else math.inf

@@ -125,8 +125,10 @@ def near_target(
 
     Each step toward the target takes exposure from documents that the order holds to be better. So
     the ranking is filled toward a mixture (1−s)·ε + s·ε* of the exposure that the order has and its
-    target, with the smallest of 16 shares s that brings the mean divergence over the attributes to
-    the tolerance, found by bisection. With s = 0 the order stays; where no s suffices, it is 1.
+    target, with a small share s, of 16, that brings the mean divergence over the attributes to the
+    tolerance. It is found by bisection, which is the smallest one where the divergence falls with
+    s, as it mostly does. With s = 0 the order stays; where no share tried suffices, the ranking is
+    the one that came nearest.
 
     Args:
         memberships: Those of :func:`exposure_aware`.
@@ -146,21 +148,25 @@ def near_target(
         mixtures = [(1 - share) * e + share * t for e, t in zip(now, targets, strict=True)]
         return exposure_aware(members, mixtures, discount=discount, length=length)
 
-    def is_near(order: NDArray[np.intp]) -> bool:
+    def distance(order: NDArray[np.intp]) -> float:
         reached = [exposure(m[order], discount) for m in members]
         known = [(t, e) for t, e in zip(targets, reached, strict=True) if e.any()]
-        return not known or sum(divergence(t, e) for t, e in known) / len(known) <= tolerance
+        return sum(divergence(t, e) for t, e in known) / len(known) if known else 0.0
 
-    best = np.arange(min(length, len(members[0])), dtype=np.intp)
-    if is_near(best):
-        return best
+    as_it_is = np.arange(min(length, len(members[0])), dtype=np.intp)
+    if distance(as_it_is) <= tolerance:
+        return as_it_is
     low, high = 0, STEPS
-    best = filled(high)
+    nearest = filled(high)
+    least = distance(nearest)
     while high - low > 1:
         middle = (low + high) // 2
         order = filled(middle)
-        if is_near(order):
-            high, best = middle, order
+        found = distance(order)
+        if found <= tolerance:
+            high = middle
         else:
             low = middle
-    return best
+        if found <= tolerance or found < least:
+            nearest, least = order, found
+    return nearest

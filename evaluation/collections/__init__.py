@@ -13,7 +13,12 @@ from fairqr.evaluation.collections.finding import (
 )
 from fairqr.evaluation.collections.labels import Labels, labels_from_index, scan_corpus
 from fairqr.evaluation.collections.loaders import LOADERS, find_loader
-from fairqr.evaluation.collections.query_targets import QueryTargets, parse_target, query_targets
+from fairqr.evaluation.collections.query_targets import (
+    QueryTargets,
+    parse_target,
+    query_targets,
+    work_weights,
+)
 from fairqr.evaluation.collections.topics import Topic
 
 __all__ = [
@@ -32,4 +37,5 @@ __all__ = [
     "parse_target",
     "query_targets",
     "scan_corpus",
+    "work_weights",
 ]

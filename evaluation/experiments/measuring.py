@@ -69,8 +69,15 @@ def run_of(name: str, records: Iterable[Record]) -> Run:
     return Run(name, rankings)
 
 
-def measure_experiment(store: Store, collection: Collection) -> Measured:
+def measure_experiment(
+    store: Store, collection: Collection, *, with_tests: bool = True
+) -> Measured:
     """Measure what an experiment has done so far.
+
+    Args:
+        store: Where it is.
+        collection: That it was run on.
+        with_tests: Compare the systems with the baseline too, which needs scipy.
 
     Raises:
         InputError: Nothing is finished yet, or the collection is another.
@@ -92,7 +99,7 @@ def measure_experiment(store: Store, collection: Collection) -> Measured:
         wanted.update(record.ids, *(done.ids for done in record.rounds))
     scan = scan_corpus(collection.corpus, wanted)
     tables = [
-        _table(manifest, attribute, form, records, qrels, scan)
+        _table(manifest, attribute, form, records, qrels, scan, with_tests=with_tests)
         for attribute in manifest.attributes
         for form in manifest.query_forms
     ]
@@ -111,6 +118,8 @@ def _table(
     records: Sequence[Record],
     qrels: Qrels,
     scan: Scan,
+    *,
+    with_tests: bool,
 ) -> Table:
     experiment = manifest.experiment
     own: dict[str, list[Record]] = {}
@@ -144,7 +153,7 @@ def _table(
         )
     )
     comparisons = None
-    if experiment.baseline in evaluations and len(evaluations) > 1:
+    if with_tests and experiment.baseline in evaluations and len(evaluations) > 1:
         others = [e for name, e in evaluations.items() if name != experiment.baseline]
         comparisons = compare(evaluations[experiment.baseline], others)
     return Table(attribute, form, own, evaluations, comparisons, unfinished)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,8 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Backend, Catalog, Choice
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.index import Index, Progress
-from fairqr.retrieval.vectors.open import open_retriever
+from fairqr.retrieval.vectors.encoder import PROBE
+from fairqr.retrieval.vectors.open import DEFAULT_ENCODER, open_encoder, open_retriever
 from fairqr.settings import environment
 
 __all__ = ["Watcher", "run_plan"]
@@ -134,7 +135,10 @@ async def run_plan(
             was done until then is kept.
     """
     left_out: list[str] = []
-    _check_models(plan)
+    before = {record.key for record in store.records()} if store.exists() else set()
+    await _check_needs(
+        plan, [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)]
+    )
     with store.locked():
         store.begin(plan.manifest)
         done = {record.key for record in store.records()}
@@ -163,12 +167,22 @@ async def _workshop(
         await workshop.close()
 
 
-def _check_models(plan: Plan) -> None:
-    """Refuse a model whose name is none, before anything is written or searched for."""
-    asking = [cell.system for cell in plan.cells if cell.system.asks_a_model]
-    for name in {system.model or plan.manifest.experiment.model for system in asking}:
-        if name != FeedbackRefiner.name:
-            open_model(name, cache=False)
+async def _check_needs(plan: Plan, cells: Sequence[Cell]) -> None:
+    """Start what these cells ask and encode with, before anything is written or searched for.
+
+    Raises:
+        ModelUnavailableError: A model or an encoder is not there.
+        ModelError: An encoder fails.
+    """
+    experiment = plan.manifest.experiment
+    systems = [cell.system for cell in cells if not _lacks(cell.system, plan)]
+    asking = {s.model or experiment.model for s in systems if s.asks_a_model}
+    for name in sorted(asking - {FeedbackRefiner.name}):
+        await open_model(name, cache=False).start()
+    for retriever in sorted({s.retriever for s in systems}):
+        kind, _, encoder = retriever.partition(":")
+        if kind == "dense":
+            await open_encoder(encoder or DEFAULT_ENCODER).encode_query(PROBE)
 
 
 def _lacks(system: System, plan: Plan) -> str:

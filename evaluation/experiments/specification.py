@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairqr.errors import InputError, one_line
-from fairqr.evaluation.collections.query_targets import parse_target
 from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.query_results import as_target
 from fairqr.graph.context import Method, make_context
 
 __all__ = [
@@ -220,7 +220,7 @@ class Experiment(_Part):
                 except InputError as error:
                     raise ValueError(f"'{system.name}': {str(error).rstrip('.')}") from None
             if self.judge:
-                parse_target(self.judge)
+                as_target(self.judge)
         except InputError as error:
             raise ValueError(str(error).rstrip(".")) from None
         names = [system.name for system in self.all_systems()]

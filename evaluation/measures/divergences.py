@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from fairqr.errors import InputError
 from fairqr.evaluation.collections.labels import UnknownPolicy
-from fairqr.evaluation.fairness import Unit, ndkl
+from fairqr.evaluation.fairness import Unit, awrf_of, ndkl
 from fairqr.evaluation.measures.base import Convention, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.query_results import QueryResults
@@ -113,7 +113,7 @@ class AWRF(_OfExposure):
     def compare(self, members: FloatArray, target: FloatArray) -> float:
         """Return 1 − JS."""
         found = self.exposure(members)
-        return 1 - float(jensen_shannon(target, found, unit=self.unit))
+        return float(awrf_of(found, target, unit=self.unit))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,29 +90,23 @@ async def test_four_questions_at_once(model_cache: Path) -> None:
 
 
 @pytest.mark.model
-async def test_four_replies_are_written_side_by_side(model_cache: Path) -> None:
-    asking = client(await start_local(MODEL))
-    begun: list[float] = []
-    ended: list[float] = []
-
-    async def ask(topic: str) -> None:
-        stream = await asking.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": f"Tell a story about {topic}."}],
-            max_tokens=200,
-            stream=True,
-            extra_body={"ignore_eos": True},
-        )
-        first = True
-        async for chunk in stream:
-            if first and chunk.choices and chunk.choices[0].delta.content:
-                begun.append(time.monotonic())
-                first = False
-        ended.append(time.monotonic())
-
-    await asyncio.gather(*(ask(topic) for topic in ("a cat", "a dog", "a hen", "a pig")))
-    assert len(begun) == 4
-    assert max(begun) < min(ended)
+async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
+    model_cache: Path,
+) -> None:
+    """One after the other, in another order, and all at once: each question has one answer."""
+    refiner = LLMRefiner(ChatModel(f"local:{MODEL}"), PromptLibrary().get("refine"))
+    requests = [
+        RefinementRequest(query=query, attribute="gender", group=group)
+        for query in ("religious leader", "chess", "sculptor")
+        for group in ("female", "male")
+    ]
+    first = [await refiner.refine(request) for request in requests]
+    backwards = [await refiner.refine(request) for request in reversed(requests)]
+    at_once = await asyncio.gather(*(refiner.refine(request) for request in requests))
+    told = [answer.keywords for answer in first]
+    assert [answer.keywords for answer in reversed(backwards)] == told
+    assert [answer.keywords for answer in at_once] == told
+    assert any(told)
 
 
 @pytest.mark.model

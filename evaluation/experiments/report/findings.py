@@ -14,7 +14,6 @@ from fairqr.evaluation.experiments.report.naming import (
     headings,
     is_ours,
     roles_of,
-    share_topics,
     title_of,
 )
 from fairqr.evaluation.experiments.report.parts import Block, Heading, Items, Paragraph
@@ -23,6 +22,7 @@ from fairqr.evaluation.experiments.specification import Experiment, System
 __all__ = ["findings_section"]
 
 FEEDBACK = "feedback"
+OF_THE_MODEL = ("budget", "max_iterations", "patience", "prompts", "temperature")
 
 
 def findings_section(measured: Measured) -> Iterator[Block]:
@@ -48,7 +48,8 @@ def findings_section(measured: Measured) -> Iterator[Block]:
 
 def _best(experiment: Experiment, table: Table) -> str:
     """Say which system has the best mean, over topics that all systems have a value for."""
-    main, topics = roles_of(table).main, common_topics(table)
+    main = roles_of(table).main
+    topics = common_topics(table, main)
     name = headings(experiment, table)[main]
     if not topics:
         return f"{title_of(table)}: no topic has a value of all systems, so none is the best."
@@ -65,7 +66,7 @@ def _best(experiment: Experiment, table: Table) -> str:
     best = max(means, key=goodness)
     over = (
         numbers.count(len(topics), "topic")
-        if share_topics(table)
+        if all(result.count == len(topics) for result in results.values())
         else f"the {numbers.count(len(topics), 'topic')} that all systems have a value for"
     )
     text = (
@@ -136,6 +137,12 @@ def _model(experiment: Experiment, system: System) -> str:
     return system.model or experiment.model
 
 
-def _ground(experiment: Experiment, system: System) -> tuple[str, str, str]:
-    """Return what two systems must share for their difference to be the model's."""
-    return system.method, system.retriever, system.backend or experiment.backend
+def _ground(experiment: Experiment, system: System) -> tuple[object, ...]:
+    """Return what two systems must share for their difference to be the model's.
+
+    That is all but the model, and what says how and how often it is asked.
+    """
+    others = {name: value for name, value in system.settings.items() if name not in OF_THE_MODEL}
+    settings = sorted((name, repr(value)) for name, value in others.items())
+    backend = system.backend or experiment.backend
+    return system.method, system.retriever, backend, tuple(settings)

@@ -9,7 +9,10 @@ from fairqr.evaluation.experiments.report.style import FAMILIES
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.product import Product
+from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
 from fairqr.evaluation.measures.text import parse_measures
+
+RELEVANCE = (NDCG, Precision, Recall, AP, RR)
 
 __all__ = [
     "Roles",
@@ -49,7 +52,7 @@ def roles_of(table: Table) -> Roles:
     """Return which measure of a table, which must have a system, plays which part."""
     measures = measures_of(table)
     of_groups = [m for m in measures if Need.GROUPS in m.needs and not isinstance(m, Product)]
-    of_relevance = [m for m in measures if Need.GROUPS not in m.needs and Need.QRELS in m.needs]
+    of_relevance = [m for m in measures if isinstance(m, RELEVANCE)]
     return Roles(
         str(measures[-1]),
         str(of_relevance[0]) if of_relevance else None,
@@ -66,12 +69,13 @@ def headings(experiment: Experiment, table: Table) -> dict[str, str]:
     return {str(m): short.get(str(m), str(m)) for m in measures_of(table)}
 
 
-def common_topics(table: Table) -> list[str]:
-    """Return the topics for which every system of a table has a value of every measure."""
+def common_topics(table: Table, measure: str | None = None) -> list[str]:
+    """Return the topics for which every system of a table has a value of a measure; None is all."""
     defined = [
         result.defined()
         for evaluation in table.evaluations.values()
-        for result in evaluation.results.values()
+        for name, result in evaluation.results.items()
+        if measure in (None, name)
     ]
     return [topic for topic in defined[0] if all(topic in values for values in defined)]
 

@@ -78,14 +78,18 @@ def setup_section(measured: Measured) -> Iterator[Block]:
     yield parts.Table(
         "The systems.",
         ("system", "method", "retriever", "refined by", "settings"),
-        tuple(_system_row(experiment, system) for system in experiment.all_systems()),
+        tuple(
+            _system_row(experiment, system, len(manifest.topics))
+            for system in experiment.all_systems()
+        ),
     )
 
 
-def _system_row(experiment: Experiment, system: System) -> tuple[Cell, ...]:
+def _system_row(experiment: Experiment, system: System, topics: int) -> tuple[Cell, ...]:
     settings = [f"{name}={value}" for name, value in system.settings.items()]
     if system.train:
-        settings.append(f"trained by cross-validation in {system.train.folds} folds")
+        folds = min(system.train.folds, topics)
+        settings.append(f"trained by cross-validation in {folds} folds")
         settings += [f"{name}={value}" for name, value in system.train.options.items()]
     return (
         Cell(system.name),

@@ -115,7 +115,7 @@ def run_(
     if report:
         _report(store)
     else:
-        write_results(store, measure_experiment(store, found))
+        write_results(store, measure_experiment(store, found, with_tests=False))
         typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
 
 

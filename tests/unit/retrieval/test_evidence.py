@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -50,10 +51,10 @@ async def test_worked_lifts(index: Index) -> None:
     )
     # All ten results have it, and ten documents of a hundred: ten times as often.
     assert found["atom"].topic_lift == pytest.approx(10)
-    assert found["atom"].group_lift == pytest.approx(1)
+    assert found["atom"].group_odds == pytest.approx(1)
     # A fifth of the results and of the corpus; all of its documents are of the group.
     assert found["she"].topic_lift == pytest.approx(1)
-    assert found["she"].group_lift == pytest.approx(5)
+    assert found["she"].group_odds == math.inf
     assert found["canvas"].topic_lift == 0
     assert found["person"].topic_lift == pytest.approx(1)
     assert found["nowhere"].documents == 0
@@ -67,7 +68,7 @@ async def test_a_product_of_attributes_is_compared_with_independent_shares(index
     assert shares["female × north"] == pytest.approx(0.2 * 0.5)
     results = (await index.search("physicist", 50)).ids
     (she,) = await gather_evidence(index, "physicist", results, ["she"], both, "female × north")
-    assert she.group_lift == pytest.approx(0.5 / 0.1)
+    assert she.group_odds == pytest.approx((0.5 / 0.5) / (0.1 / 0.9))
 
 
 async def test_boosting_words_never_make_a_document_a_result(index: Index) -> None:
@@ -88,3 +89,15 @@ async def test_a_keyword_of_several_words_is_of_the_topic_only_if_each_of_them_i
     found = await gather_evidence(index, "physicist", results, keywords, gender, "female")
     assert [evidence.is_of_the_topic() for evidence in found] == [False, False, False, True, False]
     assert [evidence.documents for evidence in found] == [0, 10, 0, 10, 10]
+
+
+async def test_words_of_a_large_group_are_known_too(index: Index) -> None:
+    """Four in five are men, so that no word's documents could be 1.5 times as often of men."""
+    results = (await index.search("physicist", 50)).ids
+    gender = Dimension.named(index.schema, "gender")
+    he, person = await gather_evidence(
+        index, "physicist", results, ["he", "person"], gender, "male"
+    )
+    assert he.is_of_the_group()
+    assert person.group_odds == pytest.approx(1)
+    assert not person.is_of_the_group()
