@@ -92,7 +92,7 @@ def notes_on(
     add(
         "ties",
         tied,
-        f"{tied} documents of {run.name} have the same score as their neighbour; "
+        f"{_documents(tied)} of {run.name} have the same score as their neighbour; "
         f"their order is by {run.ties}.",
     )
     return notes
@@ -110,7 +110,7 @@ def _note_groups(
     add(
         "unknown_documents",
         unknown,
-        f"{unknown} of {len(ranked)} documents ranked by {run.name} are not in the corpus: "
+        f"{unknown} of {_documents(len(ranked))} ranked by {run.name} are not in the corpus: "
         "they keep their rank, and give exposure to no group.",
     )
     relevant = {id_ for view in views for id_ in view.relevant}
@@ -128,8 +128,12 @@ def _note_groups(
         add(
             "unlabelled_documents",
             bare,
-            f"{bare} of {len(known)} documents ranked by {run.name} have no known {name}.",
+            f"{bare} of {_documents(len(known))} ranked by {run.name} have no known {name}.",
         )
+
+
+def _documents(count: int) -> str:
+    return "1 document" if count == 1 else f"{count} documents"
 
 
 def _queries(count: int) -> str:

@@ -19,8 +19,8 @@ from fairqr.retrieval.rerank import reciprocal_rank_fusion
 __all__ = ["measured_list", "pooled", "reranked"]
 
 REFINED_WEIGHT = 0.5
-"""Of a refined ranking in the fusion. With one attribute a document can gain from two of them, by the
-words of the topic and by those of its group; together these weigh as much as the original ranking."""
+"""Of a refined ranking in the fusion. With one attribute a document can gain from two of them, by
+the words of the topic and by those of its group; these weigh as much as the original ranking."""
 
 
 async def fused(

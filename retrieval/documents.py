@@ -107,7 +107,7 @@ def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
     try:
         return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
-        raise CorpusError(f"The corpus {path} cannot be read: {error.strerror or error}.") from None
+        raise CorpusError(f"The file {path} cannot be read: {error.strerror or error}.") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -189,7 +189,8 @@ class Store:
             # As text, since a file of settings may hold what compares otherwise once it was read.
             if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
                 raise InputError(
-                    f"The folder {self.folder} holds a run with another {name}; "
+                    f"The folder {self.folder} holds a run with another {name}"
+                    f"{_differing(getattr(begun, name), getattr(manifest, name))}; "
                     "choose another folder, or remove this one."
                 )
         return self._resumed(begun, manifest)
@@ -287,3 +288,13 @@ def file_name(*parts: Any) -> str:
     if safe == "-".join(names) and not any("-" in name for name in names):
         return safe
     return f"{safe}-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
+
+
+def _differing(one: object, other: object) -> str:
+    """Name what differs between two mappings or two experiments, in parentheses."""
+    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
+        one, other = one.model_dump(mode="json"), other.model_dump(mode="json")
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return ""
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return f" ({', '.join(map(str, names))})" if names else ""

@@ -135,8 +135,8 @@ def _read(name: str, value: str, k: int | None, text: str) -> Any:
 def _no_such(name: str) -> str:
     there = ", ".join(measure.name for measure in MEASURES)
     near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
-    meant = f" did you mean {_BY_NAME[near[0]].name}?" if near else ""
-    return f"There is no measure '{one_line(name)}';{meant} There are {there}."
+    meant = f"did you mean {_BY_NAME[near[0]].name}? There are" if near else "there are"
+    return f"There is no measure '{one_line(name)}'; {meant} {there}."
 
 
 def _unquoted(value: str) -> str:

@@ -60,7 +60,9 @@ def evaluate(
     compare: Annotated[
         list[Path] | None, typer.Option(help="Another run to compare with RUN, by paired tests.")
     ] = None,
-    alpha: Annotated[float, typer.Option(help="The level of tests and intervals.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option(help="The level of tests, between 0 and 1; of intervals 1 less it.")
+    ] = 0.05,
     ties: Annotated[
         str, typer.Option(help="Between equal scores: rank (the file's), id, trec_eval or error.")
     ] = "rank",
@@ -97,6 +99,10 @@ def evaluate(
         raise InputError(
             "There is nothing to measure the run by; name judgements with --qrels, "
             "or measures that need none with --measures."
+        )
+    if not 0 < alpha < 1:
+        raise InputError(
+            f"--alpha is the level of a test, between 0 and 1, such as 0.05, not {alpha:g}."
         )
     wanted = parse_measures(measures or (f"{RELEVANCE},{FAIRNESS}" if grouped else RELEVANCE))
     runs = _read_runs([run_file, *(compare or [])], ties)
