@@ -19,29 +19,11 @@ from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 
 __all__ = [
     "average_precision",
-    "dcg",
     "ndcg",
     "precision",
     "recall",
     "reciprocal_rank",
 ]
-
-
-def dcg(gains: ArrayLike, discount: Discount = LOG2, k: int | None = None) -> FloatArray:
-    """Return the discounted cumulative gain, Σ_r d(r)·gain_r over the first k ranks.
-
-    Järvelin & Kekäläinen (2002), in the form that every rank is discounted.
-
-    Args:
-        gains: Shape (…, n), at least 0.
-        discount: The weight of each rank.
-        k: Only the first k ranks count; all where it is None.
-
-    Returns:
-        Shape (…), at least 0, in units of the gain; higher is better.
-    """
-    values = np.asarray(gains, dtype=np.float64)[..., :k]
-    return np.asarray(values @ rank_weights(discount, values.shape[-1]))
 
 
 def ndcg(

@@ -14,7 +14,7 @@ from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.schema import Attribute, CorpusSchema
 
-__all__ = ["TIMES", "Dimension", "dimensions_of"]
+__all__ = ["TIMES", "Dimension", "dimensions_of", "factors_of"]
 
 TIMES = "×"
 
@@ -45,12 +45,12 @@ class Dimension:
 
     @classmethod
     def named(cls, schema: CorpusSchema, name: str) -> Dimension:
-        """Return the dimension of that name, a product if it contains ``×``.
+        """Return the dimension of that name, a product if it contains ``×`` or ``*``.
 
         Raises:
             UnknownAttributeError: The schema lacks an attribute.
         """
-        factors = tuple(schema.attribute(part) for part in name.split(TIMES))
+        factors = tuple(schema.attribute(part) for part in factors_of(name))
         return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
 
     async def memberships(self, index: Index, ids: Sequence[str]) -> FloatArray:
@@ -78,6 +78,11 @@ class Dimension:
                 f"The target part 'corpus' is not known for {self.name}; choose another part."
             )
         return await index.corpus_shares(self.name)
+
+
+def factors_of(name: str) -> list[str]:
+    """Return the attributes that a name stands for; ``a×b`` and ``a*b`` are products."""
+    return name.replace("*", TIMES).split(TIMES)
 
 
 def _product(factors: Sequence[Attribute]) -> Attribute:

@@ -16,7 +16,6 @@ __all__ = [
     "Direction",
     "jensen_shannon",
     "kullback_leibler",
-    "most_under_represented",
     "smooth",
     "under_representation",
 ]
@@ -90,8 +89,3 @@ def jensen_shannon(
 def under_representation(target: ArrayLike, exposure: ArrayLike) -> FloatArray:
     """Return ε* − ε for each group, in [−1, 1]; positive where the group gets too little."""
     return np.asarray(target, dtype=np.float64) - np.asarray(exposure, dtype=np.float64)
-
-
-def most_under_represented(target: ArrayLike, exposure: ArrayLike) -> int:
-    """Return the position of the group with the largest ε* − ε, the first one where several tie."""
-    return int(np.argmax(under_representation(target, exposure)))

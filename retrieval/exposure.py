@@ -19,6 +19,7 @@ from fairqr.errors import InputError
 
 __all__ = [
     "LOG2",
+    "TREC",
     "Discount",
     "FloatArray",
     "exposure",
@@ -99,6 +100,7 @@ class Discount:
 
 
 LOG2 = Discount()
+TREC = Discount("trec")
 
 
 def group_exposure(

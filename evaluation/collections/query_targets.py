@@ -18,7 +18,7 @@ from fairqr.evaluation.collections.targets import (
     work_needed_exposure,
 )
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import Discount, FloatArray, normalise
+from fairqr.retrieval.exposure import TREC, Discount, FloatArray, normalise
 from fairqr.retrieval.target import Target
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
 
 TrecRule = Literal["trec2021", "trec2022"]
 TREC_RULES: tuple[TrecRule, ...] = get_args(TrecRule)
-TREC_DISCOUNT = Discount("trec")
 WORK_LEVELS = ("Stub", "Start", "C", "B", "GA", "FA")
 """Wikipedia's classes of quality, from the one that needs most work."""
 
@@ -183,7 +182,7 @@ def resolve_target(
 
 
 def work_weights(
-    collection: Collection, labels: Labels, discount: Discount = TREC_DISCOUNT
+    collection: Collection, labels: Labels, discount: Discount = TREC
 ) -> dict[str, dict[str, float]]:
     """Return the weights of task 2: the exposure that each relevant document should get.
 

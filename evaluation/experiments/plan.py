@@ -18,7 +18,7 @@ from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.context import Context, make_context
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.dimension import TIMES, Dimension
+from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.target import Target
 
@@ -53,7 +53,7 @@ class Cell:
 
     def settings(self, experiment: Experiment) -> dict[str, object]:
         """Return the values of the context that searches have."""
-        factors = self.attribute.split(TIMES)
+        factors = factors_of(self.attribute)
         return {
             "attributes": factors,
             "intersect": len(factors) > 1,
@@ -95,7 +95,8 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
     """
     left_out: list[str] = []
     schema = collection.corpus.schema
-    attributes = experiment.attributes or tuple(schema.attributes)
+    named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
+    attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
     judge = experiment.judge or collection.about.target
     for attribute in attributes:
         dimension = Dimension.named(schema, attribute)

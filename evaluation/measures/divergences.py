@@ -21,11 +21,9 @@ from fairqr.retrieval.divergence import (
     jensen_shannon,
     kullback_leibler,
 )
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray, normalise
 
 __all__ = ["AWRF", "JS", "KL", "NDKL"]
-
-TREC = Discount("trec")
 
 
 @dataclass(frozen=True, kw_only=True)

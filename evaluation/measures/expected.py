@@ -23,11 +23,10 @@ from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.evaluation.weights import rank_weights
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray
 
 __all__ = ["EED", "EEL", "EER"]
 
-TREC = Discount("trec")
 FAIR_RAG = "fair-rag"
 BY_ITEM = ("normalization", "items", "estimator")
 BY_GROUP = ("documents", "unknown", "convention")

@@ -23,11 +23,9 @@ from fairqr.evaluation.relevance import (
     reciprocal_rank,
 )
 from fairqr.evaluation.scores import Reason
-from fairqr.retrieval.exposure import LOG2, Discount
+from fairqr.retrieval.exposure import LOG2, TREC, Discount
 
 __all__ = ["AP", "NDCG", "RR", "Precision", "Recall"]
-
-TREC = Discount("trec")
 
 
 class _Relevance(RankingMeasure):

@@ -48,7 +48,7 @@ def train(
     from fairqr.graph.context import make_context
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.corpus import BUILT_IN
-    from fairqr.retrieval.dimension import TIMES
+    from fairqr.retrieval.dimension import factors_of
     from fairqr.retrieval.rerankers.weights import TrainedModel
     from fairqr.retrieval.vectors.open import open_retriever
 
@@ -60,7 +60,7 @@ def train(
         raise InputError(f"{error}.".capitalize()) from None
     options = pairs(option or [], "an option of the training", "gamma=1000")
     found = find_collection(collection, split)
-    factors = attribute.split(TIMES)
+    factors = factors_of(attribute)
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> TrainedModel:
