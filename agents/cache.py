@@ -7,6 +7,7 @@ import hashlib
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 from fairqr.settings import cache_dir
 
 __all__ = ["ReplyCache", "cache_key"]
+
+ATTEMPTS = 100
+SECONDS_BETWEEN = 0.05
 
 
 def cache_key(**parts: Any) -> str:
@@ -48,7 +52,7 @@ class ReplyCache:
     def _connect(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(connection)
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS replies"
                 " (key TEXT PRIMARY KEY, value TEXT NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP)"
@@ -73,3 +77,16 @@ class ReplyCache:
                 )
         except (OSError, sqlite3.Error):
             return
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers and a writer work at once.
+
+    The change of mode does not wait for another process that makes it just now, as all else does.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            time.sleep(SECONDS_BETWEEN)

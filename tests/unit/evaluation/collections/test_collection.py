@@ -173,7 +173,10 @@ def test_a_folder_that_lacks_something_says_what(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "", "./nowhere", "../x", "a\0b", "x" * 5000])
-def test_an_unknown_name_says_what_there_is(tmp_path: Path, name: str) -> None:
+def test_an_unknown_name_says_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(FairqrError, match=r"There is no collection '.*'; there are notables, and"):
         find_collection(name, data=tmp_path)
 
