@@ -88,5 +88,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                return  # what is wrong will be seen with the first statement
             time.sleep(SECONDS_BETWEEN)

@@ -156,7 +156,8 @@ def test_a_run_is_not_mixed_with_another(
     assert command("experiment", "run", asked, "-o", folder).code == 0
     asked = write_experiment(collection, systems=plain, target="uniform:1")
     assert command("experiment", "run", asked, "-o", folder).complaint() == (
-        f"The folder {folder} holds a run with another experiment (target); choose another folder, or "
+        f"The folder {folder} holds a run with another experiment (target); "
+        "choose another folder, or "
         "remove this one."
     )
     (collection / "topics.jsonl").write_text('{"id": "q0", "title": "other"}\n')
