@@ -101,7 +101,7 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(
     fingerprints = {**store.manifest().fingerprints, "qrels.txt": "0"}
     other = store.manifest().model_copy(update={"fingerprints": fingerprints})
     with pytest.raises(
-        InputError, match="another fingerprints \\(qrels.txt\\); choose another folder"
+        InputError, match=r"another fingerprints \(qrels\.txt\); choose another folder"
     ):
         store.begin(other)
 
