@@ -13,6 +13,7 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.keywords import MAX_CANDIDATES, clean_keywords
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Status, Usage
+from fairqr.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 
 __all__ = ["LLMRefiner", "Refinement", "RefinementRequest", "Refiner"]
@@ -127,9 +128,8 @@ def _validated(value: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         reply = RefinementReply.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"'{where}': {first['msg']}") from None
+        where, reason = first_problem(error)
+        raise ValueError(f"'{where}': {reason}") from None
     # The cache keeps no more than will be looked at.
     return {
         "topic": _texts(reply.topic or ()),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fairqr.errors import InputError
+from fairqr.errors import InputError, first_problem
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
@@ -194,8 +194,6 @@ def make_context(**values: object) -> Context:
     try:
         return Context.model_validate({k: v for k, v in values.items() if v is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        reason = first["msg"].removeprefix("Value error, ")
+        where, reason = first_problem(error)
         named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
         raise InputError(f"{named}: {reason}.") from None

@@ -52,16 +52,22 @@ async def best_final(
     if context.strategy.final_step == "exposure-aware":
         refined.sort(key=lambda record: rank_key(record["divergences"]))
         rounds = [record["index"] for record in [*refined, first]]
+    step = await final_step(index, context)
     finals: list[Final] = []
     for number in rounds:
-        finals.append(await _final(index, dimensions, state, context, number))
+        finals.append(await _final(index, dimensions, state, context, number, step))
         if rank_key(finals[-1].measured.divergences) <= (0, context.threshold):
             return finals[-1]
     return min(finals, key=lambda final: rank_key(final.measured.divergences))
 
 
 async def _final(
-    index: Index, dimensions: Sequence[Dimension], state: State, context: Context, number: int
+    index: Index,
+    dimensions: Sequence[Dimension],
+    state: State,
+    context: Context,
+    number: int,
+    step: Reranker | None,
 ) -> Final:
     """Re-rank what a round had by the original intent, and take the final step."""
     rankings = state["rankings"]
@@ -69,7 +75,7 @@ async def _final(
     order = await reranked(index, dimensions, state["query"], pool, rankings, number, context)
     ranking = order.top(context.k)
     warnings: tuple[str, ...] = ()
-    if (step := await final_step(index, context)) is not None:
+    if step is not None:
         targets = [vector_of(d, state["target"][d.name]) for d in dimensions]
         candidates = await gather_candidates(index, order, dimensions, targets, context.discount)
         last = await step.rerank(state["query"], candidates, context.k)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fairqr.errors import PromptError
+from fairqr.errors import PromptError, first_problem
 
 __all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
 
@@ -181,9 +181,7 @@ def load_template(path: Path) -> PromptTemplate:
             {**data, "sha256": hashlib.sha256(content).hexdigest()}
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        reason = first["msg"].removeprefix("Value error, ")
+        where, reason = first_problem(error)
         raise PromptError(
             f"The prompt {path} is wrong{f' at {where}' if where else ''}: {reason}."
         ) from None

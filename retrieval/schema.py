@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.errors import SchemaError, UnknownAttributeError, one_line
+from fairqr.errors import SchemaError, UnknownAttributeError, first_problem, one_line
 
 __all__ = ["UNKNOWN", "Attribute", "CorpusSchema", "load_schema"]
 
@@ -232,7 +232,6 @@ def load_schema(path: Path) -> CorpusSchema:
     try:
         return CorpusSchema.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise SchemaError(f"The schema {path} is wrong at {where}: {reason}.") from None
+        where, reason = first_problem(error)
+        at = where or "the file"
+        raise SchemaError(f"The schema {path} is wrong at {at}: {reason}.") from None

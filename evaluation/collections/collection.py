@@ -15,10 +15,10 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import CorpusError, one_line
+from fairqr.errors import CorpusError, first_problem, one_line
 from fairqr.evaluation.collections.topics import Topic, read_topics
 from fairqr.evaluation.runs import Qrels, read_qrels
-from fairqr.retrieval.corpus import SCHEMA, Corpus, find_corpus, holds_documents
+from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.files import write_beside
 
 __all__ = ["ABOUT", "About", "Collection", "is_standard", "load_collection", "splits_of"]
@@ -92,6 +92,11 @@ class Collection:
     def title(self) -> str:
         """What a report calls it."""
         return self.about.title or self.name
+
+    @property
+    def corpus_name(self) -> str:
+        """What a catalog of indexes finds the documents by: a built-in name, or the file."""
+        return self.name if self.name in BUILT_IN else str(self.corpus.path)
 
     def relevant(self, topic: str) -> list[str]:
         """Return the ids of the documents that are relevant for a topic."""
@@ -212,8 +217,7 @@ def read_about(folder: Path) -> About:
     except FileNotFoundError:
         return About()
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise CorpusError(f"{path}: {where}: {first['msg']}; mend it.") from None
+        where, reason = first_problem(error)
+        raise CorpusError(f"{path}: {where or 'the file'}: {reason}; mend it.") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CorpusError(f"{path} is not valid YAML ({one_line(error, 120)}); mend it.") from None

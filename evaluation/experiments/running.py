@@ -25,7 +25,6 @@ from fairqr.graph.builder import build_graph
 from fairqr.graph.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Backend, Catalog, Choice
-from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.index import Index, Progress
 from fairqr.retrieval.vectors.encoder import PROBE
 from fairqr.retrieval.vectors.open import DEFAULT_ENCODER, open_encoder, open_retriever
@@ -78,12 +77,9 @@ class Workshop:
         """Return the collection's index."""
         key = (backend, retriever)
         if key not in self.indexes:
-            corpus = self.collection.name
-            if corpus not in BUILT_IN:
-                corpus = str(self.collection.corpus.path)
             progress = self.watcher.preparing
             plain = await Catalog().resolve(
-                corpus,
+                self.collection.corpus_name,
                 Choice(backend),
                 lambda name: progress(f"indexing {name}") or (lambda count: None),
             )

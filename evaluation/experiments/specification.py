@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fairqr.errors import InputError, one_line
+from fairqr.errors import InputError, first_problem, one_line
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.query_results import as_target
 from fairqr.graph.context import Method, make_context
@@ -288,8 +288,6 @@ def load_experiment(path: Path, changes: Mapping[str, Any] | None = None) -> Exp
     try:
         return Experiment.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        reason = one_line(first["msg"].removeprefix("Value error, "))
+        where, reason = first_problem(error)
         at = f" at {where}" if where else ""
-        raise InputError(f"The experiment {path} is wrong{at}: {reason}.") from None
+        raise InputError(f"The experiment {path} is wrong{at}: {one_line(reason)}.") from None

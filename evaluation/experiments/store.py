@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import InputError, one_line
+from fairqr.errors import InputError, first_problem, one_line
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.retrieval.files import write_beside
 
@@ -158,7 +158,7 @@ class Store:
                 "make one with 'fairqr experiment run'."
             ) from None
         except ValidationError as error:
-            where = ".".join(str(part) for part in error.errors()[0]["loc"])
+            where, _ = first_problem(error)
             raise InputError(
                 f"{self._manifest} is damaged or of another version (at {one_line(where)}); "
                 "run the experiment into another folder."

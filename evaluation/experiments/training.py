@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fairqr.errors import InputError, one_line
+from fairqr.errors import InputError, first_problem, one_line
 from fairqr.evaluation.runs import Qrels
 from fairqr.graph.context import Context
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, vector_of
@@ -98,9 +98,8 @@ async def train(
     try:
         checked = model.model_validate(dict(options))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where, reason = first_problem(error)
         raise InputError(
-            f"The option '{where}' of the training of {method} is wrong: {one_line(first['msg'])}."
+            f"The option '{where}' of the training of {method} is wrong: {one_line(reason)}."
         ) from None
     return await asyncio.to_thread(trainer, examples.only(topics), checked)

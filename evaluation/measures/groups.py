@@ -10,7 +10,7 @@ from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.measures.base import Convention, Measure, Need
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.query_results import TargetRule
-from fairqr.retrieval.dimension import TIMES, Dimension
+from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.target import Target
 
 __all__ = ["GroupMeasure"]
@@ -38,7 +38,7 @@ class GroupMeasure(Measure):
                 f"{self.name} has no unknown '{self.unknown}'; choose exclude or group."
             )
         if self.attribute is not None:
-            parts = [part.strip() for part in self.attribute.replace("*", TIMES).split(TIMES)]
+            parts = [part.strip() for part in factors_of(self.attribute)]
             object.__setattr__(self, "attribute", TIMES.join(parts))
 
     @property

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import InputError, one_line
+from fairqr.errors import InputError, first_problem, one_line
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.index import Index
@@ -148,13 +148,13 @@ def read_options(name: str, model: type[Options], options: Mapping[str, object])
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "options"
-        if first["type"] == "missing":
+        where, reason = first_problem(error)
+        if error.errors()[0]["type"] == "missing":
             what = model.model_fields[where].description
             raise InputError(f"The re-ranker {name} needs the option '{where}': {what}") from None
-        reason = one_line(first["msg"].removeprefix("Value error, "))
-        raise InputError(f"The option '{where}' of {name} is wrong: {reason}.") from None
+        raise InputError(
+            f"The option '{where or 'options'}' of {name} is wrong: {one_line(reason)}."
+        ) from None
 
 
 def by_rank(ids: Sequence[str]) -> Ranking:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
-from fairqr.errors import InputError, one_line
+from fairqr.errors import InputError, first_problem, one_line
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.rerankers.base import Candidates
@@ -96,11 +96,10 @@ class TrainedModel(BaseModel):
                 f"The weights {path} cannot be read: {error.strerror or error}."
             ) from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            where, reason = first_problem(error)
             raise InputError(
-                f"{path} holds no weights of {cls.kind} (wrong at {where}: "
-                f"{one_line(first['msg'].removeprefix('Value error, '), 120)}); train them again."
+                f"{path} holds no weights of {cls.kind} (wrong at {where or 'the file'}: "
+                f"{one_line(reason, 120)}); train them again."
             ) from None
 
 

@@ -6,7 +6,10 @@ with code 2; the service answers it as a typed problem whose ``type`` is the cla
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 __all__ = [
     "BuildInProgressError",
@@ -23,6 +26,7 @@ __all__ = [
     "SchemaError",
     "TargetError",
     "UnknownAttributeError",
+    "first_problem",
     "one_line",
 ]
 
@@ -122,3 +126,13 @@ def one_line(text: object, limit: int = 300) -> str:
     """Return ``text`` on one line, cut to ``limit`` characters, for use inside an error message."""
     flat = " ".join(str(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return where the first thing is that pydantic complains of, and what is wrong with it.
+
+    The place is written with dots, and empty where it is the whole.
+    """
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return where, first["msg"].removeprefix("Value error, ")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from fairqr.evaluation.experiments.report.style import INK, PAPER, RULE
+from fairqr.plotting import quiet_fonts
 
 __all__ = ["bare", "can_draw", "new_figure", "svg_of"]
 
@@ -50,7 +49,7 @@ def new_figure(width: float, height: float) -> Iterator[Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_SETTINGS), _quiet():
+    with mpl.rc_context(_SETTINGS), quiet_fonts():
         figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
@@ -72,17 +71,3 @@ def bare(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color=RULE, linewidth=0.5)
     axes.set_axisbelow(True)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep to itself what matplotlib says of characters that its fonts do not have."""
-    logger = logging.getLogger("matplotlib")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        logger.setLevel(level)

@@ -20,7 +20,7 @@ from fairqr.evaluation.experiments.report.naming import (
 )
 from fairqr.evaluation.experiments.report.parts import Block, Cell
 from fairqr.evaluation.statistics import Interval, bootstrap_mean, stream
-from fairqr.retrieval.dimension import TIMES
+from fairqr.retrieval.dimension import factors_of
 
 __all__ = ["result_tables"]
 
@@ -199,7 +199,7 @@ def _labelled(measured: Measured, table: Table, k: int) -> dict[str, tuple[float
         for record in (record for record in records if record.ids):
             ids = record.ids[:k]
             rows = np.ones(len(ids), dtype=bool)
-            for attribute in table.attribute.split(TIMES):
+            for attribute in factors_of(table.attribute):
                 rows &= labels.memberships(attribute, ids, "exclude").any(axis=1)
             known.append(int(rows.sum()))
             all_.append(len(ids))

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -15,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairqr.cli.render import shortened
 from fairqr.errors import InputError
+from fairqr.plotting import quiet_fonts
 from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:
@@ -105,7 +102,7 @@ def draw(result: SearchResult, path: Path) -> None:
         panel.set_xlabel("round")
     told = f"{shortened(result.query, TITLE)} in {shortened(result.corpus, TITLE)}, {result.method}"
     figure.suptitle(told, fontsize=11, parse_math=False)
-    with _quiet():
+    with quiet_fonts():
         if path.suffix == ".png":
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=130)
@@ -116,20 +113,6 @@ def draw(result: SearchResult, path: Path) -> None:
         write_beside(path, content)
     except OSError as error:
         raise InputError(f"The plot {path} cannot be written: {error.strerror}.") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep to itself what matplotlib says of characters that its fonts do not have."""
-    logger = logging.getLogger("matplotlib")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _page(result: SearchResult, figure: object) -> str:

@@ -47,7 +47,6 @@ def train(
     from fairqr.evaluation.experiments.training import train as fit
     from fairqr.graph.context import make_context
     from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.dimension import factors_of
     from fairqr.retrieval.rerankers.weights import TrainedModel
     from fairqr.retrieval.vectors.open import open_retriever
@@ -64,9 +63,8 @@ def train(
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> TrainedModel:
-        corpus = found.name if found.name in BUILT_IN else str(found.corpus.path)
         with indexing_bar() as bar:
-            index = await Catalog().resolve(corpus, choice(backend, url), bar)
+            index = await Catalog().resolve(found.corpus_name, choice(backend, url), bar)
             index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
         try:
             topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
