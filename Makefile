@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Neural models are tested with this torch; builds for graphics cards do as well.
+NEURAL := $(VENV)/.neural
+TORCH ?= 2.13.0
 
 .PHONY: demo test check bench experiments lock notables clean
 
@@ -11,7 +14,7 @@ demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
 	$(BIN)/fairqr search "religious leader" --corpus notables --attribute gender
 
-test: $(READY)
+test: $(NEURAL)
 	$(BIN)/pytest
 
 # Types and layers are checked on the installed wheel, which is what users get.
@@ -38,10 +41,12 @@ experiments: $(READY)
 	    $(if $(COLLECTION),--collection $(COLLECTION)) || exit $$?; \
 	done
 
-# The lock names versions and hashes, and no place to get them from.
+# The lock names versions and hashes, and no place to get them from. torch is not in it: which of its
+# builds fits depends on the machine.
 lock: $(READY)
+	echo "torch ; python_version < '0'" > $(VENV)/without.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --all-extras pyproject.toml --output-file requirements.lock
+	  --override $(VENV)/without.txt --all-extras pyproject.toml --output-file requirements.lock
 
 # Makes the corpus anew from Pantheon's table; see retrieval/corpora/notables/README.md.
 notables: $(READY)
@@ -52,6 +57,10 @@ $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(NEURAL): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
 	touch $@
 
 clean:

@@ -1,0 +1,1 @@
+"""Attribution: which documents an answer really used."""

@@ -1,0 +1,1 @@
+"""Stochastic rankings: samples from a distribution over the orders of documents."""

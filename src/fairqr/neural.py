@@ -1,0 +1,91 @@
+"""Models of transformers, loaded once in a process and run beside the event loop.
+
+What needs the extra ``neural`` imports torch and transformers through here alone, so that a missing
+extra, an unknown name or a hub that cannot be reached is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fairqr.errors import ModelUnavailableError, one_line
+
+__all__ = ["Pretrained", "load_pretrained"]
+
+T = TypeVar("T")
+
+_loaded: dict[tuple[str, str], Pretrained] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A model in evaluation mode, with its tokenizer.
+
+    Attributes:
+        name: A hub id or a folder.
+        model: Of transformers, on ``device``.
+        tokenizer: Of transformers.
+        device: ``cuda`` where there is one, else ``cpu``.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    device: str
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do work with the model on a thread, one at a time, without gradients."""
+        return await asyncio.to_thread(self._run, work)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        import torch
+
+        with self._turn, torch.inference_mode():
+            return work()
+
+
+async def load_pretrained(kind: str, name: str) -> Pretrained:
+    """Load a model and its tokenizer; the same one is loaded once.
+
+    Args:
+        kind: The class of transformers that loads it, e.g.
+            ``AutoModelForSequenceClassification``.
+        name: A folder, or an id at the hub, from where transformers downloads it on first use.
+
+    Raises:
+        ModelUnavailableError: The extra ``neural`` is missing, or there is no such model.
+    """
+    return await asyncio.to_thread(_load, kind, name)
+
+
+def _load(kind: str, name: str) -> Pretrained:
+    with _lock:
+        if (kind, name) not in _loaded:
+            _loaded[kind, name] = _new(kind, name)
+        return _loaded[kind, name]
+
+
+def _new(kind: str, name: str) -> Pretrained:
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise ModelUnavailableError(
+            f"The model {name} needs torch and transformers: run `pip install 'fairqr[neural]'`."
+        ) from None
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        model = getattr(transformers, kind).from_pretrained(name)
+    except Exception as error:
+        raise ModelUnavailableError(
+            f"The model {name} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
+            "or folder, and that the hub can be reached if it was never downloaded."
+        ) from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Pretrained(name, model.to(device).eval(), tokenizer, device)
