@@ -1,0 +1,117 @@
+"""What questions are answered from: queries, each with a pool of documents of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairqr.agents.attribution.base import RAW
+from fairqr.retrieval.schema import CorpusSchema
+
+__all__ = ["PoolDocument", "RagCollection", "RagQuery", "RagTask", "Utility"]
+
+
+class Utility(Protocol):
+    """How good an answer is; more is better, and 0 is the least."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables, e.g. ``ROUGE-L``, ``accuracy`` or ``4 − |error|``."""
+        ...
+
+    @property
+    def greatest(self) -> float:
+        """The greatest value."""
+        ...
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        """Return the utility of an answer, in [0, ``greatest``]; 0 for an empty one.
+
+        Args:
+            answer: As it was generated.
+            golds: What counts as right; at least one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDocument:
+    """A document that a query's answer may be written from.
+
+    Attributes:
+        id: Distinct within the pool.
+        fields: For the placeholders of the prompt's ``item``.
+        text: What retrievers match and attributors read.
+        groups: By attribute the share of each group; empty where a collection has no groups, and
+            for an attribute that is unknown.
+    """
+
+    id: str
+    fields: Mapping[str, str]
+    text: str
+    groups: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class RagQuery:
+    """A question with its pool.
+
+    Attributes:
+        id: Distinct within the collection.
+        question: What the generator is asked.
+        query: What retrievers are asked.
+        golds: What counts as a right answer; see :class:`Utility`.
+        pool: In the order of the collection; at least one document.
+    """
+
+    id: str
+    question: str
+    query: str
+    golds: tuple[str, ...]
+    pool: tuple[PoolDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RagTask:
+    """What is asked in a collection, and how answers are judged.
+
+    Attributes:
+        name: e.g. ``LaMP-5``.
+        about: One line for people.
+        prompt: The id of the prompt, e.g. ``lamp5``.
+        utility: How good an answer is.
+        hypothesis: A template that makes an answer into a sentence that a document can entail;
+            offered by name, since the paper judges raw answers.
+    """
+
+    name: str
+    about: str
+    prompt: str
+    utility: Utility
+    hypothesis: str = RAW
+
+
+@dataclass(frozen=True, slots=True)
+class RagCollection:
+    """Queries of one task.
+
+    Attributes:
+        name: As it stands in results.
+        title: For people.
+        note: What a reader of its numbers should know; may be empty.
+        task: What is asked.
+        queries: In the order of the files.
+        fingerprint: A hash of what it was read from; labels of utility name it.
+        schema: Of the groups; None where documents have none.
+        left_out: How many queries of the files are not here, by reason.
+    """
+
+    name: str
+    title: str
+    note: str
+    task: RagTask
+    queries: tuple[RagQuery, ...]
+    fingerprint: str
+    schema: CorpusSchema | None
+    left_out: Mapping[str, int]
