@@ -30,8 +30,8 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json
 
-# The five experiments on notables, or on COLLECTION, each with its report in OUT. They go on where
-# they stopped.
+# The experiments on notables, or on COLLECTION, each with its report in OUT; that of Fair RAG on
+# RAG_COLLECTION, such as a folder of LaMP. They go on where they stopped.
 EXPERIMENTS := fair_qr_table rerank_ablation iterations prompts retrievers
 OUT ?= experiments
 experiments: $(READY)
@@ -40,6 +40,8 @@ experiments: $(READY)
 	  $(BIN)/fairqr experiment run $$name -o $(OUT)/$$name --report \
 	    $(if $(COLLECTION),--collection $(COLLECTION)) || exit $$?; \
 	done
+	$(BIN)/fairqr experiment run fair_rag_small -o $(OUT)/fair_rag_small --report \
+	  $(if $(RAG_COLLECTION),--collection $(RAG_COLLECTION))
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its
 # builds fits depends on the machine.

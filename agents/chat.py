@@ -1,4 +1,4 @@
-"""Asking a chat model for a JSON object, with a cache and typed failures.
+"""Asking a chat model for an object, a text or a choice, with a cache and typed failures.
 
 Models are named as langchain's ``init_chat_model`` names them (``openai:gpt-4o``); ``local:…`` is
 the embedded one, behind the same client.
@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
+from collections.abc import Sequence
 from typing import Any
 
 from fairqr.agents.cache import ReplyCache, cache_key
+from fairqr.agents.conversation import converse
 from fairqr.agents.endpoint import Endpoint
 from fairqr.agents.failures import no_answer_within
-from fairqr.agents.question import Messages, Question
-from fairqr.agents.replies import Reply, Usage, parse_object
+from fairqr.agents.forms import ChoiceForm, Form, ObjectForm, TextForm
+from fairqr.agents.question import OnToken, Question, Wanted
+from fairqr.agents.replies import Choice, Reply, TextReply, Usage
 from fairqr.agents.sharing import Sharing
-from fairqr.errors import ModelError
-from fairqr.telemetry import Span, span
+from fairqr.agents.streaming import Telling
 
 __all__ = ["ChatModel"]
 
 
 class ChatModel:
-    """A chat model that answers questions with JSON objects.
+    """A chat model that answers questions.
+
+    Equal questions that are asked at the same time are asked once, if there is a cache; each gives
+    up at its own deadline. The embedded model answers one question after the other, and the time
+    of a request begins when it is its turn.
 
     Args:
         name: ``provider:model`` as ``init_chat_model`` takes it, or ``local:smollm2-135m``.
@@ -56,33 +61,111 @@ class ChatModel:
         self._cache = cache
         self._sharing = Sharing()
 
-    async def start(self) -> None:
+    async def start(self, wanted: Wanted = "object") -> None:
         """Make the model ready, so that what is missing is known before any work is done.
+
+        Args:
+            wanted: What it will be asked for.
 
         Raises:
             ModelUnavailableError: An extra, the weights, or a key is missing, or no provider is so
                 named.
         """
-        await self._endpoint.client()
+        await self._endpoint.client(wanted)
 
     async def ask(self, question: Question, deadline: float | None = None) -> Reply:
-        """Ask, from the cache if the same was asked before.
+        """Ask for a JSON object, from the cache if the same was asked before.
 
         Args:
             question: What to ask.
             deadline: Seconds from now after which to give up.
 
         Returns:
-            A reply whose status says whether it has a value. Equal questions that are asked at the
-            same time are asked once, if there is a cache; each gives up at its own deadline.
+            A reply whose status says whether it has a value.
 
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
+        return await self._reply(question, ObjectForm(question), deadline)
+
+    async def write(
+        self,
+        question: Question,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> TextReply:
+        """Ask for a text, from the cache if the same was asked before.
+
+        Args:
+            question: What to ask; its schema and ``validate`` do not matter.
+            deadline: Seconds from now after which to give up.
+            on_token: Told each piece as it comes, or the whole text at once where it comes at once.
+                A text that breaks off after its first piece is a failure, and is not begun again.
+
+        Returns:
+            A reply whose status says whether it has a text.
+
+        Raises:
+            ModelUnavailableError: As :meth:`start` raises it.
+        """
+        telling = Telling(on_token) if on_token else None
+        reply = await self._reply(question, TextForm(), deadline, telling)
+        if reply.status != "ok":
+            return TextReply(reply.status, message=reply.message, usage=reply.usage)
+        text: str = reply.value["text"]
+        if not text:
+            message = f"The model {self.name} answered with nothing."
+            return TextReply("empty", message=message, usage=reply.usage)
+        if telling and not telling.begun:
+            telling.tell(text)
+        return TextReply("ok", text, usage=reply.usage)
+
+    async def weigh(
+        self,
+        question: Question,
+        labels: Sequence[str] = ("Yes", "No"),
+        deadline: float | None = None,
+    ) -> Choice:
+        """Ask how probable it is that the reply begins with each of a few words.
+
+        The probabilities are those of the first token, of which the ten likeliest are looked at; a
+        label that is not among them has 0. P(label) is divided by the sum over the labels.
+
+        Args:
+            question: What to ask; its schema and ``validate`` do not matter.
+            labels: One token each in the model's vocabulary, such as short words.
+            deadline: Seconds from now after which to give up.
+
+        Returns:
+            A choice whose status says whether there are probabilities.
+
+        Raises:
+            ModelUnavailableError: As :meth:`start` raises it.
+            ValueError: There are fewer than two labels, or two that are alike but for their case.
+        """
+        form = ChoiceForm(tuple(labels))
+        if not self._endpoint.gives_probabilities:
+            return Choice("unsupported", message=str(self._endpoint.no_probabilities()))
+        reply = await self._reply(question, form, deadline)
+        if reply.status != "ok":
+            return Choice(reply.status, message=reply.message, usage=reply.usage)
+        return Choice("ok", **reply.value, usage=reply.usage)
+
+    async def _reply(
+        self,
+        question: Question,
+        form: Form,
+        deadline: float | None,
+        telling: Telling | None = None,
+    ) -> Reply:
+        """Ask, or join those who ask the same."""
         if (cache := self._cache) is None:
-            return await self._ask(question, deadline)
-        key = self._key(question)
-        joined = self._sharing.join(key, lambda: self._ask_cached(key, question, cache))
+            reply, _ = await converse(self._endpoint, question, form, deadline, telling)
+            return reply
+        key = self._key(question, form)
+        joined = self._sharing.join(
+            key, lambda: self._ask_cached(key, question, form, cache, telling)
+        )
         async with joined as (task, leads):
             try:
                 async with asyncio.timeout(deadline):
@@ -91,12 +174,23 @@ class ChatModel:
                 usage = Usage(model_calls=1) if leads else Usage()
                 message = no_answer_within(self.name, deadline or 0)
                 return Reply("timeout", message=message, usage=usage)
+            finally:
+                # Others may go on to wait for it.
+                if telling is not None and not task.done():
+                    telling.stop()
         if leads:
             return reply
         # What it cost stands with the one who asked first.
         return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
 
-    async def _ask_cached(self, key: str, question: Question, cache: ReplyCache) -> Reply:
+    async def _ask_cached(
+        self,
+        key: str,
+        question: Question,
+        form: Form,
+        cache: ReplyCache,
+        telling: Telling | None,
+    ) -> Reply:
         if (stored := await cache.get(key)) is not None:
             try:
                 usage = Usage(
@@ -104,20 +198,19 @@ class ChatModel:
                     cached_tokens=int(stored["tokens"]),
                     cached_milliseconds=float(stored["milliseconds"]),
                 )
-                return Reply("ok", question.validate(stored["reply"]), usage=usage)
+                return Reply("ok", form.check(stored["reply"]), usage=usage)
             except (KeyError, TypeError, ValueError):
                 pass  # another version of fairqr wrote it, or nobody did
-        began = time.perf_counter()
-        reply = await self._ask(question, None)
+        reply, milliseconds = await converse(self._endpoint, question, form, None, telling)
         if reply.status == "ok":
             cost = {
                 "tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
-                "milliseconds": round((time.perf_counter() - began) * 1000, 1),
+                "milliseconds": round(milliseconds, 1),
             }
             await cache.put(key, {"reply": reply.value, **cost})
         return reply
 
-    def _key(self, question: Question) -> str:
+    def _key(self, question: Question, form: Form) -> str:
         return cache_key(
             model=self.name,
             base_url=self._endpoint.base_url,
@@ -125,72 +218,5 @@ class ChatModel:
             values=dict(question.values),
             temperature=question.temperature,
             seed=question.seed,
+            **form.key,
         )
-
-    async def _ask(self, question: Question, deadline: float | None) -> Reply:
-        """Ask the model within the deadline, and trace that."""
-        prompt = question.prompt
-        longest = 2 * self._endpoint.timeout
-        with span(
-            f"chat {self._endpoint.model}",
-            **{
-                "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": self._endpoint.provider,
-                "gen_ai.request.model": self._endpoint.model,
-                "fairqr.prompt.id": prompt.id,
-                "fairqr.prompt.version": prompt.version,
-                "fairqr.prompt.sha256": prompt.sha256,
-            },
-        ) as step:
-            limit = longest if deadline is None else min(deadline, longest)
-            reply = await self._converse(question, step, limit)
-            step.set("fairqr.status", reply.status)
-            step.set("gen_ai.usage.input_tokens", reply.usage.prompt_tokens)
-            step.set("gen_ai.usage.output_tokens", reply.usage.completion_tokens)
-            return reply
-
-    async def _converse(self, question: Question, step: Span, limit: float) -> Reply:
-        """Ask, once more with the error where the reply is not what was asked for."""
-
-        def on_retry(number: int, error: BaseException) -> None:
-            step.event("retry", attempt=number, error=type(error).__name__)
-
-        messages: Messages = question.prompt.render(question.values)
-        step.content("gen_ai.input.messages", messages)
-        usage = Usage()
-        wrong = ""
-        try:
-            async with asyncio.timeout(limit):
-                for _ in range(2 if question.may_ask_again else 1):
-                    answer = await self._endpoint.send(
-                        messages, question, limit=limit, on_retry=on_retry
-                    )
-                    usage += answer.usage
-                    step.content("gen_ai.output.messages", answer.text)
-                    if answer.declined:
-                        message = f"The model {self.name} declined to answer."
-                        return Reply("refused", message=message, usage=usage)
-                    try:
-                        value = question.validate(parse_object(answer.text))
-                        return Reply("ok", value, usage=usage)
-                    except ValueError as error:
-                        wrong = str(error)
-                        messages = [*messages, *_complaint(answer.text, wrong)]
-        except ModelError as error:
-            usage += Usage(model_calls=1)
-            return Reply(error.status, message=str(error), usage=usage)  # type: ignore[arg-type]
-        except TimeoutError:
-            usage += Usage(model_calls=1)
-            return Reply("timeout", message=no_answer_within(self.name, limit), usage=usage)
-        message = f"The model {self.name} gave no usable reply: {wrong}."
-        return Reply("parse_error", message=message, usage=usage)
-
-
-def _complaint(text: str, wrong: str) -> Messages:
-    return [
-        {"role": "assistant", "content": text[:2000]},
-        {
-            "role": "user",
-            "content": f"That cannot be used: {wrong}. Answer again with only the JSON object.",
-        },
-    ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from fairqr.agents.answer import Answer, answer_of
 from fairqr.agents.failures import no_answer_within, redacted, translated
 from fairqr.agents.provider import (
     base_url_for,
@@ -16,8 +17,8 @@ from fairqr.agents.provider import (
     speaks_openai,
     split_name,
 )
-from fairqr.agents.question import Messages, Question
-from fairqr.agents.replies import Usage
+from fairqr.agents.question import Messages, Question, Wanted
+from fairqr.agents.streaming import InterruptedStreamError, Telling, streamed
 from fairqr.errors import InputError, ModelError, ModelUnavailableError, one_line
 from fairqr.loops import PerLoop
 from fairqr.retries import with_retries
@@ -26,22 +27,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
 
-__all__ = ["Answer", "Endpoint"]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model answered to one request.
-
-    Attributes:
-        text: As it came.
-        declined: Whether the model, or a filter before it, refused to answer.
-        usage: What the request cost.
-    """
-
-    text: str
-    declined: bool
-    usage: Usage
+__all__ = ["Endpoint"]
 
 
 class Endpoint:
@@ -78,52 +64,98 @@ class Endpoint:
         self.timeout = timeout
         self.attempts = attempts
         self._options = options
-        self._clients: PerLoop[BaseChatModel] = PerLoop()
+        # The embedded model has a server for short prompts and one for long ones.
+        self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
         self._refused: set[str] = set()
 
-    async def client(self) -> BaseChatModel:
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether tokens may come with their probabilities, as far as is known."""
+        return speaks_openai(self.provider) and "logprobs" not in self._refused
+
+    async def client(self, wanted: Wanted = "object") -> BaseChatModel:
         """Return the client of the running event loop, opened on first use.
+
+        Args:
+            wanted: What will be asked for.
 
         Raises:
             ModelUnavailableError: An extra, the weights, or a key is missing, or no provider is so
                 named.
         """
-        return self._clients.get() or self._clients.setdefault(await self._new_client())
+        reading = self.provider == "local" and wanted != "object"
+        clients = self._clients[reading]
+        return clients.get() or clients.setdefault(await self._new_client(reading))
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until the model is free: the embedded one answers one question at a time."""
+        if self.provider != "local":
+            yield
+            return
+        from fairqr.agents.local import local_turn
+
+        async with local_turn():
+            yield
 
     async def send(
         self,
         messages: Messages,
         question: Question,
+        wanted: Wanted = "object",
         *,
         limit: float,
         on_retry: Callable[[int, BaseException], None],
+        telling: Telling | None = None,
     ) -> Answer:
         """Send one request; again where that can help, and without what the server refuses.
 
         Args:
             messages: The question, rendered, and perhaps what was wrong with a first reply.
             question: Says which parameters the request has.
+            wanted: What is to come back.
             limit: In seconds; an attempt that would begin later than this is not waited for.
             on_retry: Told the number of the attempt that failed, and its error.
+            telling: Told each piece as it comes. Once it was told one, nothing is tried again.
 
         Raises:
             ModelError: What went wrong for good.
             ModelUnavailableError: There is no client; see :meth:`client`.
         """
-        client = await self.client()
-        parameters = parameters_for(self.provider, question, without=self._refused)
+        client = await self.client(wanted)
+        parameters = parameters_for(
+            self.provider,
+            question,
+            wanted,
+            stream=telling is not None,
+            without=self._refused,
+        )
 
         async def attempt() -> AIMessage:
-            async with asyncio.timeout(self.timeout):
-                return await client.ainvoke(messages, **parameters)
+            try:
+                async with asyncio.timeout(self.timeout):
+                    if telling is None:
+                        return await client.ainvoke(messages, **parameters)
+                    return await streamed(
+                        client,
+                        messages,
+                        parameters,
+                        telling,
+                        must_end=speaks_openai(self.provider),
+                    )
+            except Exception as error:
+                if telling is not None and telling.begun:
+                    raise InterruptedStreamError(error) from error
+                raise
 
         try:
             message = await with_retries(
                 attempt, attempts=self.attempts, total=limit, on_retry=on_retry
             )
-        except TimeoutError:
-            raise ModelError("timeout", no_answer_within(self.name, self.timeout)) from None
-        except Exception as error:
+        except Exception as failed:
+            error = failed.cause if isinstance(failed, InterruptedStreamError) else failed
+            if isinstance(error, TimeoutError):
+                raise ModelError("timeout", no_answer_within(self.name, self.timeout)) from None
             # Judged by what this request had: another one may have learnt the same meanwhile.
             refused = refused_parameter(error, parameters)
             if refused is None:
@@ -134,12 +166,26 @@ class Endpoint:
                     api_key=self._options.get("api_key"),
                 ) from None
         else:
-            return _answer(message)
+            answer = answer_of(message)
+            if wanted == "choice" and answer.first_tokens is None and not answer.declined:
+                self._refused.add("logprobs")
+                raise self.no_probabilities()
+            return answer
         # Learnt once, and left out from now on.
         self._refused.add(refused)
-        return await self.send(messages, question, limit=limit, on_retry=on_retry)
+        if refused == "logprobs":
+            raise self.no_probabilities()
+        return await self.send(
+            messages, question, wanted, limit=limit, on_retry=on_retry, telling=telling
+        )
 
-    async def _new_client(self) -> BaseChatModel:
+    def no_probabilities(self) -> ModelError:
+        """Return the error of a model that does not tell the probabilities of tokens."""
+        return ModelError(
+            "unsupported", f"The model {self.name} does not tell the probabilities of its tokens."
+        )
+
+    async def _new_client(self, reading: bool) -> BaseChatModel:
         from langchain.chat_models import init_chat_model
 
         options: dict[str, Any] = {"max_retries": 0, **self._options}
@@ -152,7 +198,7 @@ class Endpoint:
         if self.provider == "local":
             from fairqr.agents.local import start_local
 
-            server = await start_local(self.model)
+            server = await start_local(self.model, reading=reading)
             options |= {"base_url": server.base_url, "api_key": server.api_key}
             name = f"openai:{self.model}"
         if speaks_openai(self.provider):
@@ -179,17 +225,3 @@ class Endpoint:
         except Exception as error:
             why = redacted(error, self._options.get("api_key"))
             raise ModelUnavailableError(f"The model {self.name} cannot be used: {why}") from None
-
-
-def _answer(message: AIMessage) -> Answer:
-    filtered = message.response_metadata.get("finish_reason") == "content_filter"
-    counted = message.usage_metadata
-    return Answer(
-        text=message.text if isinstance(message.text, str) else str(message.content),
-        declined=filtered or bool(message.additional_kwargs.get("refusal")),
-        usage=Usage(
-            model_calls=1,
-            prompt_tokens=counted["input_tokens"] if counted else 0,
-            completion_tokens=counted["output_tokens"] if counted else 0,
-        ),
-    )

@@ -12,10 +12,15 @@ from fairqr.agents.replies import Status
 from fairqr.errors import ModelError, one_line
 from fairqr.retries import is_used_up, status_of
 
-__all__ = ["no_answer_within", "redacted", "translated"]
+__all__ = ["BrokenStreamError", "no_answer_within", "redacted", "translated"]
 
 _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
+_BROKEN = frozenset({"ReadError", "RemoteProtocolError", "BrokenStreamError"})
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
+
+
+class BrokenStreamError(ConnectionError):
+    """A stream ended before the model said that it was done."""
 
 
 def no_answer_within(model: str, seconds: float) -> str:
@@ -50,7 +55,7 @@ def translated(
     elif code is not None and code >= 400:
         kind = "invalid_request"
         what = f"refused the request ({code}: {redacted(error, api_key)})"
-    elif "Connect" in name and {"ReadError", "RemoteProtocolError"} & set(_causes(error)):
+    elif name in _BROKEN or ("Connect" in name and _BROKEN & set(_causes(error))):
         kind, what = "unavailable", "broke off the connection; try later"
     elif "Connect" in name:
         where = f" at {_shown(base_url)}" if base_url else ""

@@ -1,7 +1,9 @@
 """The embedded language model: llama.cpp in this process, behind an OpenAI-compatible endpoint.
 
 It listens on loopback only, on a free port, and asks for a random key. It is started on first use,
-once per process and model, and never downloads anything.
+once per process, model and mode, and never downloads anything. There are two modes, because what
+makes replies repeat exactly is quick for short prompts that resemble each other and slow for long
+ones; see :func:`start_local`.
 """
 
 from __future__ import annotations
@@ -10,14 +12,17 @@ import asyncio
 import os
 import secrets
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fairqr.agents.embedded import lookup
 from fairqr.agents.weights import is_pulled, weights_path
 from fairqr.errors import ModelUnavailableError
+from fairqr.loops import PerLoop
 
-__all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "start_local"]
+__all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "local_turn", "start_local"]
 
 SLOTS = 1
 """How many requests are answered at once; more wait their turn. Several would not be quicker on a
@@ -26,6 +31,9 @@ few cores."""
 CONTEXT_TOKENS = 2048
 """How many tokens the prompt and the reply of one request may have together."""
 
+READ_AT_ONCE = 512
+"""How many tokens of a prompt are read in one step by a server for long prompts."""
+
 
 class LocalServer:
     """A running llama.cpp server; it ends with the process.
@@ -33,16 +41,16 @@ class LocalServer:
     Close or cancel requests before the process ends, as asyncio does by itself: llama.cpp may crash
     at exit under a daemon thread that still reads a reply.
 
-    Get one from :func:`start_local` or :func:`local_server`, which share one per model.
+    Get one from :func:`start_local` or :func:`local_server`, which share one per model and mode.
 
     Raises:
         ModelUnavailableError: xllamacpp is not installed, or cannot load the weights.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, reading: bool = False) -> None:
         self.name = name
         self._key = secrets.token_urlsafe(32)
-        self._server: Any = _start(name, path, self._key)
+        self._server: Any = _start(name, path, self._key, reading)
         self._base_url = f"{self._server.listening_address}/v1"
 
     @property
@@ -59,12 +67,17 @@ class LocalServer:
         return f"LocalServer({self.name!r}, {self._base_url!r})"
 
 
-_running: dict[Path, LocalServer] = {}
+_running: dict[tuple[Path, bool], LocalServer] = {}
 _lock = threading.Lock()
+_turns: PerLoop[asyncio.Lock] = PerLoop()
 
 
-def local_server(name: str) -> LocalServer:
+def local_server(name: str, reading: bool = False) -> LocalServer:
     """Return the server of an embedded model, started where it does not run yet (0.3 s).
+
+    Args:
+        name: As :func:`fairqr.agents.embedded.lookup` takes it.
+        reading: The mode; see :func:`start_local`.
 
     Raises:
         ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
@@ -72,17 +85,37 @@ def local_server(name: str) -> LocalServer:
     """
     path = weights_path(name).resolve()
     with _lock:
-        if path not in _running:
-            _running[path] = LocalServer(name, path)
-        return _running[path]
+        if (path, reading) not in _running:
+            _running[path, reading] = LocalServer(name, path, reading)
+        return _running[path, reading]
 
 
-async def start_local(name: str) -> LocalServer:
-    """Do as :func:`local_server` does, without blocking the event loop."""
-    return await asyncio.to_thread(local_server, name)
+async def start_local(name: str, reading: bool = False) -> LocalServer:
+    """Do as :func:`local_server` does, without blocking the event loop.
+
+    Args:
+        name: As :func:`fairqr.agents.embedded.lookup` takes it.
+        reading: Made for long prompts, which it reads many tokens at once. A reply then depends on
+            where the reading of its prompt began, so that each request has to say
+            ``"cache_prompt": false``, which makes that the beginning. Otherwise made for short
+            prompts that begin alike, such as those of refinement: it goes on where the one before
+            agrees, and reads token by token.
+    """
+    return await asyncio.to_thread(local_server, name, reading)
 
 
-def _start(name: str, path: Path, key: str) -> Any:
+@asynccontextmanager
+async def local_turn() -> AsyncIterator[None]:
+    """Wait for one's turn at the embedded models, of which one question at a time makes use.
+
+    More would not be answered sooner: their time would run while they wait in the server. The order
+    is that of asking. Other event loops have turns of their own.
+    """
+    async with _turns.setdefault(asyncio.Lock()):
+        yield
+
+
+def _start(name: str, path: Path, key: str, reading: bool) -> Any:
     try:
         import xllamacpp
     except ImportError as error:
@@ -98,14 +131,15 @@ def _start(name: str, path: Path, key: str) -> Any:
     params.n_ctx = SLOTS * CONTEXT_TOKENS
     # Each token by itself: sums over several at once round otherwise, so that a reply would depend
     # on how much of its prompt is known from the one before. Later questions take no longer, since
-    # most of their prompt is known.
-    params.n_ubatch = 1
+    # most of their prompt is known. Where prompts are always read as a whole, there is no need.
+    params.n_ubatch = READ_AT_ONCE if reading else 1
     params.cache_ram_mib = 0  # else old prompts are kept, 20 MB each, until they fill 8 GB
     # Its threads spin while they wait for each other: one that gets no core stalls all of them,
-    # tenfold on a busy machine, so half of the cores are left to the rest.
-    threads = max(1, (os.cpu_count() or 2) // 2)
-    params.cpuparams.n_threads = threads
-    params.cpuparams_batch.n_threads = threads
+    # tenfold on a busy machine, so half of the cores are left to the rest. Reading many tokens at
+    # once waits less often, and is most of the work with a long prompt.
+    cores = os.cpu_count() or 2
+    params.cpuparams.n_threads = max(1, cores // 2)
+    params.cpuparams_batch.n_threads = cores if reading else max(1, cores // 2)
     params.ui = False
     params.verbosity = -1  # else it writes 200 lines to stderr
     try:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from fairqr.agents.question import JsonSchema, Question
+from fairqr.agents.question import JsonSchema, Question, Wanted
 from fairqr.errors import ModelUnavailableError
 from fairqr.retries import status_of
 
@@ -18,6 +18,12 @@ __all__ = [
     "speaks_openai",
     "split_name",
 ]
+
+TOP_TOKENS = 10
+"""How many of the likeliest tokens are asked for; OpenAI gives up to 20, others fewer."""
+
+REFUSALS = (400, 404, 422, 501)
+"""What servers answer to a parameter that they do not know."""
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -69,29 +75,45 @@ def _configured_url(provider: str) -> str | None:
 
 
 def parameters_for(
-    provider: str, question: Question, without: Collection[str] = ()
+    provider: str,
+    question: Question,
+    wanted: Wanted = "object",
+    *,
+    stream: bool = False,
+    without: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the parameters of a request, in the form that the provider takes.
 
     Args:
         provider: As :func:`split_name` returns it.
         question: What is asked.
+        wanted: What is to come back.
+        stream: Whether it is to come piece by piece.
         without: The names of parameters that the server is known to refuse.
     """
     defaults = question.prompt.defaults
     temperature = question.temperature
     parameters: dict[str, Any] = {
         "temperature": defaults.temperature if temperature is None else temperature,
-        "max_tokens": defaults.max_tokens,
+        # What is weighed is the first token.
+        "max_tokens": 1 if wanted == "choice" else defaults.max_tokens,
     }
     if speaks_openai(provider):
         local = provider == "local"
         parameters["presence_penalty"] = defaults.presence_penalty
         # The embedded model has a seed always, so that runs repeat.
         parameters["seed"] = 0 if local and question.seed is None else question.seed
-        # Hosted services refuse bounds on texts; the embedded model needs them.
-        schema = question.schema if local else _without_bounds(question.schema)
-        parameters["extra_body"] = {"response_format": _response_format(schema)}
+        if wanted == "object" and question.schema is not None:
+            # Hosted services refuse bounds on texts; the embedded model needs them.
+            schema = question.schema if local else _without_bounds(question.schema)
+            parameters["extra_body"] = {"response_format": _response_format(schema)}
+        elif wanted != "object" and local:
+            # See fairqr.agents.local: a reply must not depend on what was asked before.
+            parameters["extra_body"] = {"cache_prompt": False}
+        if wanted == "choice":
+            parameters |= {"logprobs": True, "top_logprobs": TOP_TOKENS}
+        if stream:
+            parameters["stream_usage"] = True
     return {
         name: value
         for name, value in parameters.items()
@@ -106,11 +128,17 @@ def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> st
         error: Which ended the request.
         parameters: What the request had.
     """
-    if status_of(error) not in (400, 404, 422, 501):
-        return None
+    status = status_of(error)
     text = str(error)
+    # Some models are not allowed to tell probabilities, which is said with 403.
+    if "logprobs" in parameters and status in (*REFUSALS, 403) and "logprobs" in text:
+        return "logprobs"
+    if status not in REFUSALS:
+        return None
     if "extra_body" in parameters and ("response_format" in text or "json_schema" in text):
         return "extra_body"
+    if "stream_usage" in parameters and "stream_options" in text:
+        return "stream_usage"
     for name in ("temperature", "seed", "presence_penalty"):
         if name in parameters and (getattr(error, "param", None) == name or f"'{name}'" in text):
             return name

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Reply", "Status", "Usage", "parse_object"]
+__all__ = ["Choice", "Reply", "Status", "TextReply", "Usage", "parse_object"]
 
 Status = Literal[
     "ok",
-    "parse_error",  # the reply is not the JSON that was asked for, twice
+    "parse_error",  # the reply is not what was asked for; JSON is asked for twice
     "refused",  # the provider or the model declined, or the key is wrong
     "rate_limited",  # 429, and the wait was too long or too often
     "timeout",  # no answer in time
     "unavailable",  # no connection, or 5xx again and again
     "invalid_request",  # 400, 404 and the like: asking again cannot help
+    "unsupported",  # the provider or the model does not offer what is needed
 ]
 
 MAX_REPLY_CHARACTERS = 1_000_000
@@ -72,6 +73,46 @@ class Reply:
 
     status: Status
     value: Mapping[str, Any] = field(default_factory=dict)
+    message: str = ""
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class TextReply:
+    """A text that a model wrote.
+
+    Attributes:
+        status: ``ok``; ``empty`` where the model gave nothing, or white space only; or why there
+            is no text. One that was cut off at the limit of tokens is ``ok``.
+        text: Without white space around it; empty unless ``ok``.
+        message: Why there is none, for people; empty if ``ok``. Holds no key.
+        usage: What it cost, failed attempts included.
+    """
+
+    status: Literal[Status, "empty"]
+    text: str = ""
+    message: str = ""
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a model weighs a few words that its reply may begin with.
+
+    Attributes:
+        status: ``ok``, or why there are no probabilities; ``unsupported`` where the provider gives
+            none, so that the question has to be asked in another way.
+        probabilities: Of each label, in [0, 1]; they sum to 1. Empty unless ``ok``.
+        mass: The probability of all labels together among all that the model could have said, in
+            (0, 1]. A small one says that the model did not understand the question. 0 unless
+            ``ok``.
+        message: Why there is nothing, for people; empty if ``ok``. Holds no key.
+        usage: What it cost, failed attempts included.
+    """
+
+    status: Status
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    mass: float = 0.0
     message: str = ""
     usage: Usage = Usage()
 

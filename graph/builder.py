@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
 
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.open import open_attributor
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.chat_generator import ChatGenerator
+from fairqr.agents.generation import Generator
+from fairqr.agents.generators import open_generator
 from fairqr.agents.models import open_model
 from fairqr.agents.refiner import LLMRefiner, Refiner
+from fairqr.graph.answering import Answering
 from fairqr.graph.context import Context
 from fairqr.graph.nodes import Nodes, RefinerFor
 from fairqr.graph.state import InputState, OutputState, State
+from fairqr.graph.steps import context_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.index import Index
 
@@ -19,38 +27,54 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-__all__ = ["RECURSION_LIMIT", "build_graph"]
+__all__ = ["CONCURRENCY", "RECURSION_LIMIT", "build_graph"]
 
 # Each round is four steps, of at most 100 rounds; anything beyond is a fault.
 RECURSION_LIMIT = 4 * 100 + 10
+
+CONCURRENCY = 8
+"""How many rankings are answered from, or judged, at the same time."""
 
 
 def build_graph(
     *,
     index: Index,
     model: ChatModel | Refiner | str | None = None,
+    generator: Generator | str | None = None,
+    attributor: Attributor | str | None = None,
     prompts: PromptLibrary | None = None,
+    concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
-    """Build the machine that searches fairly.
+    """Build the machine that searches fairly, and answers where the context asks for it.
 
-    ``begin → retrieve → measure → [stop: rerank | choose_group → refine → retrieve]``
+    ``begin → retrieve → measure → [stop: rerank | choose_group → refine → retrieve]``, and then
+    ``sample → generate* → collect → attribute* → summarise``, where * runs once for each ranking.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
-    back has ``result``, the object of :class:`fairqr.graph.result.SearchResult`.
+    back has ``result``, the object of :class:`fairqr.graph.result.SearchResult`, and ``answer``,
+    that of :class:`fairqr.graph.answer_result.AnswerResult`, if ``Context.answer`` is given.
 
     Args:
         index: Where the documents are.
         model: What refines queries: a chat model or its name, which is asked with the prompt that
             the context names, or a refiner of your own. None serves contexts with
             ``max_iterations=0``.
+        generator: What answers, or its name; the model where None, if that is a chat model.
+        attributor: What judges which documents an answer used, or its name; None leaves that out.
         prompts: Where prompts come from.
+        concurrency: How many rankings are answered from, or judged, at the same time;
+            ``max_concurrency`` in the config of a call wins.
         checkpointer: Of langgraph, to keep states; run with ``durability="exit"`` to write each
             run's state once.
     """
     if isinstance(model, str):
         model = open_model(model, index=index)
-    nodes = Nodes(index, _refiner_source(model, prompts or PromptLibrary()))
+    prompts = prompts or PromptLibrary()
+    answering = Answering(
+        index, _generator(generator, model), _attributor(attributor, model, prompts), prompts
+    )
+    nodes = Nodes(index, _refiner_source(model, prompts), answering)
     builder = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
@@ -60,6 +84,11 @@ def build_graph(
     builder.add_node("choose_group", nodes.choose_group)
     builder.add_node("refine", nodes.refine)
     builder.add_node("rerank", nodes.rerank)
+    builder.add_node("sample", answering.sample)
+    builder.add_node("generate", answering.generate)
+    builder.add_node("collect", answering.collect)
+    builder.add_node("attribute", answering.attribute)
+    builder.add_node("summarise", answering.summarise)
     builder.add_edge(START, "begin")
     builder.add_edge("begin", "retrieve")
     builder.add_edge("retrieve", "measure")
@@ -68,9 +97,18 @@ def build_graph(
     )
     builder.add_edge("choose_group", "refine")
     builder.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
-    builder.add_edge("rerank", END)
+    builder.add_conditional_edges("rerank", _answer_if_asked, ["sample", END])
+    builder.add_conditional_edges("sample", answering.to_generate, ["generate"])
+    builder.add_edge("generate", "collect")
+    builder.add_conditional_edges("collect", answering.to_attribute, ["attribute", "summarise"])
+    builder.add_edge("attribute", "summarise")
+    builder.add_edge("summarise", END)
     graph = builder.compile(checkpointer=checkpointer, name="fairqr")
-    return graph.with_config(recursion_limit=RECURSION_LIMIT)
+    return graph.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
+
+
+def _answer_if_asked(state: State, runtime: Runtime[Context]) -> str:
+    return "sample" if context_of(runtime).answer is not None else END
 
 
 def _unless_over(node: str) -> Any:
@@ -87,3 +125,22 @@ def _refiner_source(model: ChatModel | Refiner | None, prompts: PromptLibrary) -
         return model
 
     return refiner_for
+
+
+def _generator(
+    generator: Generator | str | None, model: ChatModel | Refiner | None
+) -> Generator | None:
+    if isinstance(generator, str):
+        return open_generator(generator)
+    if generator is None and isinstance(model, ChatModel):
+        return ChatGenerator(model)
+    return generator
+
+
+def _attributor(
+    attributor: Attributor | str | None, model: ChatModel | Refiner | None, prompts: PromptLibrary
+) -> Attributor | None:
+    if not isinstance(attributor, str):
+        return attributor
+    chat = model if isinstance(model, ChatModel) else None
+    return open_attributor(attributor, chat=chat, prompts=prompts)

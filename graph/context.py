@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.errors import InputError, first_problem
+from fairqr.graph.answering_context import AnswerSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
@@ -127,8 +128,11 @@ class Context(BaseModel):
         rrf_k: Of reciprocal rank fusion.
         prompts: The version of each prompt by id, e.g. ``{"refine": "v2"}``.
         temperature: Of refinement; the prompt's own where None.
-        seed: Of refinement, where the model supports one.
-        budget: What models may cost.
+        seed: Of refinement, where the model supports one, and of the rankings that are sampled to
+            answer from; drawn, and reported, where None.
+        budget: What models may cost; the loop stops when it is spent. Of answering it bounds the
+            time alone: its number of calls is that of the distinct rankings.
+        answer: How to answer the query as a question; nothing is answered where None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -158,6 +162,7 @@ class Context(BaseModel):
     temperature: float | None = Field(None, ge=0, le=2)
     seed: int | None = None
     budget: Budget = Budget()
+    answer: AnswerSettings | None = None
 
     @model_validator(mode="after")
     def _depth_reaches_k(self) -> Context:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
 
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
@@ -14,6 +12,7 @@ from langgraph.types import Overwrite
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError
+from fairqr.graph.answering import Answering
 from fairqr.graph.assembly import assemble
 from fairqr.graph.context import Context
 from fairqr.graph.decisions import (
@@ -35,6 +34,7 @@ from fairqr.graph.state import (
     ranking_of,
     usage_record,
 )
+from fairqr.graph.steps import Update, context_of, traced
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.evidence import gather_evidence
 from fairqr.retrieval.index import Index
@@ -45,27 +45,7 @@ __all__ = ["Nodes"]
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
 
-Update = dict[str, Any]
 RefinerFor = Callable[[Context], Refiner | None]
-Node = TypeVar("Node", bound=Callable[..., Any])
-
-
-def traced(node: Node) -> Node:
-    """Time a node in a span of its name."""
-
-    @functools.wraps(node)
-    async def timed(self: Nodes, state: State, runtime: Runtime[Context]) -> Update:
-        with span(f"fairqr.{node.__name__}"):
-            update: Update = await node(self, state, runtime)
-            return update
-
-    # LangGraph and type checkers look at the node's own parameters.
-    return cast("Node", timed)
-
-
-def context_of(runtime: Runtime[Context]) -> Context:
-    """Return the context of a run; LangGraph gives None where the caller gave none."""
-    return runtime.context or Context()
 
 
 class Nodes:
@@ -74,11 +54,13 @@ class Nodes:
     Args:
         index: Where the documents are.
         refiner_for: Returns what refines queries in a run with this context, or None.
+        answering: The steps that follow where an answer is asked for.
     """
 
-    def __init__(self, index: Index, refiner_for: RefinerFor) -> None:
+    def __init__(self, index: Index, refiner_for: RefinerFor, answering: Answering) -> None:
         self._index = index
         self._refiner_for = refiner_for
+        self._answering = answering
 
     def _dimensions(self, context: Context) -> list[Dimension]:
         return dimensions_of(self._index.schema, context.attributes, intersect=context.intersect)
@@ -113,6 +95,7 @@ class Nodes:
             await refiner.start()
         # What is wrong with its options, or missing, is better known now.
         await final_step(self._index, context)
+        answering = await self._answering.begin(state, context)
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
             "query": query,
@@ -128,6 +111,7 @@ class Nodes:
             "refinements": [],
             "usage": usage_record(Usage()),
             "stop_reason": None,
+            **answering,
         }
 
     @traced

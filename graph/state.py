@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, NotRequired, TypedDict, cast
 
 from fairqr.agents.replies import Usage
 from fairqr.retrieval.ranking import Ranking
 
 __all__ = [
+    "AttributionTask",
+    "GenerationRecord",
+    "GenerationTask",
     "GroupKey",
     "InputState",
     "IterationRecord",
@@ -17,9 +20,11 @@ __all__ = [
     "QueryRecord",
     "RankingRecord",
     "RefinementRecord",
+    "SampledRanking",
     "State",
     "StopReason",
     "UsageRecord",
+    "VerdictRecord",
     "ranking_of",
     "usage_record",
 ]
@@ -93,6 +98,56 @@ class UsageRecord(TypedDict):
     cached_milliseconds: float
 
 
+class SampledRanking(TypedDict):
+    """A distinct ranking among the samples.
+
+    ``number`` counts from 0 in the order of first draws; ``times`` is how many samples it is.
+    ``ids`` are the documents that the generator reads.
+    """
+
+    number: int
+    ids: list[str]
+    times: int
+
+
+class GenerationTask(TypedDict):
+    """What one node that generates is sent."""
+
+    query: str
+    ranking: SampledRanking
+    seed: int
+    started: float
+    stream: bool
+
+
+class GenerationRecord(TypedDict):
+    """What was generated from the ranking of that number, or why there is nothing."""
+
+    number: int
+    status: str
+    text: str
+    message: str
+    usage: UsageRecord
+
+
+class AttributionTask(TypedDict):
+    """What one node that attributes is sent."""
+
+    ranking: SampledRanking
+    text: str
+
+
+class VerdictRecord(TypedDict):
+    """For each document of the ranking of that number whether the answer used it."""
+
+    number: int
+    used: list[bool | None]
+    statuses: list[str]
+    scores: list[float | None]
+    messages: list[str]
+    usage: UsageRecord
+
+
 class InputState(TypedDict):
     """What a run starts with."""
 
@@ -100,9 +155,15 @@ class InputState(TypedDict):
 
 
 class OutputState(TypedDict):
-    """What a run ends with: the object of :class:`fairqr.graph.result.SearchResult`."""
+    """What a run ends with.
+
+    Attributes:
+        result: The object of :class:`fairqr.graph.result.SearchResult`.
+        answer: That of :class:`fairqr.graph.answer_result.AnswerResult`, if one was asked for.
+    """
 
     result: dict[str, object]
+    answer: NotRequired[dict[str, object] | None]
 
 
 class State(InputState, OutputState, total=False):
@@ -123,6 +184,10 @@ class State(InputState, OutputState, total=False):
         usage: What models cost so far.
         stop_reason: Set once the loop is over.
         warnings: Sentences for people.
+        seed: Of the samples.
+        sampled: The distinct rankings among them.
+        generations: What was answered from each.
+        verdicts: Which documents each answer used.
     """
 
     started: float
@@ -139,6 +204,10 @@ class State(InputState, OutputState, total=False):
     usage: UsageRecord
     stop_reason: StopReason | None
     warnings: Annotated[list[str], operator.add]
+    seed: int
+    sampled: list[SampledRanking]
+    generations: Annotated[list[GenerationRecord], operator.add]
+    verdicts: Annotated[list[VerdictRecord], operator.add]
 
 
 def usage_record(usage: Usage) -> UsageRecord:

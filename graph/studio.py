@@ -2,7 +2,7 @@
 
 That server keeps states itself, so the graph has no checkpointer. It calls the factory for every
 run, so the index and the model are kept. ``FAIRQR_CORPUS`` names what to search, and
-``FAIRQR_MODEL`` what refines.
+``FAIRQR_MODEL`` what refines, and answers where the context asks for it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
 from fairqr.agents.models import open_model
 from fairqr.graph.builder import build_graph
 from fairqr.retrieval.catalog import Catalog
@@ -30,5 +31,7 @@ async def graph() -> Any:
         if (corpus, model) not in _built:
             index = await Catalog().resolve(corpus)
             refiner = open_model(model, index=index)
-            _built[corpus, model] = await asyncio.to_thread(build_graph, index=index, model=refiner)
+            _built[corpus, model] = await asyncio.to_thread(
+                build_graph, index=index, model=refiner, attributor=DEFAULT_ATTRIBUTOR
+            )
     return _built[corpus, model]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairqr.errors import PromptError
@@ -19,12 +20,28 @@ class Contract:
         needed_inputs: Those that it must use.
         outputs: The fields that a reply may have.
         needed_outputs: Those that it must have.
+        fields: What its ``item`` may say of a document; without any, there must be no item.
+        needed_fields: What it must say.
     """
 
     inputs: frozenset[str]
     needed_inputs: frozenset[str]
-    outputs: frozenset[str]
-    needed_outputs: frozenset[str]
+    outputs: frozenset[str] = frozenset()
+    needed_outputs: frozenset[str] = frozenset()
+    fields: frozenset[str] = frozenset()
+    needed_fields: frozenset[str] = frozenset()
+
+
+def _answers(fields: Iterable[str], needed: Iterable[str]) -> Contract:
+    """Return the contract of a prompt that asks for a text, from documents."""
+    both = frozenset({"question", "documents"})
+    return Contract(both, both, fields=frozenset(fields), needed_fields=frozenset(needed))
+
+
+def _judges(*outputs: str) -> Contract:
+    """Return the contract of a prompt that asks whether a text entails another."""
+    both, fields = frozenset({"premise", "hypothesis"}), frozenset(outputs)
+    return Contract(both, both, fields, fields)
 
 
 CONTRACTS = {
@@ -34,6 +51,19 @@ CONTRACTS = {
         outputs=frozenset({"topic", "keywords", "drop", "reason"}),
         needed_outputs=frozenset({"keywords"}),
     ),
+    "answer": _answers({"number", "title", "text"}, {"text"}),
+    "names": _answers({"number", "title", "text"}, {"title"}),
+    # What a document of the LaMP tasks holds; see fairqr.evaluation.lamp.
+    "lamp1": _answers({"title", "abstract"}, {"title"}),
+    "lamp2": _answers({"description", "tag"}, {"description", "tag"}),
+    "lamp3": _answers({"text", "score"}, {"text", "score"}),
+    "lamp4": _answers({"title", "text"}, {"title"}),
+    "lamp5": _answers({"title", "abstract"}, {"title"}),
+    "lamp6": _answers({"title", "text"}, {"title"}),
+    "lamp7": _answers({"text"}, {"text"}),
+    # With it a model is asked for the probability of Yes, and with the other for a JSON object.
+    "attribute": _judges(),
+    "attribute_json": _judges("entailed"),
 }
 
 
@@ -50,14 +80,21 @@ def check_contract(template: PromptTemplate) -> None:
             f"The prompt {name} is of no known kind; the kinds are {', '.join(sorted(CONTRACTS))}."
         )
     inputs, outputs = set(template.input_variables), set(template.output)
+    fields = set(template.item_variables)
     for what, extra, missing, allowed in (
         ("placeholder", inputs - contract.inputs, contract.needed_inputs - inputs, contract.inputs),
         ("output", outputs - contract.outputs, contract.needed_outputs - outputs, contract.outputs),
+        (
+            "field of the item",
+            fields - contract.fields,
+            contract.needed_fields - fields,
+            contract.fields,
+        ),
     ):
         if extra:
             raise PromptError(
                 f"The prompt {name} has the {what} '{min(extra)}', which is not known here; "
-                f"known are {', '.join(sorted(allowed))}."
+                f"known are {', '.join(sorted(allowed)) or 'none'}."
             )
         if missing:
             raise PromptError(f"The prompt {name} lacks the {what} '{min(missing)}'; add it.")

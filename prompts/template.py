@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairqr.errors import PromptError, first_problem
 
@@ -61,7 +61,9 @@ class PromptTemplate(BaseModel):
         version: ``v1``, ``v2``, …
         description: One line for people.
         messages: In the order they are sent.
-        input_variables: The names of all placeholders; no more and no fewer.
+        item: How one document stands among the ``documents``, for a prompt that has any, e.g.
+            ``{title}: {text}``. An item that is too long is cut at its end.
+        input_variables: The names of all placeholders of the messages; no more and no fewer.
         output: The fields that the reply must have.
         defaults: Settings to call the model with.
         sha256: The hash of the file, which stands in every trace and result.
@@ -73,6 +75,7 @@ class PromptTemplate(BaseModel):
     version: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     description: str
     messages: tuple[Message, ...] = Field(min_length=1)
+    item: str | None = Field(None, min_length=1)
     input_variables: tuple[str, ...]
     output: tuple[str, ...] = ()
     defaults: Defaults = Defaults()
@@ -89,6 +92,20 @@ class PromptTemplate(BaseModel):
         if extra := sorted(used - declared):
             raise ValueError(f"the placeholder {{{extra[0]}}} is not among the input variables")
         return self
+
+    @field_validator("item")
+    @classmethod
+    def _item_is_one_line(cls, item: str | None) -> str | None:
+        if item is not None and not _placeholders(item):
+            raise ValueError("an item needs a placeholder")
+        if item is not None and item.splitlines() != [item]:
+            raise ValueError("an item is one line")
+        return item
+
+    @property
+    def item_variables(self) -> tuple[str, ...]:
+        """The names of the placeholders of ``item``, in order; none without an item."""
+        return tuple(sorted(_placeholders(self.item))) if self.item else ()
 
     @property
     def reference(self) -> PromptReference:
@@ -113,6 +130,26 @@ class PromptTemplate(BaseModel):
             {"role": message.role, "content": _fill(message.content, values)}
             for message in self.messages
         ]
+
+    def render_item(self, values: Mapping[str, str]) -> str:
+        """Return the item of one document.
+
+        Args:
+            values: A text for each of ``item_variables``, perhaps more; through :func:`fence`.
+
+        Raises:
+            PromptError: A value is missing, or the prompt has no item.
+        """
+        if self.item is None:
+            raise PromptError(
+                f"The prompt {self.id}/{self.version} says nothing of documents; give it an item."
+            )
+        if missing := sorted(set(self.item_variables) - set(values)):
+            raise PromptError(
+                f"The item of the prompt {self.id}/{self.version} needs '{missing[0]}', which the "
+                "documents do not have."
+            )
+        return _fill(self.item, values)
 
 
 def _placeholders(text: str) -> set[str]:

@@ -10,8 +10,9 @@ from fairqr.agents.replies import Status, Usage
 
 __all__ = ["RAW", "Attributor", "Pair", "Verdict", "VerdictStatus", "hypothesis_of"]
 
-VerdictStatus = Literal[Status, "empty_answer", "empty_document"]
-"""``empty_answer`` and ``empty_document``: there is nothing to judge. See :data:`Status`."""
+VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
+"""``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the
+answer leaves the model no room for a document. See :data:`Status`."""
 
 RAW = "{answer}"
 """The hypothesis is the answer as it is."""

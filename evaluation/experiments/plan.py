@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from fairqr.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
@@ -16,6 +12,7 @@ from fairqr.evaluation.experiments.specification import Experiment, QueryForm, S
 from fairqr.evaluation.experiments.store import Manifest
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.versions import now, versions_of
 from fairqr.graph.context import Context, make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
@@ -130,8 +127,8 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         judge=judge,
         prompts=_prompts(experiment, cells, prompts),
         notes=tuple(left_out),
-        versions=_versions(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions_of(LIBRARIES),
+        started=now(),
     )
     return Plan(manifest, topics, cells, tuple(left_out))
 
@@ -199,12 +196,3 @@ def _prompts(
             template = prompts.get("refine", cell.context(experiment).prompts.get("refine"))
             used[f"refine={template.version}"] = template.sha256
     return used
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        # Some come with an extra, and are needed by some systems alone.
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found

@@ -1,34 +1,20 @@
-"""What an experiment is: a file that names a collection, systems and measures."""
+"""What an experiment with searches is: a collection, systems and measures."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.errors import InputError, one_line
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.query_results import as_target
 from fairqr.graph.context import Method, make_context
 
-__all__ = [
-    "SHIPPED",
-    "Experiment",
-    "QueryForm",
-    "System",
-    "Training",
-    "find_experiment",
-    "load_experiment",
-]
-
-FILES = Path(__file__).parent / "files"
-SHIPPED = ("fair_qr_table", "rerank_ablation", "iterations", "prompts", "retrievers")
-"""The experiments that come with fairqr, in order of their names' meaning."""
+__all__ = ["Experiment", "QueryForm", "System", "Training"]
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
@@ -169,6 +155,7 @@ class Experiment(_Part):
     """An experiment.
 
     Attributes:
+        kind: Tells it from experiments of other kinds.
         title: Of the report.
         about: What is asked, for the report.
         collection: As :func:`fairqr.evaluation.collections.finding.find_collection` takes it.
@@ -189,6 +176,7 @@ class Experiment(_Part):
         report: The sections of the report.
     """
 
+    kind: Literal["search"] = "search"
     title: str
     about: str = ""
     collection: str = "notables"
@@ -245,49 +233,3 @@ class Experiment(_Part):
     def query_forms(self) -> list[QueryForm]:
         """Return the forms of the topics' queries."""
         return list(dict.fromkeys(QueryForm.parse(form) for form in self.queries))
-
-
-def find_experiment(name: str) -> Path:
-    """Return the file of an experiment: one that comes with fairqr, or a path.
-
-    Raises:
-        InputError: There is none.
-    """
-    if name in SHIPPED:
-        return FILES / f"{name}.yaml"
-    path = Path(name)
-    if not path.is_file():
-        raise InputError(
-            f"There is no experiment '{one_line(name)}'; name a YAML file, or one of "
-            f"{', '.join(SHIPPED)}."
-        )
-    return path
-
-
-def load_experiment(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
-    """Read an experiment.
-
-    Args:
-        path: The YAML file.
-        changes: Values of :class:`Experiment` instead of the file's; those that are None are left.
-
-    Raises:
-        InputError: The file is no experiment; the message says where and why.
-    """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The experiment {path} cannot be read ({one_line(error)}).") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"The experiment {path}{where} is not valid YAML; mend it.") from None
-    if not isinstance(data, dict):
-        raise InputError(f"The experiment {path} is no mapping of names to values; mend it.")
-    data |= {name: value for name, value in (changes or {}).items() if value is not None}
-    try:
-        return Experiment.model_validate(data)
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        at = f" at {where}" if where else ""
-        raise InputError(f"The experiment {path} is wrong{at}: {one_line(reason)}.") from None

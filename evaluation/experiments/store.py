@@ -1,38 +1,27 @@
-"""The folder of an experiment: its settings, and one line for each search that was done.
-
-A line is written when a search is done, so that a run that was killed goes on where it stopped. The
-last line may then be half written; it is left out, and the search is done again.
-"""
+"""The folder of an experiment with searches: its settings, and one line for each search."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
-import json
-import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.retrieval.files import write_beside
 
 __all__ = ["Manifest", "Record", "Round", "Store", "file_name"]
 
 FORMAT = 1
-LONGEST = 120
-_PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Manifest(_Part):
+class Manifest(FolderManifest):
     """What an experiment was run with.
 
     Attributes:
@@ -48,9 +37,6 @@ class Manifest(_Part):
         judge: The target that rankings are measured against.
         prompts: The sha256 of each prompt by ``id=version``.
         notes: Sentences about what the experiment names and the collection lacks.
-        versions: Of fairqr, Python and the libraries that results depend on; several, in order,
-            where a run was resumed with others.
-        started: When, in ISO 8601.
     """
 
     format: int = FORMAT
@@ -63,10 +49,8 @@ class Manifest(_Part):
     query_forms: tuple[str, ...]
     topics: tuple[str, ...]
     judge: str
-    prompts: dict[str, str] = {}
+    prompts: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    versions: dict[str, str]
-    started: str
 
 
 class Round(_Part):
@@ -120,7 +104,7 @@ class Record(_Part):
         return self.attribute, self.queries, self.system, self.seed, self.topic
 
 
-class Store:
+class Store(Folder[Manifest]):
     """The folder of an experiment.
 
     Args:
@@ -128,101 +112,15 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.replies = folder / "replies.sqlite"
-        self._lines: IO[str] | None = None
-
-    @property
-    def _manifest(self) -> Path:
-        return self.folder / "experiment.json"
-
-    @property
-    def _results(self) -> Path:
-        return self.folder / "results.jsonl"
-
-    def exists(self) -> bool:
-        """Return whether an experiment was begun here."""
-        return self._manifest.is_file()
-
-    def manifest(self) -> Manifest:
-        """Return what it was run with.
-
-        Raises:
-            InputError: There is no experiment, or one of another version.
-        """
-        try:
-            return Manifest.model_validate_json(self._manifest.read_bytes())
-        except OSError as error:
-            raise InputError(
-                f"{self.folder} holds no experiment ({error.strerror}); "
-                "make one with 'fairqr experiment run'."
-            ) from None
-        except ValidationError as error:
-            where, _ = first_problem(error)
-            raise InputError(
-                f"{self._manifest} is damaged or of another version (at {one_line(where)}); "
-                "run the experiment into another folder."
-            ) from None
-
-    def begin(self, manifest: Manifest) -> Manifest:
-        """Write what it is run with, or check that it is what the folder was begun with.
-
-        Returns:
-            The manifest of the folder.
-
-        Raises:
-            InputError: The folder holds another experiment.
-        """
-        if not self.exists():
-            # A kill may have left the lock and a file that was to become the manifest.
-            own = (".lock", f".{self._manifest.name}.")
-            if self.folder.is_dir() and any(
-                not path.name.startswith(own) for path in self.folder.iterdir()
-            ):
-                raise InputError(
-                    f"The folder {self.folder} is not empty and has no experiment; choose another."
-                )
-            write_beside(self._manifest, manifest.model_dump_json(indent=1) + "\n")
-            return manifest
-        begun = self.manifest()
-        for name in ("experiment", "collection", "fingerprints", "topics", "judge", "prompts"):
-            # As text, since a file of settings may hold what compares otherwise once it was read.
-            if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
-                raise InputError(
-                    f"The folder {self.folder} holds a run with another {name}"
-                    f"{_differing(getattr(begun, name), getattr(manifest, name))}; "
-                    "choose another folder, or remove this one."
-                )
-        return self._resumed(begun, manifest)
-
-    def _resumed(self, begun: Manifest, manifest: Manifest) -> Manifest:
-        """Note the versions that a run goes on with, where they are others."""
-        versions = dict(begun.versions)
-        for name, version in manifest.versions.items():
-            told = versions.get(name, version)
-            if told.split(", then ")[-1] != version:
-                versions[name] = f"{told}, then {version}"
-        if versions != begun.versions:
-            begun = begun.model_copy(update={"versions": versions})
-            write_beside(self._manifest, begun.model_dump_json(indent=1) + "\n")
-        return begun
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from running the same experiment.
-
-        Raises:
-            InputError: One does.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"Another process runs the experiment in {self.folder}; wait for it to end."
-                ) from None
-            yield
+        super().__init__(
+            folder,
+            Manifest,
+            name="experiment.json",
+            what="experiment",
+            made_with="fairqr experiment run",
+            compared=("experiment", "collection", "fingerprints", "topics", "judge", "prompts"),
+        )
+        self._lines = Lines(folder / "results.jsonl", Record, lambda r: r.key, "the search")
 
     def records(self) -> list[Record]:
         """Return the searches that were done, a later one of the same key in place of an earlier.
@@ -230,71 +128,18 @@ class Store:
         Raises:
             InputError: A line is damaged that is not the last, half written one.
         """
-        found: dict[tuple[str, str, str, int, str], Record] = {}
-        for number, line in self._whole_lines():
-            try:
-                record = Record.model_validate_json(line)
-            except ValidationError:
-                raise InputError(
-                    f"{self._results}, line {number}, is damaged; remove the line, and the search "
-                    "is done again."
-                ) from None
-            found[record.key] = record
-        return list(found.values())
-
-    def _whole_lines(self) -> Iterable[tuple[int, bytes]]:
-        try:
-            lines = self._results.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        # What stands behind the last line feed is nothing, or the half line that a kill left.
-        return [(number, line + b"\n") for number, line in enumerate(lines[:-1], start=1)]
+        return self._lines.read()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open the file of results for :meth:`add`; what a kill left half written is cut off."""
-        kept = b"".join(line for _, line in self._whole_lines())
-        if self._results.exists() and self._results.stat().st_size != len(kept):
-            write_beside(self._results, kept)
-        with self._results.open("a", encoding="utf-8") as self._lines:
+        with self._lines.writing():
             yield
-        self._lines = None
 
     def add(self, record: Record) -> None:
         """Write a search; it survives the death of this process."""
-        if self._lines is None:
-            raise ValueError("the store is not open for writing")
-        self._lines.write(json.dumps(record.model_dump(), ensure_ascii=False) + "\n")
-        self._lines.flush()
-
-    def write(self, name: str, content: str) -> Path:
-        """Write a file of the folder, whole or not at all."""
-        path = self.folder / name
-        write_beside(path, content)
-        return path
+        self._lines.add(record)
 
     def weights(self, *parts: Any) -> Path:
         """Return where the weights of a system are kept."""
         return self.folder / "weights" / f"{file_name(*parts)}.json"
-
-
-def file_name(*parts: Any) -> str:
-    """Return a name for a file from names that may hold anything; other names give another.
-
-    What a file name cannot hold is replaced, and a hash then tells it from its likes.
-    """
-    names = [str(part) for part in parts]
-    safe = "-".join("".join(c if c in _PLAIN else "_" for c in name) for name in names)[:LONGEST]
-    if safe == "-".join(names) and not any("-" in name for name in names):
-        return safe
-    return f"{safe}-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
-
-
-def _differing(one: object, other: object) -> str:
-    """Name what differs between two mappings or two experiments, in parentheses."""
-    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
-        one, other = one.model_dump(mode="json"), other.model_dump(mode="json")
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return ""
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return f" ({', '.join(map(str, names))})" if names else ""

@@ -70,7 +70,8 @@ class PolicyRecord(_Part):
         k: How many documents the generator reads.
         samples: The rankings that were drawn, each cut at min(k, n); one for ``deterministic``.
         answers: For the distinct rankings among the first samples, those that were generated from.
-        model_calls, tokens, milliseconds: What the answers cost.
+        model_calls, tokens, milliseconds: What the answers and their attribution cost; a ranking
+            that another policy had before costs nothing again.
         failure: Why there is nothing; empty if there is.
     """
 

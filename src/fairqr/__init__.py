@@ -1,4 +1,4 @@
-"""Fair search: measure the exposure of groups in a ranking, and mend it."""
+"""Fair search: measure the exposure of groups in a ranking, and mend it; answer from it fairly."""
 
 from __future__ import annotations
 
@@ -6,29 +6,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
-    from fairqr.api import FairSearch, Step, open_index
+    from fairqr.api import FairSearch, Step, Token, open_index
     from fairqr.errors import FairqrError
+    from fairqr.graph.answer_result import AnswerResult
+    from fairqr.graph.answering_context import AnswerSettings
     from fairqr.graph.builder import build_graph
     from fairqr.graph.context import Context
     from fairqr.graph.result import SearchResult
 
 __all__ = [
+    "AnswerResult",
+    "AnswerSettings",
     "Context",
     "FairSearch",
     "FairqrError",
     "SearchResult",
     "Step",
+    "Token",
     "build_graph",
     "open_index",
     "open_model",
 ]
 
 _HOMES = {
+    "AnswerResult": "fairqr.graph.answer_result",
+    "AnswerSettings": "fairqr.graph.answering_context",
     "Context": "fairqr.graph.context",
     "FairSearch": "fairqr.api",
     "FairqrError": "fairqr.errors",
     "SearchResult": "fairqr.graph.result",
     "Step": "fairqr.api",
+    "Token": "fairqr.api",
     "build_graph": "fairqr.graph.builder",
     "open_index": "fairqr.api",
     "open_model": "fairqr.agents.models",

@@ -1,4 +1,4 @@
-"""The façade: fair search in two lines."""
+"""The façade: fair search, and fair answers, in two lines."""
 
 from __future__ import annotations
 
@@ -7,39 +7,30 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.generation import Generator
 from fairqr.agents.models import open_model
 from fairqr.agents.refiner import Refiner
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context, make_context
+from fairqr.background import Background
+from fairqr.graph.answer_result import AnswerResult
+from fairqr.graph.answering_context import AnswerSettings
+from fairqr.graph.builder import CONCURRENCY, build_graph
+from fairqr.graph.context import make_context
 from fairqr.graph.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.vectors.encoder import Encoder
 from fairqr.retrieval.vectors.open import open_retriever
-from fairqr.telemetry import span
+from fairqr.steps import Step, Token, run_graph
 
-__all__ = ["FairSearch", "Step", "open_index"]
+__all__ = ["FairSearch", "Step", "Token", "open_index"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of the loop that has just happened.
-
-    Attributes:
-        name: ``begin``, ``retrieve``, ``measure``, ``choose_group``, ``refine`` or ``rerank``.
-        update: What it changed in the state of the graph; see :class:`fairqr.graph.state.State`.
-            The last step is ``rerank``, whose ``result`` is the search result's object.
-    """
-
-    name: str
-    update: dict[str, Any]
 
 
 async def open_index(
@@ -62,17 +53,21 @@ async def open_index(
 
 
 class FairSearch:
-    """Searches an index fairly.
+    """Searches an index fairly, and answers questions from it.
 
     Example::
 
         search = FairSearch("notables", "local:smollm2-135m")
         result = search.search("physicist", attributes=["gender"])
+        answer = search.answer("Who discovered radium?", samples=10)
 
     Args:
         index: An open index, or what :func:`open_index` takes.
         model: What refines queries, or its name; the configured model where None.
+        generator: What answers, or its name; the model where None.
+        attributor: What judges which documents an answer used, or its name; None leaves that out.
         prompts: Where prompts come from.
+        concurrency: How many rankings are answered from, or judged, at the same time.
     """
 
     def __init__(
@@ -80,16 +75,22 @@ class FairSearch:
         index: Index | str,
         model: ChatModel | Refiner | str | None = None,
         *,
+        generator: Generator | str | None = None,
+        attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
         prompts: PromptLibrary | None = None,
+        concurrency: int = CONCURRENCY,
     ) -> None:
         self._corpus = index
         self._model = model
+        self._generator = generator
+        self._attributor = attributor
+        self._concurrency = concurrency
         self._prompts = prompts or PromptLibrary()
         self._graph: Any = None
         self._lock = threading.Lock()
         self._opening = False
         self._waiting: list[Future[None]] = []
-        self._background: _Background | None = None
+        self._background: Background | None = None
 
     async def asearch(
         self, query: str, *, attribute: str | Sequence[str] | None = None, **context: Any
@@ -118,37 +119,55 @@ class FairSearch:
         The search goes on when the next step is asked for. It ends when the generator is closed:
         leave it early inside of ``contextlib.aclosing``, or call its ``aclose``.
         """
-        if attribute is not None:
-            context["attributes"] = [attribute] if isinstance(attribute, str) else list(attribute)
-        asked = make_context(**context)
-        graph = await self._ready()
-        steps: asyncio.Queue[Step | None] = asyncio.Queue()
+        asked = make_context(**_with_attributes(context, attribute))
+        async with aclosing(run_graph(await self._ready(), query, asked)) as events:
+            async for event in events:
+                if isinstance(event, Step):
+                    yield event
 
-        async def run() -> None:
-            updates = graph.astream({"query": query}, context=asked, stream_mode="updates")
-            try:
-                with span("invoke_workflow fairqr", **_asked(asked)):
-                    async with aclosing(updates):
-                        async for update in updates:
-                            for name, change in update.items():
-                                steps.put_nowait(Step(name, change or {}))
-                                await steps.join()
-            finally:
-                steps.put_nowait(None)
+    async def aanswer(
+        self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
+    ) -> AnswerResult:
+        """Answer a question from sampled rankings of the documents.
 
-        # A generator runs in the context of whoever asks it for the next step or closes it, so that
-        # a span cannot be open across its yields. A task has a context of its own.
-        task = asyncio.create_task(run())
-        try:
-            while (step := await steps.get()) is not None:
-                yield step
-                steps.task_done()
-            await task
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.exception()  # it has been raised above, or nobody is there to take it
+        Args:
+            question: What to answer.
+            attribute: One attribute or several, instead of ``attributes`` in the context.
+            options: The values of :class:`fairqr.graph.answering_context.AnswerSettings`, such as
+                ``alpha=2``, ``samples=10`` and ``documents=5``, and those of
+                :class:`fairqr.graph.context.Context`. ``k`` is how many documents take part in the
+                sampling, ``temperature`` that of the answer, and the method is ``plain`` where
+                nothing else is said.
+
+        Raises:
+            FairqrError: Something that was given is wrong; the message says what to do.
+        """
+        result: dict[str, Any] | None = None
+        options = {**options, "stream": False}
+        steps = self.stream_answer(question, attribute=attribute, **options)
+        async with aclosing(steps):
+            async for step in steps:
+                if isinstance(step, Step):
+                    result = step.update.get("answer") or result
+        return AnswerResult.model_validate(result)
+
+    async def stream_answer(
+        self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
+    ) -> AsyncGenerator[Step | Token, None]:
+        """Answer, and yield each step, and the answer piece by piece where there is one ranking.
+
+        Arguments are those of :meth:`aanswer`; see :meth:`stream` for when it ends.
+        """
+        context = _with_attributes(options, attribute)
+        context["method"] = context.get("method") or "plain"
+        settings = {
+            name: context.pop(name) for name in AnswerSettings.model_fields if name in context
+        }
+        given = {name: value for name, value in settings.items() if value is not None}
+        asked = make_context(**context, answer={"stream": True, **given})
+        async with aclosing(run_graph(await self._ready(), question, asked)) as events:
+            async for event in events:
+                yield event
 
     def search(
         self, query: str, *, attribute: str | Sequence[str] | None = None, **context: Any
@@ -158,6 +177,15 @@ class FairSearch:
         It may be called from several threads, and inside a running event loop, as in a notebook.
         """
         return self._run(self.asearch(query, attribute=attribute, **context))
+
+    def answer(
+        self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
+    ) -> AnswerResult:
+        """Answer, from code that is not asynchronous. Arguments are those of :meth:`aanswer`.
+
+        It may be called where :meth:`search` may be.
+        """
+        return self._run(self.aanswer(question, attribute=attribute, **options))
 
     def close(self) -> None:
         """Close the index if it was opened here, and end the thread of :meth:`search`."""
@@ -208,44 +236,27 @@ class FairSearch:
         self._index = await open_index(corpus) if isinstance(corpus, str) else corpus
         if model is None or isinstance(model, str):
             model = open_model(model, index=self._index)
-        return build_graph(index=self._index, model=model, prompts=self._prompts)
+        return build_graph(
+            index=self._index,
+            model=model,
+            generator=self._generator,
+            attributor=self._attributor,
+            prompts=self._prompts,
+            concurrency=self._concurrency,
+        )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in an event loop of our own, on a thread that lives as long as this object."""
         with self._lock:
             if self._background is None:
-                self._background = _Background()
+                self._background = Background()
             loop = self._background.loop
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
-class _Background:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        started: Future[asyncio.AbstractEventLoop] = Future()
-
-        async def serve() -> None:
-            self._ended = asyncio.Event()
-            started.set_result(asyncio.get_running_loop())
-            await self._ended.wait()
-
-        # It cancels what is under way when it ends, and closes its loop.
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(serve()), name="fairqr", daemon=True
-        )
-        self._thread.start()
-        self.loop = started.result()
-
-    def end(self) -> None:
-        self.loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-
-def _asked(context: Context) -> dict[str, Any]:
-    return {
-        "fairqr.method": context.method,
-        "fairqr.attributes": list(context.attributes),
-        "fairqr.target": str(context.target),
-        "fairqr.k": context.k,
-    }
+def _with_attributes(
+    context: dict[str, Any], attribute: str | Sequence[str] | None
+) -> dict[str, Any]:
+    if attribute is None:
+        return dict(context)
+    return {**context, "attributes": [attribute] if isinstance(attribute, str) else [*attribute]}

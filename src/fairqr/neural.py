@@ -7,8 +7,11 @@ extra, an unknown name or a hub that cannot be reached is said in one sentence.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -31,23 +34,29 @@ class Pretrained:
         model: Of transformers, on ``device``.
         tokenizer: Of transformers.
         device: ``cuda`` where there is one, else ``cpu``.
+        missing: The names of weights that the files lack, and that are random numbers therefore.
     """
 
     name: str
     model: Any
     tokenizer: Any
     device: str
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    missing: tuple[str, ...] = ()
+    # A thread of its own: what waits for its turn holds none of those that others need.
+    _thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "fairqr-neural"), repr=False
+    )
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do work with the model on a thread, one at a time, without gradients."""
-        return await asyncio.to_thread(self._run, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _ungraded, work)
 
-    def _run(self, work: Callable[[], T]) -> T:
-        import torch
 
-        with self._turn, torch.inference_mode():
-            return work()
+def _ungraded(work: Callable[[], T]) -> T:
+    import torch
+
+    with torch.inference_mode():
+        return work()
 
 
 async def load_pretrained(kind: str, name: str) -> Pretrained:
@@ -80,12 +89,34 @@ def _new(kind: str, name: str) -> Pretrained:
             f"The model {name} needs torch and transformers: run `pip install 'fairqr[neural]'`."
         ) from None
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        model = getattr(transformers, kind).from_pretrained(name)
+        with _quiet(transformers):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+            model, report = getattr(transformers, kind).from_pretrained(
+                name, output_loading_info=True
+            )
     except Exception as error:
         raise ModelUnavailableError(
             f"The model {name} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
             "or folder, and that the hub can be reached if it was never downloaded."
         ) from None
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Pretrained(name, model.to(device).eval(), tokenizer, device)
+    missing = tuple(sorted(report.get("missing_keys", ())))
+    return Pretrained(name, model.to(device).eval(), tokenizer, device, missing)
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep bars and notices of transformers off a stderr that nobody watches."""
+    logging = transformers.utils.logging
+    if sys.stderr.isatty():
+        yield
+        return
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,6 +38,8 @@ __all__ = [
     "people",
     "says",
     "search_arguments",
+    "stream",
+    "weighs",
     "write_people",
 ]
 
@@ -77,6 +80,7 @@ class Answer:
         drip: Seconds between two bytes of the body.
         never: Nothing is sent at all.
         gate: What to wait for before anything is sent.
+        gate_after: Bytes of the body that are sent before that wait.
     """
 
     status: int = 200
@@ -87,6 +91,43 @@ class Answer:
     drip: float = 0.0
     never: bool = False
     gate: threading.Event | None = None
+    gate_after: int = 0
+
+
+def stream(
+    pieces: Sequence[str], finish_reason: str | None = "stop", *, usage: bool = True, **how: Any
+) -> Answer:
+    """A text that comes piece by piece, as server-sent events; unless it ends, it was broken off.
+
+    Args:
+        pieces: Of the text.
+        finish_reason: In the last event but the usage; None for a stream that only stops.
+        usage: Whether the tokens are counted in the end.
+        how: More for :class:`Answer`.
+    """
+    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in pieces]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    if finish_reason:
+        choices.append({"index": 0, "delta": {}, "finish_reason": finish_reason})
+    events: list[dict[str, Any]] = [{**base, "choices": [choice]} for choice in choices]
+    if usage:
+        counts = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        events.append({**base, "choices": [], "usage": counts})
+    lines = [json.dumps(event) for event in events] + (["[DONE]"] if finish_reason else [])
+    body = "".join(f"data: {line}\n\n" for line in lines).encode()
+    return Answer(body=body, content_type="text/event-stream", **how)
+
+
+def weighs(tokens: Mapping[str, float], **how: Any) -> Answer:
+    """A completion of one token, with the probabilities that it could have had."""
+    top = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in tokens.items()]
+    first = {**max(top, key=lambda it: it["logprob"]), "top_logprobs": top}
+    answer = completion({"content": first["token"]}, "length")
+    body = json.loads(answer.body)
+    body["choices"][0]["logprobs"] = {"content": [first], "refusal": None}
+    return dataclasses.replace(answer, body=json.dumps(body).encode(), **how)
 
 
 Behaviour = Answer | Callable[[Asked], Answer]
@@ -203,8 +244,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         answer = self.owner.answer_to(Asked(self.path, headers, body, at))
         self.close_connection = True
-        if answer.gate:
-            answer.gate.wait(60)
+        if answer.gate and not answer.gate_after:
+            self._wait_for(answer.gate)
         if answer.never:
             self.owner._ending.wait(60)
             return
@@ -216,12 +257,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if not answer.drip:
-            self.wfile.write(answer.body[: answer.cut_after])
+            self.wfile.write(answer.body[: answer.gate_after])
+            if answer.gate and answer.gate_after:
+                self._wait_for(answer.gate)
+            self.wfile.write(answer.body[answer.gate_after : answer.cut_after])
             return
         for byte in answer.body:
             if self.owner._ending.wait(answer.drip):
                 return
             self.wfile.write(bytes([byte]))
+
+    def _wait_for(self, gate: threading.Event) -> None:
+        """Wait until it opens, or the server ends."""
+        while not gate.wait(0.02) and not self.owner._ending.is_set():
+            pass
 
     def log_message(self, format: str, *args: object) -> None:
         """Keep silent."""

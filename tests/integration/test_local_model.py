@@ -15,12 +15,23 @@ import openai
 import pytest
 
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.embedded import WEIGHTS
-from fairqr.agents.local import LocalServer, local_server, start_local
+from fairqr.agents.generation import GenerationRequest
+from fairqr.agents.local import (
+    CONTEXT_TOKENS,
+    LocalServer,
+    local_server,
+    local_turn,
+    start_local,
+)
+from fairqr.agents.question import Question
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
+from fairqr.agents.replies import Usage
 from fairqr.agents.weights import weights_path
 from fairqr.errors import ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import MODEL
 
 SCHEMA = {
@@ -48,6 +59,21 @@ def client(server: LocalServer) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         base_url=server.base_url, api_key=server.api_key, max_retries=0, timeout=120
     )
+
+
+DOCUMENTS = [
+    {"title": "Marie Curie", "text": "A physicist and chemist from Warsaw, who studied rays."},
+    {"title": "Frans Hals", "text": "A painter from Antwerp, who painted people of Haarlem."},
+    {"title": "Alan Turing", "text": "A mathematician from London, who thought of machines."},
+    {"title": "Frida Kahlo", "text": "A painter from Coyoacán, who painted herself."},
+]
+
+
+def short(id_: str, max_tokens: int) -> PromptTemplate:
+    """Return a shipped prompt that asks for a shorter answer."""
+    prompt = PromptLibrary().get(id_)
+    defaults = prompt.defaults.model_copy(update={"max_tokens": max_tokens})
+    return prompt.model_copy(update={"defaults": defaults})
 
 
 async def keywords(asking: openai.AsyncOpenAI, topic: str) -> dict[str, object]:
@@ -107,6 +133,93 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     assert [answer.keywords for answer in reversed(backwards)] == told
     assert [answer.keywords for answer in at_once] == told
     assert any(told)
+
+
+@pytest.mark.model
+async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
+    model_cache: Path,
+) -> None:
+    """The same for what is written from documents, with prompts that begin alike, and weighed."""
+    model = ChatModel(f"local:{MODEL}", timeout=120)
+    prompt = short("names", 12)
+    requests = [
+        GenerationRequest(prompt, question, DOCUMENTS[first : first + 2])
+        for first, question in ((0, "physicist"), (0, "painter"), (1, "physicist"))
+    ]
+
+    async def told(request: GenerationRequest) -> tuple[str, object]:
+        answered = await ChatGenerator(model).generate(request)
+        choice = await model.weigh(
+            Question(
+                PromptLibrary().get("attribute"),
+                {"premise": request.sources[0]["text"], "hypothesis": request.question},
+            )
+        )
+        return answered.text, choice.probabilities
+
+    first = [await told(request) for request in requests]
+    backwards = [await told(request) for request in reversed(requests)]
+    at_once = await asyncio.gather(*(told(request) for request in requests))
+    assert list(reversed(backwards)) == first
+    assert at_once == first
+    assert any(text for text, _ in first)
+
+
+@pytest.mark.model
+async def test_a_text_is_told_as_it_is_written(model_cache: Path) -> None:
+    """Piece by piece, the same as at once, and counted."""
+    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=120))
+    await generator.start()
+    request = GenerationRequest(short("answer", 12), "Who painted?", DOCUMENTS)
+    pieces: list[str] = []
+    streamed = await generator.generate(request, on_token=pieces.append)
+    assert streamed.status == "ok"
+    assert len(pieces) > 1
+    assert "".join(pieces).strip() == streamed.text
+    assert streamed == await generator.generate(request)
+    assert 0 < streamed.usage.completion_tokens <= 12
+    assert streamed.usage.prompt_tokens > 50
+
+
+@pytest.mark.model
+async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
+    """Also where the estimate of their tokens is too low, as for other languages than English."""
+    text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
+    sources = [{"title": f"Sitzung {n}", "text": text} for n in range(4)]
+    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=120))
+    answered = await generator.generate(
+        GenerationRequest(short("answer", 4), "Was war gestern? " * 200, sources)
+    )
+    assert answered.status in ("ok", "empty"), answered.message
+    assert 1200 < answered.usage.prompt_tokens < CONTEXT_TOKENS
+
+
+@pytest.mark.model
+async def test_one_question_is_answered_after_the_other(model_cache: Path) -> None:
+    """Who waits for its turn has asked nothing yet, and may leave at its deadline."""
+    model = ChatModel(f"local:{MODEL}", timeout=120)
+    values = {"premise": "All is well.", "hypothesis": "It is well."}
+    question = Question(PromptLibrary().get("attribute"), values)
+    async with local_turn():
+        waiting = asyncio.create_task(model.weigh(question))
+        hurried = await model.weigh(question, deadline=0.1)
+        assert (hurried.status, hurried.usage) == ("timeout", Usage())
+        assert not waiting.done()
+    choice = await waiting
+    assert choice.status == "ok", choice.message
+    assert sum(choice.probabilities.values()) == pytest.approx(1)
+
+
+@pytest.mark.model
+async def test_servers_for_short_and_for_long_prompts_live_side_by_side(model_cache: Path) -> None:
+    """Each with an address and a key of its own."""
+    short_, long = await asyncio.gather(start_local(MODEL), start_local(MODEL, reading=True))
+    assert short_ is not long
+    assert short_.base_url != long.base_url
+    assert short_.api_key != long.api_key
+    assert local_server(MODEL, reading=True) is long
+    check(await keywords(client(short_), "chess"))
+    check(await keywords(client(long), "chess"))
 
 
 @pytest.mark.model

@@ -15,9 +15,11 @@ from measuring import Row, in_turns, in_turns_async, median
 from stubs import InstantIndex, InstantRefiner
 from workspace import Workspace
 
+from fairqr.graph.answering import Answering
 from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context
 from fairqr.graph.nodes import Nodes
+from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["graph_rows", "tracing_rows"]
 
@@ -95,7 +97,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure a run of 5 rounds through the graph, and the same node functions called directly."""
     index, refiner = InstantIndex(), InstantRefiner()
     graph = build_graph(index=index, model=refiner)
-    nodes = Nodes(index, lambda context: refiner)
+    nodes = Nodes(index, lambda context: refiner, _no_answers(index))
     empty = _empty_graph()
 
     async def through_graph(_: int) -> object:
@@ -130,7 +132,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
 def tracing_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure one span, and a run of 5 rounds by bare nodes, with and without OpenTelemetry."""
     index, refiner = InstantIndex(), InstantRefiner()
-    nodes = Nodes(index, lambda context: refiner)
+    nodes = Nodes(index, lambda context: refiner, _no_answers(index))
     modes: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
         "none": _no_spans,
         "api": contextlib.nullcontext,
@@ -158,6 +160,11 @@ def tracing_rows(workspace: Workspace) -> Iterator[Row]:
             )
 
 
+def _no_answers(index: InstantIndex) -> Answering:
+    """Return the steps of a graph that is not asked for answers."""
+    return Answering(index, None, None, PromptLibrary())
+
+
 class _NoSpan:
     """Takes what a span takes, and drops it."""
 
@@ -176,7 +183,10 @@ def _no_spans() -> contextlib.AbstractContextManager[object]:
     def no_span(*_: object, **__: object) -> contextlib.AbstractContextManager[_NoSpan]:
         return contextlib.nullcontext(_NoSpan())
 
-    return mock.patch("fairqr.graph.nodes.span", no_span)
+    patched = contextlib.ExitStack()
+    for module in ("nodes", "steps"):
+        patched.enter_context(mock.patch(f"fairqr.graph.{module}.span", no_span))
+    return patched
 
 
 def _sdk() -> Callable[[], contextlib.AbstractContextManager[object]]:

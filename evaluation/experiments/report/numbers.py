@@ -13,7 +13,7 @@ MINUS = "−"
 
 def value(number: float | None) -> str:
     """Write the value of a measure, with four decimals as the field does."""
-    return "–" if number is None else f"{number:.4f}".replace("-", MINUS)
+    return "–" if number is None else _without_zero_sign(f"{number:.4f}")
 
 
 def difference(number: float | None) -> str:
@@ -25,7 +25,8 @@ def span(interval: Interval | None) -> str:
     """Write an interval; nothing where there is none."""
     if interval is None:
         return ""
-    return f"[{_unsigned_zero(interval.low)}, {_unsigned_zero(interval.high)}]"
+    low, high = (_without_zero_sign(f"{end:.3f}") for end in (interval.low, interval.high))
+    return f"[{low}, {high}]"
 
 
 def change(ratio: float | None) -> str:
@@ -53,8 +54,8 @@ def count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _unsigned_zero(number: float) -> str:
-    text = f"{number:.3f}"
+def _without_zero_sign(text: str) -> str:
+    """Use the minus of mathematics; a rounded zero has none."""
     return text.replace("-", "" if not text.strip("-0.") else MINUS)
 
 

@@ -1,25 +1,20 @@
-"""The commands ``fairqr experiment …``: systems compared on the topics of a collection."""
+"""The commands ``fairqr experiment …``: run one of any kind, and write its report."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import notes, run, warn
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-    from fairqr.evaluation.experiments.plan import Cell
-    from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.cli.experiment_rag import report_fair_rag, run_fair_rag_here
+from fairqr.cli.experiment_searches import report_searches, run_searches
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Compare systems on the topics of a collection.",
+    help="Compare systems, or fair RAG, on a collection.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -28,14 +23,10 @@ app = typer.Typer(
 @app.command("list")
 def list_() -> None:
     """List the experiments that come with fairqr."""
-    from fairqr.evaluation.experiments.specification import (
-        SHIPPED,
-        find_experiment,
-        load_experiment,
-    )
+    from fairqr.evaluation.experiments.catalogue import SHIPPED, find_experiment, title_of
 
     for name in SHIPPED:
-        typer.echo(f"{name}: {load_experiment(find_experiment(name)).title}")
+        typer.echo(f"{name}: {title_of(find_experiment(name))}")
 
 
 @app.command("show")
@@ -43,7 +34,7 @@ def show(
     experiment: Annotated[str, typer.Argument(help="Its name, or a YAML file.")],
 ) -> None:
     """Print the file of an experiment, to change a copy of it."""
-    from fairqr.evaluation.experiments.specification import find_experiment
+    from fairqr.evaluation.experiments.catalogue import find_experiment
 
     typer.echo(find_experiment(experiment).read_text(encoding="utf-8"), nl=False)
 
@@ -55,7 +46,8 @@ def run_(
         Path, typer.Option("-o", "--output", help="Where everything goes; goes on if it is begun.")
     ],
     collection: Annotated[
-        str | None, typer.Option(help="A collection or its folder, instead of the file's.")
+        list[str] | None,
+        typer.Option(help="A collection or its folder, instead of the file's; several for RAG."),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="The judgements, where a collection has several.")
@@ -66,12 +58,35 @@ def run_(
     queries: Annotated[
         list[str] | None, typer.Option(help="title or title+10, instead of the file's.")
     ] = None,
-    topics: Annotated[int | None, typer.Option(help="Only the first so many topics.")] = None,
-    model: Annotated[str | None, typer.Option(help="Instead of the file's model.")] = None,
+    topics: Annotated[
+        int | None, typer.Option(help="Only the first so many topics or questions.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "--generator", help="Instead of the file's model; several for RAG."
+        ),
+    ] = None,
     backend: Annotated[str | None, typer.Option(help="tantivy or elasticsearch.")] = None,
+    retriever: Annotated[
+        list[str] | None, typer.Option(help="RAG: instead of the file's retrievers.")
+    ] = None,
+    attributor: Annotated[
+        str | None, typer.Option(help="RAG: what judges what an answer used, or none.")
+    ] = None,
+    pool: Annotated[
+        int | None, typer.Option(help="RAG: at most so many documents a question.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="RAG: the collection's task, where its files do not say it.")
+    ] = None,
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(help="RAG: a folder of 'fairqr lamp label', instead of labelling anew."),
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Instead of the file's seeds.")] = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=256, help="Searches at a time; 1 to measure times.")
+        int, typer.Option(min=1, max=256, help="Searches or questions at a time; 1 for times.")
     ] = 2,
     prompts: Annotated[
         Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
@@ -81,42 +96,52 @@ def run_(
     ] = False,
 ) -> None:
     """Run an experiment. One that was interrupted goes on where it stopped."""
-    from fairqr.evaluation.collections.finding import find_collection
-    from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
-    from fairqr.evaluation.experiments.plan import make_plan
-    from fairqr.evaluation.experiments.running import run_plan
-    from fairqr.evaluation.experiments.specification import find_experiment, load_experiment
-    from fairqr.evaluation.experiments.store import Store
-    from fairqr.prompts.library import PromptLibrary
+    from fairqr.evaluation.experiments.catalogue import find_experiment, kind_of_file
 
-    changes: dict[str, Any] = {
-        "collection": collection,
+    path = find_experiment(experiment)
+    of_searches = {"split": split, "attribute": attribute, "queries": queries, "backend": backend}
+    of_rag = {
+        "retriever": retriever,
+        "attributor": attributor,
+        "pool": pool,
+        "task": task,
+        "labels": labels,
+    }
+    seeds = tuple(seed) if seed else None
+    if kind_of_file(path) == "fair_rag":
+        _refuse(of_searches, "of Fair RAG")
+        rag_changes = {
+            "collections": collection,
+            "generators": model,
+            "retrievers": retriever,
+            "attributor": attributor,
+            "pool": pool,
+            "task": task,
+            "queries": topics,
+            "seeds": seeds,
+        }
+        run_fair_rag_here(
+            path,
+            rag_changes,
+            output,
+            prompts=prompts,
+            labels=labels or [],
+            concurrency=concurrency,
+            report=report,
+        )
+        return
+    _refuse(of_rag, "with searches")
+    changes = {
+        "collection": _only(collection, "--collection"),
         "split": split,
         "attributes": tuple(attribute) if attribute else None,
         "queries": tuple(queries) if queries else None,
         "topics": topics,
-        "model": model,
+        "model": _only(model, "--model"),
         "backend": backend,
-        "seeds": tuple(seed) if seed else None,
+        "seeds": seeds,
     }
-    asked = load_experiment(find_experiment(experiment), changes)
-    found = find_collection(asked.collection, asked.split)
-    library = PromptLibrary(prompts)
-    plan = make_plan(asked, found, library)
-    store = Store(output)
-    for sentence in plan.left_out:
-        warn(sentence)
-    with _Watching() as watcher:
-        left_out = run(
-            run_plan(plan, found, store, prompts=library, watcher=watcher, at_once=concurrency)
-        )
-    for sentence in left_out:
-        warn(sentence)
-    if report:
-        _report(store)
-    else:
-        write_results(store, measure_experiment(store, found, with_tests=False))
-        typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
+    run_searches(path, changes, output, prompts=prompts, concurrency=concurrency, report=report)
 
 
 @app.command("report")
@@ -124,81 +149,35 @@ def report_(
     folder: Annotated[Path, typer.Argument(help="Where an experiment was run.")],
 ) -> None:
     """Write the report of an experiment: report.md, and report.html in one file with its plots."""
-    from fairqr.evaluation.experiments.store import Store
+    from fairqr.evaluation.experiments.catalogue import kind_of_folder
 
-    _report(Store(folder))
-
-
-def _report(store: Store) -> None:
-    from fairqr.evaluation.collections.finding import find_collection
-    from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
-    from fairqr.evaluation.experiments.report import write_report
-
-    asked = store.manifest().experiment
-    measured = measure_experiment(store, find_collection(asked.collection, asked.split))
-    write_results(store, measured)
-    for path in write_report(store, measured):
-        typer.echo(f"written: {path}")
+    if kind_of_folder(folder) == "fair_rag":
+        report_fair_rag(folder)
+    else:
+        report_searches(folder)
 
 
-class _Watching:
-    """Shows how far a run is: a bar for people who watch, one line a system for logs."""
+def _refuse(options: Mapping[str, object], what: str) -> None:
+    """Refuse options that an experiment has no use for.
 
-    def __init__(self) -> None:
-        self._bar: Bar | None = None
-        self._searches: Any = None
+    Raises:
+        InputError: One of them is given.
+    """
+    from fairqr.errors import InputError
 
-    def __enter__(self) -> _Watching:
-        if sys.stderr.isatty():
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
+    for name, value in options.items():
+        if value not in (None, []):
+            raise InputError(f"An experiment {what} takes no --{name}; leave it out.")
 
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=notes(),
-                transient=True,
-            )
-            self._bar.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+def _only(values: list[str] | None, option: str) -> str | None:
+    """Return the one value of an option, or None where it was not given.
 
-    def total(self, searches: int, done: int) -> None:
-        """Take how many searches there are, and how many were done before."""
-        if self._bar:
-            self._searches = self._bar.add_task("searches", total=searches, completed=done)
-        else:
-            typer.echo(f"{searches} searches, of which {done} are done", err=True)
+    Raises:
+        InputError: There are several.
+    """
+    from fairqr.errors import InputError
 
-    def started(self, cell: Cell) -> None:
-        """Take which cell is begun."""
-        what = f"{cell.attribute}, {cell.form}: {cell.system.name}"
-        if self._bar:
-            self._bar.update(self._searches, description=what)
-        else:
-            typer.echo(what, err=True)
-
-    def finished(self, record: Record) -> None:
-        """Take a search that is done."""
-        if self._bar:
-            self._bar.advance(self._searches)
-
-    def preparing(self, what: str) -> Any:
-        """Take what is indexed or encoded; return what is told how many documents."""
-        if not self._bar:
-            return None
-        task = self._bar.add_task(what, total=None)
-        bar = self._bar
-        return lambda count: bar.update(task, completed=count)
+    if values and len(values) > 1:
+        raise InputError(f"An experiment with searches takes one {option}; give it once.")
+    return values[0] if values else None

@@ -10,11 +10,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fairqr.cli import (
+    answer,
+    attribution,
     corpus,
     dataset,
     evaluate,
     experiment,
     index,
+    lamp,
     models,
     prompts,
     search,
@@ -38,12 +41,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("search")(search.search)
+app.command("answer")(answer.answer)
 app.command("evaluate")(evaluate.evaluate)
 app.command("train")(train.train)
+app.add_typer(attribution.app, name="attribution")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(index.app, name="index")
+app.add_typer(lamp.app, name="lamp")
 app.add_typer(models.app, name="models")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(trace.app, name="trace")

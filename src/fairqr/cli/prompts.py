@@ -30,7 +30,7 @@ def list_(folder: Folder = None) -> None:
         template = library.get(id_, version)
         mark = "*" if DEFAULT_VERSIONS.get(template.id, "v1") == template.version else " "
         name = f"{template.id}={template.version}"
-        typer.echo(f"{mark} {name:12} {template.sha256[:12]}  {template.description}")
+        typer.echo(f"{mark} {name:17} {template.sha256[:12]}  {template.description}")
 
 
 @app.command()
@@ -57,7 +57,9 @@ def show(
     typer.echo(f"{template.id} {template.version}: {template.description}")
     typer.echo(f"sha256 {template.sha256}")
     typer.echo(f"input  {', '.join(template.input_variables)}")
-    typer.echo(f"output {', '.join(template.output)}")
+    typer.echo(f"output {', '.join(template.output) or 'a text'}")
+    if template.item is not None:
+        typer.echo(f"item   {template.item}")
     typer.echo(
         f"asked at temperature {template.defaults.temperature:g}, "
         f"for {template.defaults.max_tokens} tokens at the most"

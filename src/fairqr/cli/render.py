@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fairqr.api import Step
+    from fairqr.graph.answer_result import ExposedDocument
     from fairqr.graph.context import Context
     from fairqr.graph.result import RankedDocument, SearchResult
 
@@ -21,7 +22,9 @@ __all__ = [
     "LiveView",
     "Output",
     "QuietView",
+    "counted",
     "exposure_bars",
+    "labels_of",
     "print_result",
     "printable",
     "shortened",
@@ -161,7 +164,7 @@ def print_result(result: SearchResult) -> None:
     console.print(exposure_bars(result.exposure, result.target))
     console.print(_rankings(result, console.width))
     usage = result.usage
-    asked = _count(usage.model_calls, "model call")
+    asked = counted(usage.model_calls, "model call")
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
     by = ""
@@ -171,7 +174,7 @@ def print_result(result: SearchResult) -> None:
             by += f" with {result.prompt.id}={result.prompt.version}"
         by += "; "
     console.print(
-        f"{by}stopped after {_count(len(result.iterations) - 1, 'round')}: "
+        f"{by}stopped after {counted(len(result.iterations) - 1, 'round')}: "
         f"{_STOPPED[result.stop_reason]}; "
         f"{asked}, {usage.prompt_tokens} + {usage.completion_tokens} tokens, "
         f"{usage.milliseconds / 1000:.2f} s",
@@ -191,9 +194,9 @@ def _rankings(result: SearchResult, width: int) -> Table:
             (
                 str(row + 1),
                 shortened(old.title, TITLE) if old else "",
-                ", ".join(_labels(old)) if old else "",
+                ", ".join(labels_of(old)) if old else "",
                 shortened(new.title, TITLE) if new else "",
-                ", ".join(_labels(new)) if new else "",
+                ", ".join(labels_of(new)) if new else "",
                 _move(new, place) if new else "",
             )
         )
@@ -216,7 +219,7 @@ def _rankings(result: SearchResult, width: int) -> Table:
         for ranking, (title, labels) in ((before, widths[1:3]), (after, widths[3:5])):
             document = ranking[row] if row < len(ranking) else None
             cells.append(Text(shortened(document.title, title) if document else ""))
-            cells.append(Text(_fitted(_labels(document), labels) if document else ""))
+            cells.append(Text(_fitted(labels_of(document), labels) if document else ""))
         table.add_row(*cells, Text(moved, style=_MOVED.get(moved[:1], "")))
     return table
 
@@ -239,7 +242,8 @@ def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[i
     return widths
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Return a number of things, in words."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
@@ -263,7 +267,8 @@ def _fitted(labels: Sequence[str], width: int) -> str:
     return shortened(fitted, width)
 
 
-def _labels(document: RankedDocument) -> list[str]:
+def labels_of(document: RankedDocument | ExposedDocument) -> list[str]:
+    """Return for each attribute the groups of a document, in one text."""
     labels = []
     for shares in document.groups.values():
         if len(shares) == 1:

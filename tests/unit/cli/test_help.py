@@ -13,10 +13,12 @@ from fairqr.cli.main import app, main
 
 HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
 GROUPS = {
+    "attribution": ["list", "check", "pairs"],
     "corpus": ["check"],
     "dataset": ["list", "info", "import"],
     "experiment": ["list", "show", "run", "report"],
     "index": ["create", "add", "remove", "list", "info", "delete"],
+    "lamp": ["label", "report"],
     "models": ["list", "pull", "remove"],
     "prompts": ["list", "show", "check"],
     "trace": ["show"],
@@ -49,7 +51,7 @@ def test_all_commands_are_known_here() -> None:
 
 def test_the_help_of_no_command_loads_what_is_slow() -> None:
     """None of the large libraries is imported to print a help text."""
-    commands = ["", "search", "evaluate", "train"]
+    commands = ["", "search", "answer", "evaluate", "train"]
     for group, names in GROUPS.items():
         commands += [group, *(f"{group} {name}" for name in names)]
     done = subprocess.run(

@@ -31,12 +31,13 @@ def own(tmp_path: Path, change: tuple[str, str] = ("", "")) -> Path:
 
 
 def test_list_marks_the_default() -> None:
-    """One line for each version; the one in use has an asterisk."""
+    """One line for each version; of each prompt the one in use has an asterisk."""
     lines = prompts("list").stdout.splitlines()
-    marked = [line for line in lines if line.startswith("*")]
-    assert len(lines) >= 3
-    assert len(marked) == 1
-    assert f"refine={DEFAULT_VERSIONS['refine']}" in marked[0]
+    marked = [line.split()[1] for line in lines if line.startswith("*")]
+    ids = {line.removeprefix("*").split()[0].split("=")[0] for line in lines}
+    assert len(lines) > len(ids) == len(marked)
+    assert {name.split("=")[0] for name in marked} == ids
+    assert f"refine={DEFAULT_VERSIONS['refine']}" in marked
 
 
 def test_show_prints_messages_and_hash() -> None:
@@ -52,7 +53,7 @@ def test_show_says_what_there_is() -> None:
     """A version that does not exist is answered with those that do."""
     result = prompts("show", "refine=v99")
     assert isinstance(result.exception, PromptError)
-    assert "there are refine/v1" in str(result.exception)
+    assert "refine/v1, refine/v2" in str(result.exception)
 
 
 def test_check_names_each_file_that_is_wrong(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
+from fairqr.evaluation.experiments.catalogue import load_experiment
 from fairqr.evaluation.experiments.plan import Plan, make_plan
-from fairqr.evaluation.experiments.specification import Experiment, load_experiment
+from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Record, Round, Store
 from fairqr.prompts.library import PromptLibrary
 
@@ -87,7 +88,7 @@ def write_experiment(path: Path, **changes: Any) -> Path:
 
 def experiment(folder: Path, **changes: Any) -> Experiment:
     """Return a small experiment."""
-    return load_experiment(write_experiment(folder / "small.yaml", **changes))
+    return load_experiment(write_experiment(folder / "small.yaml", **changes), Experiment)
 
 
 def plan_of(collection: Collection, folder: Path, **changes: Any) -> Plan:

@@ -138,8 +138,8 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
 
     def add(self: Store, record: Record) -> None:
         if record.system == "DELTR":
-            assert self._lines is not None
-            self._lines.write('{"attribute": "gen')
+            assert self._lines._open is not None
+            self._lines._open.write('{"attribute": "gen')
             raise OSError(28, "No space left on device")
         whole(self, record)
 

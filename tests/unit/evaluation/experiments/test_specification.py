@@ -10,13 +10,14 @@ import pytest
 from fairqr.errors import FairqrError, InputError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.specification import (
+from fairqr.evaluation.experiments.catalogue import (
     SHIPPED,
-    QueryForm,
     find_experiment,
+    kind_of_file,
     load_experiment,
 )
+from fairqr.evaluation.experiments.plan import make_plan
+from fairqr.evaluation.experiments.specification import Experiment, QueryForm
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import (
     experiment,
@@ -28,10 +29,13 @@ from tests.unit.evaluation.experiments.small import (
 PLAIN: dict[str, Any] = {"name": "BM25", "method": "plain"}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+SEARCHES = [name for name in SHIPPED if kind_of_file(find_experiment(name)) == "search"]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
 def test_the_shipped_experiments_fit_notables(name: str) -> None:
     """Each loads, and every search of it has a context, a prompt and an attribute that exist."""
-    asked = load_experiment(find_experiment(name))
+    asked = load_experiment(find_experiment(name), Experiment)
     plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
     assert plan.manifest.attributes == ("gender", "continent")
     assert len(plan.topics) == 57
@@ -45,7 +49,7 @@ def test_the_shipped_experiments_fit_notables(name: str) -> None:
 def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
     text = (Path(__file__).parents[4] / "docs" / "experiments.md").read_text()
     (tmp_path / "mine.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
-    asked = load_experiment(tmp_path / "mine.yaml")
+    asked = load_experiment(tmp_path / "mine.yaml", Experiment)
     plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
     assert plan.manifest.attributes == ("gender", "gender×continent")
     assert {cell.seed for cell in plan.cells if cell.system.asks_a_model} == {0, 1, 2}
@@ -125,7 +129,7 @@ def test_each_error_has_its_sentence(
 ) -> None:
     path = write_experiment(tmp_path / "e.yaml", **changes)
     with pytest.raises(InputError) as caught:
-        load_experiment(path)
+        load_experiment(path, Experiment)
     message = str(caught.value)
     assert sentence in message
     assert str(path) in message
@@ -139,6 +143,8 @@ def test_each_error_has_its_sentence(
         (b"- title", "is no mapping of names to values; mend it."),
         (b"", "is no mapping of names to values; mend it."),
         (b"title: \xff", "cannot be read ("),
+        (b"kind: poem", "is of the unknown kind 'poem'; write one of search, fair_rag."),
+        (b"kind: [search]", "is of the unknown kind"),
         (b"title: !!python/object:os.system {}", "is not valid YAML; mend it."),
         (b"[" * 5000, "is not valid YAML; mend it."),
     ],
@@ -147,7 +153,7 @@ def test_what_is_no_experiment_at_all(tmp_path: Path, content: bytes, sentence: 
     path = tmp_path / "e.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        load_experiment(path)
+        load_experiment(path, Experiment)
     assert sentence in str(caught.value)
 
 

@@ -1,0 +1,62 @@
+"""What a model answered to one request, taken from its client's message."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairqr.agents.replies import Usage
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage
+
+__all__ = ["Answer", "answer_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered to one request.
+
+    Attributes:
+        text: As it came.
+        declined: Whether the model, or a filter before it, refused to answer.
+        usage: What the request cost.
+        first_tokens: The probabilities of the likeliest tokens that it could have begun with, as
+            far as they were asked for; None where the server gave none.
+    """
+
+    text: str
+    declined: bool
+    usage: Usage
+    first_tokens: list[tuple[str, float]] | None = None
+
+
+def answer_of(message: AIMessage) -> Answer:
+    """Return what a message of langchain says."""
+    filtered = message.response_metadata.get("finish_reason") == "content_filter"
+    counted = message.usage_metadata
+    return Answer(
+        text=message.text if isinstance(message.text, str) else str(message.content),
+        declined=filtered or bool(message.additional_kwargs.get("refusal")),
+        usage=Usage(
+            model_calls=1,
+            prompt_tokens=counted["input_tokens"] if counted else 0,
+            completion_tokens=counted["output_tokens"] if counted else 0,
+        ),
+        first_tokens=_first_tokens(message.response_metadata.get("logprobs")),
+    )
+
+
+def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
+    """Return what the first token could have been, with probabilities; None where nobody says."""
+    try:
+        content = logprobs["content"]
+        if content == []:
+            return []  # the reply has no token
+        pairs = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    # Not every server keeps to numbers up to 0.
+    told = [(token, math.exp(min(0.0, value))) for token, value in pairs if not math.isnan(value)]
+    return told or None

@@ -1,0 +1,156 @@
+"""Verdicts that were reached already, kept on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fairqr.agents.attribution.base import Attributor, Pair, Verdict
+from fairqr.agents.cache import ReplyCache, cache_key
+from fairqr.agents.replies import Usage
+
+__all__ = ["CachedAttributor", "Identified", "VerdictCache"]
+
+AT_ONCE = 500
+"""How many keys one statement of SQLite may name, on the safe side."""
+
+
+class Identified(Attributor, Protocol):
+    """An attributor that says what its verdicts depend on."""
+
+    @property
+    def identity(self) -> str:
+        """The model, its weights where known, and the threshold; read only after ``start()``."""
+        ...
+
+
+class VerdictCache(ReplyCache):
+    """A cache of replies that looks many up at once. It may share the file of another."""
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what is stored, by key."""
+        return await asyncio.to_thread(self._get_many, keys)
+
+    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store several objects, all or none."""
+        await asyncio.to_thread(self._put_many, values)
+
+    def _get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            with self._thread, self._connect() as connection:
+                for begin in range(0, len(keys), AT_ONCE):
+                    some = keys[begin : begin + AT_ONCE]
+                    marks = ",".join("?" * len(some))
+                    rows = connection.execute(
+                        f"SELECT key, value FROM replies WHERE key IN ({marks})",  # noqa: S608
+                        some,
+                    )
+                    found |= {key: json.loads(value) for key, value in rows}
+        except (OSError, sqlite3.Error, TypeError, ValueError, RecursionError):
+            return {}
+        return {key: value for key, value in found.items() if isinstance(value, dict)}
+
+    def _put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        rows = [(key, json.dumps(dict(value))) for key, value in values.items()]
+        try:
+            with self._thread, self._connect() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(
+                    "INSERT OR REPLACE INTO replies (key, value) VALUES (?, ?)", rows
+                )
+                connection.execute("COMMIT")
+        except (OSError, sqlite3.Error):
+            return
+
+
+class CachedAttributor:
+    """Judges each pair once: equal ones of a call together, and those of earlier calls not at all.
+
+    Only verdicts with status ``ok`` are kept. What a kept one cost when it was reached stands in
+    its usage as cached.
+
+    Args:
+        attributor: What judges.
+        cache: Where verdicts are kept; None for nowhere.
+    """
+
+    def __init__(self, attributor: Identified, cache: ReplyCache | None) -> None:
+        self._attributor = attributor
+        self._cache = VerdictCache(cache.path) if cache else None
+
+    @property
+    def name(self) -> str:
+        """The attributor's."""
+        return self._attributor.name
+
+    @property
+    def identity(self) -> str:
+        """The attributor's."""
+        return self._attributor.identity
+
+    async def start(self) -> None:
+        """Start the attributor."""
+        await self._attributor.start()
+
+    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Look all pairs up, and have the others judged."""
+        await self.start()
+        distinct = list(dict.fromkeys(pairs))
+        keys = {pair: self._key(pair) for pair in distinct}
+        known: dict[Pair, Verdict] = {}
+        if self._cache:
+            stored = await self._cache.get_many(list(keys.values()))
+            kept = ((pair, _read(stored.get(key))) for pair, key in keys.items())
+            known = {pair: verdict for pair, verdict in kept if verdict}
+        asked = [pair for pair in distinct if pair not in known]
+        if asked:
+            verdicts = dict(zip(asked, await self._attributor.judge(asked), strict=True))
+            if self._cache:
+                good = {keys[p]: _written(v) for p, v in verdicts.items() if v.status == "ok"}
+                await self._cache.put_many(good)
+            known |= verdicts
+        return list(_each_paid_once(pairs, known))
+
+    def _key(self, pair: Pair) -> str:
+        return cache_key(attributor=self.identity, premise=pair.premise, hypothesis=pair.hypothesis)
+
+
+def _each_paid_once(pairs: Iterable[Pair], known: Mapping[Pair, Verdict]) -> Iterable[Verdict]:
+    """Yield the verdict on each pair; what it cost stands with the first of equal ones."""
+    seen: set[Pair] = set()
+    for pair in pairs:
+        verdict = known[pair]
+        if pair in seen:
+            verdict = Verdict(verdict.status, verdict.attributed, verdict.score, verdict.message)
+        seen.add(pair)
+        yield verdict
+
+
+def _written(verdict: Verdict) -> dict[str, Any]:
+    usage = verdict.usage
+    return {
+        "attributed": verdict.attributed,
+        "score": verdict.score,
+        "calls": usage.model_calls + usage.cached_calls,
+        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+    }
+
+
+def _read(stored: Mapping[str, Any] | None) -> Verdict | None:
+    """Return a verdict as it was kept; None where another version of fairqr kept something else."""
+    if stored is None:
+        return None
+    match stored:
+        case {
+            "attributed": bool(attributed),
+            "score": None | float() | int() as score,
+            "calls": int(calls),
+            "tokens": int(tokens),
+        }:
+            usage = Usage(cached_calls=calls, cached_tokens=tokens)
+            return Verdict("ok", attributed, score, usage=usage)
+    return None

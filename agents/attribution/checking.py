@@ -1,0 +1,264 @@
+"""Checking an attributor on labelled pairs, and remembering what came of it.
+
+A small model may be no judge at all, and nothing in its verdicts shows that. So an attributor is
+measured on pairs with known answers, and commands warn of one that never was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.pairs import LabelledPair
+from fairqr.retrieval.files import write_beside
+from fairqr.settings import data_dir
+
+__all__ = [
+    "AttributorCheck",
+    "Confusion",
+    "Finding",
+    "area_under_curve",
+    "check_attributor",
+    "known_checks",
+    "recall",
+    "remember",
+    "share_interval",
+    "unchecked_warning",
+]
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+LEAST_PAIRS = 30
+"""With fewer pairs, or with one class only, nothing is concluded."""
+
+GOOD_ORDER = 0.7
+"""The AUC from which another threshold is worth a try."""
+
+Finding = Literal["better", "chance", "unclear"]
+"""``better`` than always giving the commoner answer, by the whole interval of the accuracy;
+``chance``: not shown to be; ``unclear``: too few pairs, or of one class only."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Confusion(_Part):
+    """How many pairs, by what is so (first word) and what was said (second)."""
+
+    entailed_attributed: int
+    entailed_not: int
+    not_attributed: int
+    not_not: int
+
+
+class AttributorCheck(_Part):
+    """What an attributor reached on labelled pairs.
+
+    Attributes:
+        attributor: Its full name.
+        source: The file of pairs, or how they were made.
+        pairs: How many there were.
+        judged: How many of them got a verdict; all else is about these.
+        failures: How many did not, by status.
+        accuracy: The share of right verdicts, in [0, 1]; None where none was judged.
+        low, high: The 95 % bootstrap interval of the accuracy.
+        majority: The share of the commoner label, which a constant verdict reaches.
+        auc: The area under the ROC curve of the scores, ties counted half; None where one class is
+            missing, or the attributor gives no scores.
+        confusion: The four counts.
+        finding: What follows; see Finding.
+    """
+
+    attributor: str
+    source: str
+    pairs: int
+    judged: int
+    failures: dict[str, int]
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    majority: float | None
+    auc: float | None
+    confusion: Confusion
+    finding: Finding
+
+    @property
+    def _failed(self) -> str:
+        number = self.pairs - self.judged
+        return f"; {number:,} more got no verdict" if number else ""
+
+    @property
+    def sentence(self) -> str:
+        """What it means, in words."""
+        if self.accuracy is None or self.low is None or self.high is None or self.majority is None:
+            return f"{self.attributor} judged none of {self.pairs:,} pairs: do not use it to judge."
+        right = (
+            f"{self.attributor} is right on {self.accuracy:.1%} of {self.judged:,} pairs "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%}{self._failed}), where the commoner "
+            f"answer alone is right on {self.majority:.1%}"
+        )
+        if self.finding == "better":
+            return f"{right}: it can judge pairs like these."
+        if self.finding == "unclear":
+            return (
+                f"{right}: that says nothing yet; give it at least {LEAST_PAIRS} pairs, of both "
+                "kinds."
+            )
+        coin = "no better than a coin, so do not use it to judge"
+        if self.auc is not None and self.auc >= GOOD_ORDER:
+            return (
+                f"{right}; that is {coin} as it is. Its scores do tell the two kinds apart "
+                f"(AUC {self.auc:.2f}), so try another --threshold."
+            )
+        return f"{right}; that is {coin}."
+
+
+async def check_attributor(
+    attributor: Attributor, pairs: Sequence[LabelledPair], *, source: str, seed: int = 0
+) -> AttributorCheck:
+    """Judge all pairs and compare the verdicts with the labels.
+
+    Args:
+        attributor: What to check.
+        pairs: At least one.
+        source: Where they are from.
+        seed: Of the resampling.
+
+    Raises:
+        ModelUnavailableError: The attributor cannot be started.
+    """
+    await attributor.start()
+    verdicts = await attributor.judge([pair.pair for pair in pairs])
+    good = [
+        (pair.entailed, bool(verdict.attributed), verdict.score)
+        for pair, verdict in zip(pairs, verdicts, strict=True)
+        if verdict.status == "ok"
+    ]
+    cells = Counter((entailed, attributed) for entailed, attributed, _ in good)
+    right, positive = cells[True, True] + cells[False, False], sum(e for e, _, _ in good)
+    accuracy = majority = low = high = auc = None
+    if good:
+        accuracy = right / len(good)
+        majority = max(positive, len(good) - positive) / len(good)
+        low, high = share_interval(right, len(good), np.random.default_rng(seed))
+        if all(score is not None for _, _, score in good):
+            auc = area_under_curve(
+                [e for e, _, _ in good], [s for _, _, s in good if s is not None]
+            )
+    finding: Finding = "unclear"
+    if len(good) >= LEAST_PAIRS and 0 < positive < len(good) and low is not None:
+        finding = "better" if low > (majority or 0) else "chance"
+    return AttributorCheck(
+        attributor=attributor.name,
+        source=source,
+        pairs=len(pairs),
+        judged=len(good),
+        failures=dict(Counter(v.status for v in verdicts if v.status != "ok")),
+        accuracy=accuracy,
+        low=low,
+        high=high,
+        majority=majority,
+        auc=auc,
+        confusion=Confusion(
+            entailed_attributed=cells[True, True],
+            entailed_not=cells[True, False],
+            not_attributed=cells[False, True],
+            not_not=cells[False, False],
+        ),
+        finding=finding,
+    )
+
+
+def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
+    """Return the area under the ROC curve (Hanley and McNeil 1982), by the ranks of the scores.
+
+    It is the probability that a random positive has a greater score than a random negative, where
+    equal scores count half.
+
+    Args:
+        labels: True for positives, shape (n,).
+        scores: Finite, shape (n,).
+
+    Returns:
+        In [0, 1]; None where one class is missing.
+    """
+    positive = np.asarray(labels, dtype=bool)
+    values: NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        return None
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values share their mean rank
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def share_interval(right: int, number: int, random: np.random.Generator) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of a share (Efron 1979).
+
+    Drawing ``number`` outcomes with replacement makes the number of right ones binomial, so that is
+    drawn at once. The interval of 0 or of 1 has no width, which is too narrow for few pairs.
+
+    Args:
+        right: How many outcomes are right.
+        number: Of all; positive.
+        random: Draws the resamples.
+    """
+    shares = random.binomial(number, right / number, RESAMPLES) / number
+    low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _folder() -> Path:
+    return data_dir() / "attributors"
+
+
+def _file(name: str) -> Path:
+    return _folder() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+
+
+def remember(check: AttributorCheck) -> None:
+    """Keep a check in the data folder; it takes the place of the attributor's last one."""
+    write_beside(_file(check.attributor), check.model_dump_json(indent=2) + "\n")
+
+
+def recall(name: str) -> AttributorCheck | None:
+    """Return the last check of an attributor, by its full name; None where there is none."""
+    return _read(_file(name))
+
+
+def known_checks() -> list[AttributorCheck]:
+    """Return the last check of every attributor, in the order of their names."""
+    found = [check for path in _folder().glob("*.json") if (check := _read(path))]
+    return sorted(found, key=lambda check: check.attributor)
+
+
+def _read(path: Path) -> AttributorCheck | None:
+    try:
+        return AttributorCheck.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):  # none, or another version of fairqr kept it
+        return None
+
+
+def unchecked_warning(attributor: Attributor) -> str | None:
+    """Return what to warn of before this attributor's verdicts are used; None where nothing is.
+
+    Reads a small file.
+    """
+    check = recall(attributor.name)
+    if check is None:
+        return (
+            f"The attributor '{attributor.name}' was never checked, so its verdicts may be worth "
+            f"nothing; try: fairqr attribution check notables --attributor '{attributor.name}'."
+        )
+    if check.finding == "better":
+        return None
+    return f"Mind the attributor's last check: {check.sentence}"

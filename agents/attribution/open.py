@@ -1,0 +1,92 @@
+"""Opening an attributor by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.cache import CachedAttributor, Identified
+from fairqr.agents.attribution.naming import AttributorName, check_threshold
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.chat import ChatModel
+from fairqr.errors import InputError
+from fairqr.prompts.library import PromptLibrary
+from fairqr.settings import default_model
+
+__all__ = ["ATTRIBUTORS", "DEFAULT_ATTRIBUTOR", "PAPER_ATTRIBUTOR", "open_attributor"]
+
+DEFAULT_ATTRIBUTOR = "overlap"
+"""It works offline and at once; see PAPER_ATTRIBUTOR for what a study should use."""
+
+PAPER_ATTRIBUTOR = "transformers"
+
+ATTRIBUTORS = {
+    "overlap": "shared words; no model, a baseline that sees neither paraphrase nor negation",
+    "transformers[:MODEL]": "an NLI model, FacebookAI/roberta-large-mnli as in the paper or yours",
+    "onnx:FOLDER": "an NLI model that was exported to ONNX: model.onnx, config.json, tokenizer",
+    "llm[:MODEL]": "a chat model, asked whether the answer must be true; check it first",
+}
+"""What there is, in a line each, by how it is written."""
+
+
+def open_attributor(
+    name: str = DEFAULT_ATTRIBUTOR,
+    *,
+    chat: ChatModel | None = None,
+    cache: bool | ReplyCache = True,
+    threshold: float | None = None,
+    prompts: PromptLibrary | None = None,
+    **options: Any,
+) -> Attributor:
+    """Return an attributor; nothing is loaded before it is started.
+
+    Args:
+        name: As ATTRIBUTORS writes them; options may follow, such as ``?threshold=0.7`` and, where
+            a classifier does not name its outputs, ``?entailment=2``.
+        chat: The chat model of ``llm`` without a name; the configured one where None.
+        cache: Keep verdicts on disk, and never judge the same twice; or where to keep them. A
+            ``chat`` that is given has a cache of its own, or none.
+        threshold: The score in (0, 1] from which a document counts as used. Where None, that of the
+            name; else for NLI models whether entailment is the top label, and 0.5 for the others.
+        prompts: For ``llm``; the shipped and the user's own where None.
+        options: More for :class:`ChatModel`, where ``llm`` opens one.
+
+    Raises:
+        InputError: There is no such attributor, or the threshold is out of range.
+        ModelUnavailableError: The name of a chat model is malformed.
+    """
+    parsed = AttributorName.parse(name)
+    if check_threshold(threshold) is not None:
+        parsed = dataclasses.replace(parsed, threshold=threshold)
+    if parsed.entailment is not None and parsed.kind not in ("transformers", "onnx"):
+        raise InputError(f"The attributor '{parsed.kind}' has no outputs: leave entailment= out.")
+    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    match parsed.kind, parsed.model:
+        case "overlap", "":
+            from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
+
+            return OverlapAttributor(parsed)  # quicker than any cache
+        case "llm", model:
+            from fairqr.agents.attribution.llm_attributor import LlmAttributor
+
+            if chat is None or model not in ("", chat.name):
+                chat = ChatModel(model or default_model(), cache=kept, **options)
+            # The chat model keeps its replies; what is equal in a call need not go that far.
+            return CachedAttributor(LlmAttributor(chat, parsed, prompts), None)
+        case (("transformers" | "onnx"), _):
+            return CachedAttributor(_classifier(parsed), kept)
+    raise InputError(
+        f"There is no attributor '{parsed.kind}{':' * bool(parsed.model)}{parsed.model}'; "
+        f"choose {', '.join(ATTRIBUTORS)}."
+    )
+
+
+def _classifier(name: AttributorName) -> Identified:
+    if name.kind == "onnx":
+        from fairqr.agents.attribution.onnx_attributor import OnnxAttributor
+
+        return OnnxAttributor(name)
+    from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
+
+    return TransformersAttributor(name)

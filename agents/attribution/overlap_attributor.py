@@ -1,0 +1,91 @@
+"""Attribution by shared words: no model, at once, and only a baseline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fairqr.agents.attribution.base import Pair, Verdict
+from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.nothing import without_words
+
+__all__ = ["DEFAULT_THRESHOLD", "OverlapAttributor", "content_words"]
+
+DEFAULT_THRESHOLD = 0.5
+"""The share of the answer's content words from which a document counts as used."""
+
+_WORD = re.compile(r"[^\W_]+")
+_STOP_WORDS = frozenset(
+    """a about after all also am an and any are as at be been being both but by can could did do
+    does for from had has have he her hers him his how i if in into is it its may me might more most
+    must my no nor not of on one or our ours over she should so some such than that the their theirs
+    them then there these they this those to too under up us was we were what when where which while
+    who whom whose why will with would you your yours""".split()  # noqa: SIM905 - quoted words are harder to read
+)
+
+
+class OverlapAttributor:
+    """Judges by the share of the answer's content words that the document has.
+
+    It works offline, and sees no more than words: not a paraphrase, which it takes for unused; not
+    a negation, nor who did what to whom, which it takes for used. A long document has more words by
+    chance, and in languages that put no spaces between words it sees next to nothing.
+
+    Args:
+        name: The threshold, in (0, 1]; 0.5 where there is none.
+    """
+
+    def __init__(self, name: AttributorName = AttributorName("overlap")) -> None:  # noqa: B008
+        self._name = name
+        self._threshold = DEFAULT_THRESHOLD if name.threshold is None else name.threshold
+
+    @property
+    def name(self) -> str:
+        """``overlap``, and the threshold where one was chosen."""
+        return str(self._name)
+
+    @property
+    def identity(self) -> str:
+        """What a verdict depends on."""
+        return f"overlap threshold={self._threshold:g}"
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Compare the words of each pair."""
+        return [self._verdict(pair) for pair in pairs]
+
+    def _verdict(self, pair: Pair) -> Verdict:
+        if empty := without_words(pair):
+            return empty
+        wanted = content_words(pair.hypothesis)
+        score = len(wanted & frozenset(map(_singular, _words(pair.premise)))) / len(wanted)
+        return Verdict("ok", score >= self._threshold, score)
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case, without stop words and plural endings.
+
+    A text of nothing but stop words keeps them.
+    """
+    words = _words(text)
+    kept = [word for word in words if _has_content(word)]
+    return frozenset(map(_singular, kept or words))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _has_content(word: str) -> bool:
+    return word.isdigit() or (len(word) > 1 and word not in _STOP_WORDS)
+
+
+def _singular(word: str) -> str:
+    """Drop the ending of an English plural, roughly: it only has to treat like alike."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and word[-2] not in "sui":
+        return word[:-1]
+    return word

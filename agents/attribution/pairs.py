@@ -1,0 +1,64 @@
+"""Labelled pairs: what an attributor is checked against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
+
+from fairqr.agents.attribution.base import Pair
+from fairqr.errors import InputError, first_problem
+from fairqr.retrieval.documents import numbered_lines
+from fairqr.retrieval.files import write_beside
+
+__all__ = ["LabelledPair", "read_pairs", "write_pairs"]
+
+
+class LabelledPair(BaseModel):
+    """A pair, and what people (or the facts) say of it.
+
+    Attributes:
+        premise: The document.
+        hypothesis: The answer.
+        entailed: Whether whoever believes the document must believe the answer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    premise: str
+    hypothesis: str
+    entailed: StrictBool
+
+    @property
+    def pair(self) -> Pair:
+        """The pair without the label."""
+        return Pair(self.premise, self.hypothesis)
+
+
+def read_pairs(path: Path) -> list[LabelledPair]:
+    """Read JSON Lines of objects with ``premise``, ``hypothesis`` and ``entailed``.
+
+    Raises:
+        InputError: The file cannot be read, has no pairs, or a line is none; the line is named.
+    """
+    found: list[LabelledPair] = []
+    for number, line in numbered_lines(path):
+        try:
+            found.append(LabelledPair.model_validate_json(line))
+        except ValidationError as error:
+            where, reason = first_problem(error)
+            raise InputError(
+                f"{path}, line {number}: {where + ': ' if where else ''}{reason}; each line is an "
+                'object such as {"premise": "…", "hypothesis": "…", "entailed": true}.'
+            ) from None
+    if not found:
+        raise InputError(f"The file {path} has no pairs; write one JSON object on each line.")
+    return found
+
+
+def write_pairs(path: Path, pairs: Iterable[LabelledPair]) -> None:
+    """Write pairs as JSON Lines."""
+    lines = (json.dumps(pair.model_dump(), ensure_ascii=False) + "\n" for pair in pairs)
+    write_beside(path, "".join(lines))

@@ -1,0 +1,66 @@
+"""Attribution by a model of transformers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
+from fairqr.agents.attribution.weights import fingerprint_of
+from fairqr.agents.attribution.windows import longest_input
+from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.neural import Pretrained, load_pretrained
+
+__all__ = ["DEFAULT_NLI_MODEL", "TransformersAttributor"]
+
+DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
+"""That of the paper."""
+
+
+class TransformersAttributor(NliAttributor):
+    """Judges by any model that transformers loads as a sequence classifier, in float32.
+
+    Args:
+        name: Its ``model`` is a folder, or an id at the hub; the paper's where it is empty.
+    """
+
+    def __init__(self, name: AttributorName) -> None:
+        model = name.model or DEFAULT_NLI_MODEL
+        super().__init__(AttributorName("transformers", model, name.threshold, name.entailment))
+
+    async def load(self, model: str) -> NliModel:
+        """Load it through transformers."""
+        loaded = await load_pretrained("AutoModelForSequenceClassification", model)
+        if loaded.missing:
+            raise ModelUnavailableError(
+                f"The model {model} was not made to classify: its files lack "
+                f"{one_line(', '.join(loaded.missing), 100)}; choose one fine-tuned for NLI, such "
+                f"as {DEFAULT_NLI_MODEL}."
+            )
+        config = loaded.model.config
+        folder = Path(model)
+        if await asyncio.to_thread(folder.is_dir):
+            fingerprint = await asyncio.to_thread(fingerprint_of, folder)
+        else:
+            fingerprint = getattr(config, "_commit_hash", None) or ""
+        return NliModel(
+            tokenizer=loaded.tokenizer,
+            labels=config.id2label,
+            longest=longest_input(config, loaded.tokenizer),
+            logits=lambda inputs: _logits(loaded, inputs),
+            run=loaded.run,
+            fingerprint=fingerprint,
+        )
+
+
+def _logits(loaded: Pretrained, inputs: Mapping[str, IntArray]) -> FloatArray:
+    import torch
+
+    # Half precision, as some models are stored, would move verdicts that are close.
+    model = loaded.model.float()
+    tensors = {name: torch.from_numpy(array).to(loaded.device) for name, array in inputs.items()}
+    return np.asarray(model(**tensors).logits.cpu().numpy(), dtype=np.float64)

@@ -1,0 +1,97 @@
+"""Answers from documents by a chat model."""
+
+from __future__ import annotations
+
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.local import CONTEXT_TOKENS
+from fairqr.agents.question import Question
+from fairqr.prompts.budget import cut, estimated_tokens, render_documents
+from fairqr.prompts.template import PromptTemplate, fence
+
+__all__ = ["ChatGenerator"]
+
+INPUT_TOKENS = 2048
+"""The room that a prompt has by default; every chat model in use has more."""
+
+QUESTION_TOKENS = 256
+
+MESSAGE_TOKENS = 8
+"""What a message takes besides its text, for its role and its ends."""
+
+SAFE_SHARE = 0.8
+"""How much of the embedded model's room is filled by estimate, since an estimate may be too low."""
+
+MAX_QUESTION_CHARACTERS = 100_000
+
+
+class ChatGenerator:
+    """Asks a chat model for an answer.
+
+    What does not fit is cut, by estimate of the number of tokens: the question first, to a limit of
+    its own, then the documents, each of which gets its fair share of the rest.
+
+    Args:
+        model: Which model.
+        input_tokens: How many tokens a prompt may have. The embedded model never gets more than
+            its window holds besides the answer.
+        question_tokens: How many of them are for the question.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        input_tokens: int = INPUT_TOKENS,
+        question_tokens: int = QUESTION_TOKENS,
+    ) -> None:
+        self._model = model
+        self._input_tokens = input_tokens
+        self._question_tokens = question_tokens
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self._model.name
+
+    async def start(self) -> None:
+        """Start the model."""
+        await self._model.start("text")
+
+    async def generate(
+        self,
+        request: GenerationRequest,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> Generation:
+        """Cut what is too long, and ask; see :meth:`Generator.generate`.
+
+        Raises:
+            PromptError: The prompt has no item, or one with a field that a document lacks.
+            ModelUnavailableError: As :meth:`start` raises it.
+        """
+        question = Question(
+            prompt=request.prompt,
+            values=self._values(request),
+            temperature=request.temperature,
+            seed=request.seed,
+        )
+        reply = await self._model.write(question, deadline, on_token)
+        return Generation(reply.status, reply.text, reply.message, reply.usage)
+
+    def _values(self, request: GenerationRequest) -> dict[str, str]:
+        fenced = fence(request.question, MAX_QUESTION_CHARACTERS)
+        question = cut(fenced, self._question_tokens, estimated_tokens)
+        values = {"question": question, "documents": ""}
+        messages = request.prompt.render(values)
+        taken = sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)
+        room = self._room(request.prompt) - taken
+        documents = render_documents(request.prompt, request.sources, estimated_tokens, room)
+        return {**values, "documents": documents}
+
+    def _room(self, prompt: PromptTemplate) -> int:
+        """Return how many tokens a prompt may have, by estimate."""
+        if not self._model.name.startswith("local:"):
+            return self._input_tokens
+        window = int(SAFE_SHARE * (CONTEXT_TOKENS - prompt.defaults.max_tokens))
+        return min(self._input_tokens, window)

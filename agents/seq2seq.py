@@ -1,0 +1,275 @@
+"""Answers by encoder-decoder models of transformers, such as Flan-T5 and Flan-UL2.
+
+As in "Towards Fair RAG" (arXiv 2409.11598): beam search with four beams, no sampling, so that the
+same ranking always gives the same answer. Temperature and seed of a request play no part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairqr.agents.cache import ReplyCache, cache_key
+from fairqr.agents.failures import no_answer_within
+from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.replies import Usage
+from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.neural import Pretrained, load_pretrained
+from fairqr.prompts.budget import (
+    MAX_FIELD_CHARACTERS,
+    NO_DOCUMENTS,
+    cut,
+    render_documents,
+)
+from fairqr.prompts.template import PromptTemplate, fence
+from fairqr.telemetry import span
+
+__all__ = ["BEAMS", "Seq2SeqGenerator"]
+
+BEAMS = 4
+LEAST_TOKENS = 64
+
+
+class Seq2SeqGenerator:
+    """Writes answers with an encoder-decoder model, one at a time.
+
+    The messages of a prompt are read as one text. Tokens are counted by the model's own tokenizer;
+    what the question leaves of ``input_tokens`` is shared fairly by the documents.
+
+    Args:
+        name: A hub id, such as ``google/flan-t5-small``, or a folder.
+        cache: Where answers are kept; None asks the model anew each time.
+        input_tokens: How long the model's input may be; less where the model takes less.
+        question_tokens: How much of the question is read.
+
+    Raises:
+        InputError: A number is too small.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cache: ReplyCache | None = None,
+        input_tokens: int = 512,
+        question_tokens: int = 256,
+    ) -> None:
+        if input_tokens < LEAST_TOKENS or question_tokens < 1:
+            raise InputError(
+                f"The input must have room for {LEAST_TOKENS} tokens or more, and the question for "
+                f"1 or more, not {input_tokens} and {question_tokens}."
+            )
+        self._model = name
+        self._cache = cache
+        self._input_tokens = input_tokens
+        self._question_tokens = question_tokens
+
+    @property
+    def name(self) -> str:
+        """``seq2seq:`` and the model."""
+        return f"seq2seq:{self._model}"
+
+    async def start(self) -> None:
+        """Load the model.
+
+        Raises:
+            ModelUnavailableError: The extra ``neural`` is missing, or there is no such model.
+        """
+        await self._pretrained()
+
+    async def generate(
+        self,
+        request: GenerationRequest,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> Generation:
+        """Answer; see :meth:`fairqr.agents.generation.Generator.generate`.
+
+        The whole answer is told at once: with several beams no word is certain before the end.
+
+        Raises:
+            ModelUnavailableError: As :meth:`start` raises it.
+            PromptError: A source lacks a field of the prompt's item.
+            InputError: The prompt's own words leave no room for the question.
+        """
+        key = await asyncio.to_thread(self._key, request) if self._cache else ""
+        generation = await self._cached(key)
+        if generation is None:
+            generation = await self._ask(request, key, deadline)
+        if generation.text and on_token:
+            on_token(generation.text)
+        return generation
+
+    async def _pretrained(self) -> Pretrained:
+        pretrained = await load_pretrained("AutoModelForSeq2SeqLM", self._model)
+        if pretrained.missing:
+            # Transformers fills what the files lack with random numbers.
+            raise ModelUnavailableError(
+                f"The model {self._model} has no weights '{pretrained.missing[0]}', which an "
+                "encoder-decoder needs; choose one such as google/flan-t5-small."
+            )
+        return pretrained
+
+    def _key(self, request: GenerationRequest) -> str:
+        return cache_key(
+            model=self.name,
+            weights=_state_of(Path(self._model)),
+            prompt=request.prompt.sha256,
+            question=request.question,
+            sources=[dict(source) for source in request.sources],
+            limits=[self._input_tokens, self._question_tokens, BEAMS],
+        )
+
+    async def _cached(self, key: str) -> Generation | None:
+        if self._cache is None or (stored := await self._cache.get(key)) is None:
+            return None
+        try:
+            usage = Usage(
+                cached_calls=1,
+                cached_tokens=int(stored["tokens"]),
+                cached_milliseconds=float(stored["milliseconds"]),
+            )
+            return _generation(str(stored["text"]), usage)
+        except (KeyError, TypeError, ValueError):
+            return None  # another version of fairqr wrote it, or nobody did
+
+    async def _ask(
+        self, request: GenerationRequest, key: str, deadline: float | None
+    ) -> Generation:
+        began = time.monotonic()
+        until = None if deadline is None else began + deadline
+        prompt = request.prompt
+        with span(
+            f"text_completion {self._model}",
+            **{
+                "gen_ai.operation.name": "text_completion",
+                "gen_ai.provider.name": "transformers",
+                "gen_ai.request.model": self._model,
+                "fairqr.prompt.id": prompt.id,
+                "fairqr.prompt.version": prompt.version,
+                "fairqr.prompt.sha256": prompt.sha256,
+            },
+        ) as step:
+            pretrained = await self._pretrained()
+            try:
+                # The thread looks at the clock itself, and so does not go on for nobody.
+                async with asyncio.timeout(None if until is None else until - time.monotonic()):
+                    text, generation = await pretrained.run(
+                        lambda: self._write(pretrained, request, until)
+                    )
+                step.content("gen_ai.input.messages", text)
+                step.content("gen_ai.output.messages", generation.text)
+            except TimeoutError:
+                generation = _late(self.name, deadline or 0)
+            step.set("fairqr.status", generation.status)
+            step.set("gen_ai.usage.input_tokens", generation.usage.prompt_tokens)
+            step.set("gen_ai.usage.output_tokens", generation.usage.completion_tokens)
+        if self._cache and generation.status in ("ok", "empty"):
+            cost = {
+                "tokens": generation.usage.prompt_tokens + generation.usage.completion_tokens,
+                "milliseconds": round((time.monotonic() - began) * 1000, 1),
+            }
+            await self._cache.put(key, {"text": generation.text, **cost})
+        return generation
+
+    def _write(
+        self, pretrained: Pretrained, request: GenerationRequest, until: float | None
+    ) -> tuple[str, Generation]:
+        """Return the input and the answer; what goes wrong in the model is a status."""
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError
+        limit = self._limit(pretrained)
+        text = self._text(pretrained, request, limit)
+        try:
+            inputs = pretrained.tokenizer(
+                text, truncation=True, max_length=limit, return_tensors="pt"
+            ).to(pretrained.device)
+            output = pretrained.model.generate(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                num_beams=BEAMS,
+                do_sample=False,
+                max_new_tokens=request.prompt.defaults.max_tokens,
+                max_time=left,
+            )[0]
+            answer = pretrained.tokenizer.decode(output, skip_special_tokens=True).strip()
+        except Exception as error:  # memory that runs out, weights that do not fit the tokenizer
+            message = f"The model {self.name} failed ({one_line(error, 200)})."
+            return text, Generation("unavailable", message=message, usage=Usage(model_calls=1))
+        usage = Usage(
+            model_calls=1,
+            prompt_tokens=int(inputs["input_ids"].shape[1]),
+            completion_tokens=_written(output, pretrained.tokenizer.pad_token_id),
+        )
+        if until is not None and time.monotonic() >= until:
+            # What stands there is half an answer.
+            return text, replace(_late(self.name, left or 0), usage=usage)
+        return text, _generation(answer, usage)
+
+    def _limit(self, pretrained: Pretrained) -> int:
+        # Models with relative positions, such as T5, have no limit of their own.
+        own = getattr(pretrained.model.config, "max_position_embeddings", None)
+        return min(self._input_tokens, own) if isinstance(own, int) else self._input_tokens
+
+    def _text(self, pretrained: Pretrained, request: GenerationRequest, limit: int) -> str:
+        """Return the prompt's messages as one text of at most ``limit`` tokens."""
+
+        def count(text: str) -> int:
+            return len(pretrained.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+        prompt = request.prompt
+        room = limit - len(pretrained.tokenizer("")["input_ids"])
+        left = room - count(_joined(prompt, "", NO_DOCUMENTS))
+        if left < 1:
+            raise InputError(
+                f"The prompt {prompt.id}/{prompt.version} by itself fills the {limit} tokens that "
+                f"{self.name} reads; raise the number of input tokens."
+            )
+        question = fence(request.question, MAX_FIELD_CHARACTERS)
+        question = cut(question, min(self._question_tokens, left), count)
+        budget = room - count(_joined(prompt, question, ""))
+        while True:
+            documents = render_documents(prompt, request.sources, count, budget)
+            text = _joined(prompt, question, documents)
+            # Put together, texts may have a few more tokens than each by itself.
+            over = count(text) - room
+            if over <= 0 or budget <= 0:
+                return text
+            budget -= over
+
+
+def _joined(prompt: PromptTemplate, question: str, documents: str) -> str:
+    messages = prompt.render({"question": question, "documents": documents})
+    return "\n".join(message["content"].strip() for message in messages)
+
+
+def _generation(text: str, usage: Usage) -> Generation:
+    if text:
+        return Generation("ok", text, usage=usage)
+    return Generation("empty", message="The model answered with nothing.", usage=usage)
+
+
+def _late(name: str, seconds: float) -> Generation:
+    message = no_answer_within(name, seconds)
+    return Generation("timeout", message=message, usage=Usage(model_calls=1))
+
+
+def _written(output: Any, padding: int | None) -> int:
+    """Return how many tokens were written: the first starts the decoder, padding follows."""
+    return int((output[1:] != padding).sum()) if padding is not None else len(output) - 1
+
+
+def _state_of(path: Path) -> str:
+    """Return what changes with the files of a folder; nothing for a model of the hub.
+
+    A model that is trained on in place keeps its name, and its old answers must not come back.
+    """
+    if not path.is_dir():
+        return ""
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    states = ((file.name, file.stat()) for file in files)
+    return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)

@@ -1,0 +1,255 @@
+"""A folder that a long run is kept in: its settings, and one line for each thing that was done.
+
+A line is written when something is done, so that a run that was killed goes on where it stopped.
+The last line may then be half written; it is left out, and that one thing is done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import string
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.errors import InputError, first_problem, one_line
+from fairqr.retrieval.files import write_beside
+
+__all__ = ["Folder", "FolderManifest", "Lines", "file_name"]
+
+LONGEST = 120
+_PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class FolderManifest(BaseModel):
+    """What a run was begun with; more stands in the classes of each kind.
+
+    Attributes:
+        versions: Of fairqr, Python and the libraries that results depend on; several, in order,
+            where a run was resumed with others.
+        started: When, in ISO 8601.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    versions: dict[str, str]
+    started: str
+
+
+M = TypeVar("M", bound=FolderManifest)
+
+
+class Lines(Generic[R]):
+    """A file with one record a line.
+
+    Args:
+        path: The file; it is made when something is written.
+        record: The class of the records.
+        key: What tells records apart; a later one of the same key counts.
+        what: What is done again where a damaged line is removed, e.g. ``the search``.
+    """
+
+    def __init__(
+        self, path: Path, record: type[R], key: Callable[[R], Hashable], what: str
+    ) -> None:
+        self.path = path
+        self._record = record
+        self._key = key
+        self._what = what
+        self._open: IO[str] | None = None
+
+    def read(self) -> list[R]:
+        """Return what was done, a later record of the same key in place of an earlier.
+
+        Raises:
+            InputError: A line is damaged that is not the last, half written one.
+        """
+        found: dict[Hashable, R] = {}
+        for number, line in self._whole():
+            try:
+                record = self._record.model_validate_json(line)
+            except ValidationError:
+                raise InputError(
+                    f"{self.path}, line {number}, is damaged; remove the line, and {self._what} "
+                    "is done again."
+                ) from None
+            found[self._key(record)] = record
+        return list(found.values())
+
+    def _whole(self) -> Iterable[tuple[int, bytes]]:
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        # What stands behind the last line feed is nothing, or the half line that a kill left.
+        return [(number, line + b"\n") for number, line in enumerate(lines[:-1], start=1)]
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Open the file for :meth:`add`; what a kill left half written is cut off."""
+        kept = b"".join(line for _, line in self._whole())
+        if self.path.exists() and self.path.stat().st_size != len(kept):
+            write_beside(self.path, kept)
+        try:
+            with self.path.open("a", encoding="utf-8") as self._open:
+                yield
+        finally:
+            self._open = None
+
+    def add(self, record: R) -> None:
+        """Write a record; it survives the death of this process."""
+        if self._open is None:
+            raise ValueError("the store is not open for writing")
+        self._open.write(json.dumps(record.model_dump(), ensure_ascii=False) + "\n")
+        self._open.flush()
+
+
+class Folder(Generic[M]):
+    """A folder with the settings of a run.
+
+    Args:
+        folder: It is made where it is missing.
+        manifest: The class of its settings.
+        name: Of the file of settings.
+        what: What a run is, e.g. ``experiment``.
+        made_with: The command that makes one.
+        compared: The settings that have to be the same when a run goes on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: type[M],
+        *,
+        name: str,
+        what: str,
+        made_with: str,
+        compared: tuple[str, ...],
+    ) -> None:
+        self.folder = folder
+        self.replies = folder / "replies.sqlite"
+        self._class = manifest
+        self._manifest = folder / name
+        self._what = what
+        self._made_with = made_with
+        self._compared = compared
+
+    def exists(self) -> bool:
+        """Return whether a run was begun here."""
+        return self._manifest.is_file()
+
+    def manifest(self) -> M:
+        """Return what it was run with.
+
+        Raises:
+            InputError: There is no run, or one of another version.
+        """
+        try:
+            return self._class.model_validate_json(self._manifest.read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"{self.folder} holds no {self._what} ({error.strerror}); "
+                f"make one with '{self._made_with}'."
+            ) from None
+        except ValidationError as error:
+            where, _ = first_problem(error)
+            raise InputError(
+                f"{self._manifest} is damaged or of another version (at {one_line(where)}); "
+                f"run the {self._what} into another folder."
+            ) from None
+
+    def begin(self, manifest: M) -> M:
+        """Write what it is run with, or check that it is what the folder was begun with.
+
+        Returns:
+            The manifest of the folder.
+
+        Raises:
+            InputError: The folder holds another run.
+        """
+        if not self.exists():
+            # A kill may have left the lock and a file that was to become the manifest.
+            own = (".lock", f".{self._manifest.name}.")
+            if self.folder.is_dir() and any(
+                not path.name.startswith(own) for path in self.folder.iterdir()
+            ):
+                raise InputError(
+                    f"The folder {self.folder} is not empty and has no {self._what}; "
+                    "choose another."
+                )
+            write_beside(self._manifest, manifest.model_dump_json(indent=1) + "\n")
+            return manifest
+        begun = self.manifest()
+        for name in self._compared:
+            # As text, since a file of settings may hold what compares otherwise once it was read.
+            if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
+                raise InputError(
+                    f"The folder {self.folder} holds a run with another {name}"
+                    f"{_differing(getattr(begun, name), getattr(manifest, name))}; "
+                    "choose another folder, or remove this one."
+                )
+        return self._resumed(begun, manifest)
+
+    def _resumed(self, begun: M, manifest: M) -> M:
+        """Note the versions that a run goes on with, where they are others."""
+        versions = dict(begun.versions)
+        for name, version in manifest.versions.items():
+            told = versions.get(name, version)
+            if told.split(", then ")[-1] != version:
+                versions[name] = f"{told}, then {version}"
+        if versions != begun.versions:
+            begun = begun.model_copy(update={"versions": versions})
+            write_beside(self._manifest, begun.model_dump_json(indent=1) + "\n")
+        return begun
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in the same folder.
+
+        Raises:
+            InputError: One does.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"Another process runs the {self._what} in {self.folder}; wait for it to end."
+                ) from None
+            yield
+
+    def write(self, name: str, content: str) -> Path:
+        """Write a file of the folder, whole or not at all."""
+        path = self.folder / name
+        write_beside(path, content)
+        return path
+
+
+def file_name(*parts: Any) -> str:
+    """Return a name for a file from names that may hold anything; other names give another.
+
+    What a file name cannot hold is replaced, and a hash then tells it from its likes.
+    """
+    names = [str(part) for part in parts]
+    safe = "-".join("".join(c if c in _PLAIN else "_" for c in name) for name in names)[:LONGEST]
+    if safe == "-".join(names) and not any("-" in name for name in names):
+        return safe
+    return f"{safe}-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
+
+
+def _differing(one: object, other: object) -> str:
+    """Name what differs between two mappings or two experiments, in parentheses."""
+    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
+        one, other = one.model_dump(mode="json"), other.model_dump(mode="json")
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return ""
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return f" ({', '.join(map(str, names))})" if names else ""

@@ -1,0 +1,151 @@
+"""LaMP's files: a list of questions with profiles, and an object with the golds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.errors import CorpusError, InputError, first_problem
+from fairqr.evaluation.lamp.json_stream import JsonStream
+
+__all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_outputs"]
+
+QUESTIONS, OUTPUTS = "questions", "outputs"
+ENDINGS = (".json", ".json.gz")
+
+
+class Entry(BaseModel):
+    """An entry of a file of questions.
+
+    Attributes:
+        id: Of the question.
+        input: What is asked, with the text that it is about.
+        profile: The documents, as they stand in the file; None where there are none.
+    """
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+    id: str
+    input: str
+    profile: list[dict[str, Any]] | None = None
+
+
+class _Gold(BaseModel):
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+    id: str
+    output: str
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What a file of outputs has.
+
+    Attributes:
+        task: As the file calls it; empty where it does not.
+        golds: By the id of a question its gold, of those that were asked for.
+    """
+
+    task: str = ""
+    golds: dict[str, str] = field(default_factory=dict)
+
+
+def find_files(path: Path) -> tuple[Path, Path]:
+    """Find a file of questions and the outputs that belong to it.
+
+    Args:
+        path: A folder with ``questions.json`` or one file such as ``dev_questions.json``, perhaps
+            packed as ``.gz``; or the file of questions itself, where a folder has several. With
+            several, ``questions.json`` and then ``dev_questions.json`` come first, since the
+            experiments of Fair RAG are made on the development split.
+
+    Raises:
+        CorpusError: A file is missing.
+        InputError: There are several, and none of them comes first.
+    """
+    questions = _questions_in(path) if path.is_dir() else path
+    if QUESTIONS not in questions.name or not questions.is_file():
+        raise CorpusError(
+            f"There is no file of LaMP's questions {path}; name a folder with questions.json and "
+            "outputs.json, or the file of questions."
+        )
+    stem = _stem(questions).replace(QUESTIONS, OUTPUTS)
+    for ending in ENDINGS:
+        if (outputs := questions.with_name(stem + ending)).is_file():
+            return questions, outputs
+    raise CorpusError(
+        f"{questions} has no outputs beside it; put {stem}.json there, which has the golds."
+    )
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")
+
+
+def _questions_in(folder: Path) -> Path:
+    found = [path for ending in ENDINGS for path in sorted(folder.glob(f"*{QUESTIONS}{ending}"))]
+    if not found:
+        raise CorpusError(
+            f"The folder {folder} has no questions.json, nor a file such as dev_questions.json; "
+            "docs/lamp.md describes LaMP's files."
+        )
+    for stem in (QUESTIONS, f"dev_{QUESTIONS}"):
+        for path in found:
+            if _stem(path) == stem:
+                return path
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InputError(f"The folder {folder} has {names}; name one of these files.")
+    return found[0]
+
+
+def is_lamp(path: Path) -> bool:
+    """Return whether a path looks like LaMP's files: a folder with questions, or questions."""
+    if path.is_dir():
+        return any(next(path.glob(f"*{QUESTIONS}{ending}"), None) for ending in ENDINGS)
+    return path.name.endswith(ENDINGS) and QUESTIONS in path.name
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a file of questions, one at a time.
+
+    Raises:
+        CorpusError: The file cannot be read, is no list, or an entry has no id or no input; the
+            entry is counted.
+    """
+    with JsonStream(path) as stream:
+        for number, data in enumerate(stream.entries(), start=1):
+            try:
+                yield Entry.model_validate(data)
+            except ValidationError as error:
+                where, reason = first_problem(error)
+                stream.refuse(f"entry {number}, {where or 'the whole'}: {reason}")
+
+
+def read_outputs(path: Path, ids: Collection[str]) -> Outputs:
+    """Read the task and the golds of these questions.
+
+    Raises:
+        CorpusError: The file cannot be read, or is not ``{"task": …, "golds": [{id, output}]}``.
+    """
+    outputs = Outputs()
+    with JsonStream(path) as stream:
+        for key in stream.keys():  # noqa: SIM118 - no mapping
+            if key == "golds":
+                for number, data in enumerate(stream.entries(), start=1):
+                    try:
+                        gold = _Gold.model_validate(data)
+                    except ValidationError as error:
+                        where, reason = first_problem(error)
+                        stream.refuse(f"gold {number}, {where or 'the whole'}: {reason}")
+                    if gold.id in ids:
+                        outputs.golds.setdefault(gold.id, gold.output)
+            else:
+                value = stream.value()
+                if key == "task" and isinstance(value, str):
+                    outputs.task = value
+    return outputs

@@ -1,0 +1,226 @@
+"""How good one answer is: the utilities of LaMP's tasks, and naming a right person.
+
+Each is a :class:`fairqr.evaluation.rag.collection.Utility`: more is better, an empty answer is
+worth 0, and of several golds the best one counts. Where LaMP's own evaluation takes a label or a
+rating only if the answer is nothing but that, these read it out of a sentence too, in the ways that
+are stated; for an answer that is a bare label both agree.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairqr.errors import InputError
+
+__all__ = [
+    "HIGHEST_RATING",
+    "LOWEST_RATING",
+    "Accuracy",
+    "FourMinusError",
+    "NamesRelevant",
+    "Rouge",
+    "RougeKind",
+    "citation_label",
+    "rating_of",
+    "tag_label",
+    "worse_rating",
+]
+
+LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
+RougeKind = Literal["rouge1", "rougeL"]
+
+_BRACKETED = re.compile(r"\[\s*([12])\s*\]")
+_BARE = re.compile(r"(?<![\w.])[12](?!\w|\.\d)")
+_WORD = re.compile(r"[^\W_]+")
+# A sign, digits, perhaps decimals; not a part of a word or of a longer number.
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?!\w|\.\d)")
+
+
+def citation_label(answer: str) -> str | None:
+    """Return ``[1]`` or ``[2]``, whichever an answer to LaMP-1 names; None if neither or both.
+
+    Bracketed numbers decide where there are any, as in ``Reference [2] is about 1 topic``; else
+    bare ones do, as in ``2``, ``(2)`` or ``Reference 2.``
+    """
+    named = set(_BRACKETED.findall(answer)) or set(_BARE.findall(answer))
+    return f"[{named.pop()}]" if len(named) == 1 else None
+
+
+def tag_label(answer: str, labels: Sequence[str]) -> str | None:
+    """Return the one label that an answer names; None if it names none or several.
+
+    Case does not matter, and a label may stand in a sentence or in quotes, as whole words. A label
+    within a longer one that is named does not count: ``dark comedy`` does not name ``comedy``.
+    """
+    longest_first = sorted(labels, key=len, reverse=True)
+    pattern = "|".join(re.escape(label.casefold()) for label in longest_first)
+    found = set(re.findall(rf"(?<!\w)(?:{pattern})(?!\w)", " ".join(answer.casefold().split())))
+    if len(found) != 1:
+        return None
+    named = found.pop()
+    return next(label for label in labels if label.casefold() == named)
+
+
+def rating_of(answer: str) -> float | None:
+    """Return the rating, in [1, 5], that an answer to LaMP-3 gives; None if it gives none.
+
+    It is the answer's only number, as in ``4``, ``4.0`` or ``4 stars``; with several numbers, or
+    one off the scale, there is no rating.
+    """
+    numbers = _NUMBER.findall(answer)
+    if len(numbers) != 1:
+        return None
+    rating = float(numbers[0])
+    return rating if LOWEST_RATING <= rating <= HIGHEST_RATING else None
+
+
+def worse_rating(gold: float) -> float:
+    """Return the end of the scale that is farther from a gold; 5 where both are as far."""
+    near_low = abs(gold - LOWEST_RATING) <= abs(gold - HIGHEST_RATING)
+    return HIGHEST_RATING if near_low else LOWEST_RATING
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """1 if the answer names a gold label and no other, else 0.
+
+    Attributes:
+        labels: What there is to choose from; where empty it is ``[1]`` and ``[2]``, which are read
+            by :func:`citation_label`, and else by :func:`tag_label`.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``accuracy``."""
+        return "accuracy"
+
+    @property
+    def greatest(self) -> float:
+        """1."""
+        return 1.0
+
+    def label(self, text: str) -> str | None:
+        """Return the label that a text names."""
+        return tag_label(text, self.labels) if self.labels else citation_label(text)
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        """Return 0 or 1."""
+        label = self.label(answer)
+        return float(label is not None and label in {self.label(gold) for gold in golds})
+
+
+@dataclass(frozen=True, slots=True)
+class FourMinusError:
+    """4 − |rating − gold|, in [0, 4]: the absolute error of LaMP-3, turned so that more is better.
+
+    An answer without a rating counts as the worse of 1 and 5, as in LaMP's evaluation; an empty one
+    is worth 0, as in every task.
+    """
+
+    @property
+    def name(self) -> str:
+        """``4 − |error|``."""
+        return "4 − |error|"
+
+    @property
+    def greatest(self) -> float:
+        """4."""
+        return 4.0
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        """Return the utility; the golds are ratings in [1, 5]."""
+        if not answer.strip():
+            return 0.0
+        rating = rating_of(answer)
+        errors = []
+        for gold in map(float, golds):
+            errors.append(abs((worse_rating(gold) if rating is None else rating) - gold))
+        return 4.0 - min(errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Rouge:
+    """The F-measure of ROUGE-1 or ROUGE-L (Lin 2004), in [0, 1], by the library ``rouge_score``.
+
+    Without stemming, as in LaMP's evaluation. The library knows the letters a to z and digits
+    alone: an answer in another script scores 0.
+
+    Attributes:
+        kind: ``rougeL``, the longest common subsequence of words, or ``rouge1``, common words.
+    """
+
+    kind: RougeKind = "rougeL"
+
+    @property
+    def name(self) -> str:
+        """``ROUGE-L`` or ``ROUGE-1``."""
+        return f"ROUGE-{self.kind.removeprefix('rouge')}"
+
+    @property
+    def greatest(self) -> float:
+        """1."""
+        return 1.0
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        """Return the F-measure against the best gold.
+
+        Raises:
+            InputError: The library is not installed.
+        """
+        if not answer.strip():
+            return 0.0
+        scorer = _scorer(self.kind)
+        return max(float(scorer.score(gold, answer)[self.kind].fmeasure) for gold in golds)
+
+
+@functools.cache
+def _scorer(kind: str) -> Any:
+    try:
+        from rouge_score import rouge_scorer
+    except ImportError:
+        raise InputError(
+            "The measure ROUGE needs rouge_score; install it with: pip install 'fairqr[lamp]'"
+        ) from None
+    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NamesRelevant:
+    """1 if the answer has the full name of a gold as whole words, else 0.
+
+    Case, accents, white space and punctuation do not matter. A name that is part of a longer name
+    counts as named, which matters only where people of one collection are called so.
+    """
+
+    @property
+    def name(self) -> str:
+        """``names a right one``."""
+        return "names a right one"
+
+    @property
+    def greatest(self) -> float:
+        """1."""
+        return 1.0
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        """Return 0 or 1."""
+        text = _words(answer)
+        return float(any(len(name) > 2 and name in text for name in map(_words, golds)))
+
+
+@functools.lru_cache(maxsize=65536)
+def _words(text: str) -> str:
+    """Return the words of a text in lower case without accents, each between single spaces."""
+    plain = "".join(
+        character
+        for character in unicodedata.normalize("NFKD", text.casefold())
+        if not unicodedata.combining(character)
+    )
+    return f" {' '.join(_WORD.findall(plain))} "

@@ -1,0 +1,243 @@
+"""One policy on one query, from its record to the values of all measures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.evaluation.rag import attribution, measures
+from fairqr.evaluation.rag.groups import GroupExposure, group_exposure
+from fairqr.evaluation.rag.inequality import use_inequality, useful_inequality
+from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
+from fairqr.evaluation.rag.utility_bounds import UtilityBounds, is_answer
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = ["Cell", "Counts", "measure_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Over how many things the values of a cell are.
+
+    Attributes:
+        samples: Rankings drawn.
+        distinct: Different rankings among those that were generated from.
+        generated: Samples that were generated from.
+        failed: Of these, how many by the status of a generation that failed.
+        empty: Of these, how many have an empty answer, which counts.
+        pairs: Pairs of a document and a distinct answer that could be judged.
+        unjudged: Those without a verdict.
+    """
+
+    samples: int = 0
+    distinct: int = 0
+    generated: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+    empty: int = 0
+    pairs: int = 0
+    unjudged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The measures of one policy on one query.
+
+    Attributes:
+        record: What was measured.
+        values: By name.
+        groups: By attribute; empty where the collection has no groups or nothing was drawn.
+        counts: Over how many things they are.
+    """
+
+    record: PolicyRecord
+    values: Mapping[Name, Score]
+    groups: Mapping[str, GroupExposure]
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers of a record, the failed ones left out.
+
+    An empty answer used nothing, which needs no verdict.
+    """
+
+    rankings: NDArray[np.intp]
+    times: NDArray[np.intp]
+    utilities: FloatArray
+    attributed: NDArray[np.bool_]
+    judged: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, record: PolicyRecord) -> _Answers | None:
+        found = [answer for answer in record.answers if is_answer(answer)]
+        if not found:
+            return None
+        verdicts = [_verdicts(answer) for answer in found]
+        return cls(
+            rankings=np.array([answer.ranking for answer in found], dtype=np.intp),
+            times=np.array([answer.times for answer in found], dtype=np.intp),
+            utilities=np.array([answer.utility or 0.0 for answer in found]),
+            attributed=np.array([[bool(used) for used in row] for row in verdicts]),
+            judged=np.array([[used is not None for used in row] for row in verdicts]),
+        )
+
+
+def _verdicts(answer: AnswerRecord) -> tuple[bool | None, ...]:
+    length = len(answer.ranking)
+    if len(answer.used) != length:
+        # Nothing judged.
+        return (None,) * length
+    return (False,) * length if answer.status == "empty" else answer.used
+
+
+def measure_record(
+    record: PolicyRecord,
+    bounds: UtilityBounds,
+    memberships: Mapping[str, FloatArray] | None = None,
+) -> Cell:
+    """Measure one policy on one query.
+
+    Args:
+        record: What was drawn and generated.
+        bounds: The greatest utility of each query.
+        memberships: By attribute, shape (n, G + 1), in the order of the record's pool.
+    """
+    if not record.samples or not record.pool:
+        missing = Undefined(Reason.MISSING, record.failure)
+        return Cell(record, dict.fromkeys(Name, missing), {}, Counts())
+    useful = np.zeros(len(record.pool), dtype=bool)
+    useful[list(record.useful)] = True
+    answers = _Answers.of(record)
+    values = {
+        **_of_retrieval(record, useful),
+        **_of_utility(record, answers, bounds),
+        **_of_use(answers, useful),
+    }
+    exposure = measures.item_exposure(record.samples, useful.size)
+    groups = {
+        name: _of_groups(rows, exposure, useful, record.k, answers)
+        for name, rows in (memberships or {}).items()
+    }
+    # In the order of the names, so that files repeat.
+    return Cell(record, {name: values[name] for name in Name}, groups, _count(record, answers))
+
+
+def _of_retrieval(record: PolicyRecord, useful: NDArray[np.bool_]) -> dict[Name, Score]:
+    n, m = useful.size, int(useful.sum())
+    found = measures.machine_user(record.samples, useful, record.k)
+    fixed = record.policy == "deterministic"
+    exposure = measures.item_exposure(record.samples, n)
+    unbiased = measures.disparity(found, unbiased=True)
+    return {
+        Name.EE_D: measures.disparity(found),
+        Name.EE_D_K: measures.disparity(found, "fair-rag"),
+        # A fixed ranking is known whole: there is nothing to correct.
+        Name.EE_D_UNBIASED: measures.disparity(found) if fixed else unbiased,
+        Name.EE_R: measures.relevance(found, n, m),
+        Name.EE_R_FAIR_RAG: measures.relevance(found, n, m, "fair-rag"),
+        Name.EE_L: measures.loss(found, n, m),
+        Name.UNEQUAL: useful_inequality(record.samples, useful, fixed=fixed),
+        Name.NOT_USEFUL: measures.not_useful(exposure, useful),
+    }
+
+
+def _of_utility(
+    record: PolicyRecord, answers: _Answers | None, bounds: UtilityBounds
+) -> dict[Name, Score]:
+    expected: Score = Undefined(Reason.NO_ANSWER)
+    if answers is not None:
+        expected = measures.expected_utility(answers.utilities, answers.times)
+    every, own = bounds.greatest(record), bounds.greatest(record, "retriever")
+    return {
+        Name.EU: expected,
+        Name.EU_MAX: measures.normalised_utility(expected, every),
+        Name.EU_MAX_RETRIEVER: measures.normalised_utility(expected, own),
+        Name.EU_MAX_FAIR_RAG: measures.normalised_utility(expected, own, "fair-rag"),
+    }
+
+
+_OF_USE = (
+    Name.EAR,
+    Name.EE_D_K_ANSWERED,
+    Name.EAE_D_K,
+    Name.SHARE,
+    Name.SHARE_EXCESS,
+    Name.USED_NOT_USEFUL,
+    Name.USE_UNEQUAL,
+    Name.FROM_RETRIEVAL,
+    Name.FROM_PICKING,
+    Name.FROM_REPETITION,
+)
+
+
+def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, Score]:
+    if answers is None:
+        return dict.fromkeys(_OF_USE, Undefined(Reason.NO_ANSWER))
+    if not answers.judged.any():
+        return dict.fromkeys(_OF_USE, Undefined(Reason.NO_VERDICT))
+    n, k = useful.size, answers.rankings.shape[1]
+    shown = measures.item_exposure(answers.rankings, n, answers.times)
+    used = attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n)
+    even = float(shown @ shown) / k
+    share = attribution.attribution_share(used)
+    parts = use_inequality(
+        answers.rankings, answers.times, answers.attributed, answers.judged, useful
+    )
+    if isinstance(parts, Undefined):
+        split: tuple[Score, ...] = (parts,) * 4
+    else:
+        split = parts.total, parts.retrieval, parts.picking, parts.repetition
+    return {
+        Name.EAR: attribution.expected_attribution_rate(
+            answers.attributed, answers.judged, answers.times
+        ),
+        Name.EE_D_K_ANSWERED: even,
+        Name.EAE_D_K: attribution.attributed_disparity(used, k),
+        Name.SHARE: share,
+        Name.SHARE_EXCESS: share if isinstance(share, Undefined) else share - even,
+        Name.USED_NOT_USEFUL: measures.not_useful(used, useful),
+        **dict(zip(_OF_USE[-4:], split, strict=True)),
+    }
+
+
+def _of_groups(
+    rows: FloatArray,
+    exposure: FloatArray,
+    useful: NDArray[np.bool_],
+    k: int,
+    answers: _Answers | None,
+) -> GroupExposure:
+    if answers is None:
+        return group_exposure(rows, exposure, useful, k)
+    n = useful.size
+    return group_exposure(
+        rows,
+        exposure,
+        useful,
+        k,
+        measures.item_exposure(answers.rankings, n, answers.times),
+        attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n),
+    )
+
+
+def _count(record: PolicyRecord, answers: _Answers | None) -> Counts:
+    failed: Counter[str] = Counter()
+    for answer in record.answers:
+        if not is_answer(answer):
+            failed[answer.status] += answer.times
+    return Counts(
+        samples=len(record.samples),
+        distinct=len(record.answers),
+        generated=sum(answer.times for answer in record.answers),
+        failed=dict(sorted(failed.items())),
+        empty=sum(answer.times for answer in record.answers if answer.status == "empty"),
+        pairs=int(answers.judged.size) if answers else 0,
+        unjudged=int((~answers.judged).sum()) if answers else 0,
+    )

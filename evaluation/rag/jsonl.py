@@ -1,0 +1,183 @@
+"""Questions of anyone's own, from a file of JSON Lines.
+
+Each line is ``{"id", "question", "query"?, "golds": […], "pool": [{"id", "text", "title"?, …}]}``.
+What retrievers are asked is the question where ``query`` is missing. A document has its labels in
+the fields that a schema names, as in a corpus. Beside ``own.jsonl`` may lie
+
+- ``own.schema.yaml`` or ``schema.yaml``, the attributes of the documents;
+- ``own.yaml`` with ``title``, ``note`` and ``metric``, all of them optional.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from fairqr.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
+from fairqr.evaluation.rag.collection import (
+    PoolDocument,
+    RagCollection,
+    RagQuery,
+    RagTask,
+    Utility,
+)
+from fairqr.evaluation.rag.notables import shares_of
+from fairqr.retrieval.documents import numbered_lines, parse_document
+from fairqr.retrieval.files import sha256_of
+from fairqr.retrieval.schema import CorpusSchema, load_schema
+
+__all__ = ["METRICS", "load_jsonl"]
+
+METRICS: dict[str, Utility] = {
+    "rouge-l": Rouge("rougeL"),
+    "rouge-1": Rouge("rouge1"),
+    "names": NamesRelevant(),
+}
+"""What answers can be judged by: text like a gold, or a gold's full name in the answer."""
+
+DEFAULT_METRIC = "rouge-l"
+NO_SCHEMA = CorpusSchema.model_construct(attributes={})
+"""One without attributes, which a file of a schema may not be."""
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _About(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str = ""
+    note: str = ""
+    metric: str = DEFAULT_METRIC
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+    id: Text
+    question: Text
+    query: Text | None = None
+    golds: tuple[Text, ...] = Field(min_length=1)
+    pool: tuple[dict[str, Any], ...] = Field(min_length=1)
+
+
+def load_jsonl(
+    path: Path, *, metric: str | None = None, limit: int = 1000, pool: int | None = None
+) -> RagCollection:
+    """Read a file of questions; prompt ``answer``.
+
+    Args:
+        path: The file; unpacked while it is read where its name ends in ``.gz``.
+        metric: One of :data:`METRICS`; where None, what ``own.yaml`` says, or ``rouge-l``.
+        limit: How many lines are read at the most.
+        pool: How many documents of each pool are taken from its front; all where None.
+
+    Raises:
+        CorpusError: The file is missing or empty, or a line is no question; the line is named.
+        SchemaError: The schema is wrong.
+        InputError: There is no such metric, or a number is below 1.
+    """
+    if limit < 1 or (pool is not None and pool < 1):
+        raise InputError("The numbers of queries and of documents must be 1 or more.")
+    stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    about = _read_about(path.with_name(f"{stem}.yaml"))
+    chosen = metric or about.metric
+    if chosen not in METRICS:
+        raise InputError(
+            f"There is no metric '{one_line(chosen)}'; choose one of {', '.join(METRICS)}."
+        )
+    schema_path = _schema_beside(path, stem)
+    schema = load_schema(schema_path) if schema_path else None
+    queries: dict[str, RagQuery] = {}
+    for number, line in numbered_lines(path):
+        if len(queries) == limit:
+            break
+        try:
+            query = _query(line, schema, pool)
+            if query.id in queries:
+                raise ValueError(f"the id '{one_line(query.id)}' stands twice")
+        except (ValueError, RecursionError) as error:
+            deep = isinstance(error, RecursionError)
+            what = "it is nested too deeply" if deep else one_line(error)
+            raise CorpusError(f"{path}, line {number}: {what}; mend the question.") from None
+        queries[query.id] = query
+    if not queries:
+        raise CorpusError(f"{path} is empty; each line is a question with golds and a pool.")
+    digest = hashlib.sha256(sha256_of(path).encode())
+    if schema_path:
+        digest.update(sha256_of(schema_path).encode())
+    digest.update(chosen.encode())
+    return RagCollection(
+        name=stem,
+        title=about.title or stem,
+        note=" ".join(
+            [*filter(None, [about.note]), *([f"Of each pool the first {pool}."] if pool else [])]
+        ),
+        task=RagTask(stem, "questions of one's own", "answer", METRICS[chosen]),
+        queries=tuple(queries.values()),
+        fingerprint=digest.hexdigest(),
+        schema=schema,
+        left_out={},
+    )
+
+
+def _read_about(path: Path) -> _About:
+    try:
+        return _About.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except FileNotFoundError:
+        return _About()
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise CorpusError(f"{path}: {where or 'the file'}: {reason}; mend it.") from None
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CorpusError(f"{path} is not valid YAML ({one_line(error, 120)}); mend it.") from None
+
+
+def _schema_beside(path: Path, stem: str) -> Path | None:
+    for name in (f"{stem}.schema.yaml", "schema.yaml"):
+        if (beside := path.with_name(name)).is_file():
+            return beside
+    return None
+
+
+def _query(line: bytes, schema: CorpusSchema | None, pool: int | None) -> RagQuery:
+    """Read a line; raises ValueError for what is no question."""
+    try:
+        data = json.loads(line)
+        # Halves of surrogate pairs, which no index and no tokenizer takes.
+        json.dumps(data, ensure_ascii=False).encode()
+        read = _Line.model_validate(data)
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise ValueError(f"{where or 'the line'}: {reason}") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text of it has half a surrogate pair") from None
+    except json.JSONDecodeError:
+        raise ValueError("it is not valid JSON") from None
+    documents: dict[str, PoolDocument] = {}
+    for place, fields in enumerate(read.pool[:pool], start=1):
+        try:
+            document = _document(fields, schema)
+            if document.id in documents:
+                raise ValueError(f"its id '{one_line(document.id)}' stands twice")
+        except ValueError as error:
+            raise ValueError(f"document {place} of the pool: {error}") from None
+        documents[document.id] = document
+    return RagQuery(
+        read.id, read.question, read.query or read.question, read.golds, tuple(documents.values())
+    )
+
+
+def _document(fields: dict[str, Any], schema: CorpusSchema | None) -> PoolDocument:
+    checked = schema or NO_SCHEMA
+    document = parse_document(json.dumps(fields), checked)
+    return PoolDocument(
+        id=document.id,
+        fields={"title": document.title, "text": document.text},
+        text=f"{document.title}\n{document.text}".strip(),
+        groups=shares_of(document, checked),
+    )

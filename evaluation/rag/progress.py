@@ -1,0 +1,53 @@
+"""Doing several things at a time, and telling how far it has come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol, TypeVar
+
+from fairqr.errors import FairqrError
+
+__all__ = ["RagWatcher", "all_of"]
+
+T = TypeVar("T")
+
+
+class RagWatcher(Protocol):
+    """Is told how far a run has come."""
+
+    def stage(self, what: str, total: int, done: int) -> None:
+        """Take what begins, of how many steps, and how many of them were done before."""
+        ...
+
+    def advance(self, steps: int = 1) -> None:
+        """Take that so many steps are done."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Take a sentence for people."""
+        ...
+
+
+async def all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
+    """Do something with each thing, at most so many at a time.
+
+    Raises:
+        FairqrError: What stopped one; the others are stopped too.
+    """
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(thing: T) -> None:
+        async with slots:
+            await work(thing)
+
+    stopped: list[BaseException] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for thing in things:
+                group.create_task(one(thing))
+    except* (FairqrError, OSError) as errors:
+        stopped += errors.exceptions
+    if stopped:
+        # What stops one stops them all; the first sentence says it.
+        raise stopped[0]

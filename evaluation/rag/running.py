@@ -1,0 +1,236 @@
+"""Running a Fair RAG experiment: labels first, then the policies of every query that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.generators import open_generator
+from fairqr.evaluation.rag.answering import Answerer, Cautious
+from fairqr.evaluation.rag.collection import RagQuery
+from fairqr.evaluation.rag.generating import QueryWork
+from fairqr.evaluation.rag.labelling import (
+    check_labels,
+    label_manifest,
+    label_queries,
+    take_labels,
+)
+from fairqr.evaluation.rag.labels import useful_positions, why_dropped
+from fairqr.evaluation.rag.plan import Cost, Part, RagPlan, cost_of
+from fairqr.evaluation.rag.policies import Draw
+from fairqr.evaluation.rag.progress import RagWatcher, all_of
+from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
+from fairqr.evaluation.rag.store import LabelManifest, LabelStore, RagStore
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.pools.base import PoolRetriever
+from fairqr.retrieval.pools.open import open_pool_retriever
+
+__all__ = ["match_labels", "remaining_cost", "run_fair_rag"]
+
+
+def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str], Path]:
+    """Find out which collection and generator given labels are for.
+
+    Returns:
+        The folders by the names of the collection and the generator.
+
+    Raises:
+        InputError: A folder holds no labels, or those of another collection, generator or prompt.
+    """
+    wanted = [
+        _wanted(plan, part, generator)
+        for part in plan.parts
+        for generator in plan.manifest.experiment.generators
+    ]
+    matched: dict[tuple[str, str], Path] = {}
+    for folder in folders:
+        given = LabelStore(folder)
+        found = given.manifest().model_dump()
+        # The one that differs least, so that the sentence is about what is wrong.
+        nearest = min(
+            wanted,
+            key=lambda one: sum(found[name] != value for name, value in one.model_dump().items()),
+        )
+        check_labels(given, nearest)
+        matched[nearest.collection, nearest.generator] = folder
+    return matched
+
+
+def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ()) -> Cost:
+    """Estimate what a run will still cost, at most.
+
+    Args:
+        plan: What is to be done.
+        store: Where some of it may be done already.
+        folders: Of labels that are given.
+
+    Raises:
+        InputError: Given labels do not fit, or a line of the folder is damaged.
+    """
+    experiment = plan.manifest.experiment
+    given = match_labels(plan, folders)
+    done = {record.key for record in store.records()}
+    total = Cost()
+    for part in plan.parts:
+        for generator in experiment.generators:
+            pair = (part.collection.name, generator)
+            labels = {label.query: label for label in store.labels(*pair).lines.read()}
+            if pair in given:
+                found = LabelStore(given[pair]).lines.read()
+                labels = {label.query: label for label in found} | labels
+            kept = {
+                label.query
+                for label in labels.values()
+                if why_dropped(label, experiment.min_useful) is None
+            }
+            total += cost_of(part, generator, experiment, labelled=labels, kept=kept, done=done)
+    return total
+
+
+async def run_fair_rag(
+    plan: RagPlan,
+    store: RagStore,
+    *,
+    attributor: Attributor | None,
+    watcher: RagWatcher,
+    at_once: int = 4,
+    folders: Sequence[Path] = (),
+) -> None:
+    """Do all that is not done yet.
+
+    Args:
+        plan: What is to be done.
+        store: Where results go; locked while this runs.
+        attributor: What judges; None leaves attribution out.
+        watcher: Told how far it has come.
+        at_once: How many queries may be under way at the same time.
+        folders: Of labels that are given; what they lack is labelled.
+
+    Raises:
+        FairqrError: It cannot go on for a reason that concerns more than one answer; what was done
+            until then is kept.
+    """
+    given = match_labels(plan, folders)
+    with store.locked():
+        if store.exists() and remaining_cost(plan, store, folders).is_nothing:
+            store.begin(plan.manifest)
+            return
+        if attributor is not None:
+            await attributor.start()
+        run = _Run(plan, store, attributor, watcher, at_once, given)
+        await run.start_retrievers()
+        for name in plan.manifest.experiment.generators:
+            # One at a time, since large models do not fit side by side; before anything is written.
+            generator = open_generator(name, cache=ReplyCache(store.replies))
+            await generator.start()
+            store.begin(plan.manifest)
+            for part in plan.parts:
+                answerer = Answerer(generator, part.collection.task, part.prompt)
+                labels = await run.label(part, name, answerer)
+                await run.answer(part, name, answerer, labels)
+
+
+@dataclass(slots=True)
+class _Run:
+    plan: RagPlan
+    store: RagStore
+    attributor: Attributor | None
+    watcher: RagWatcher
+    at_once: int
+    given: Mapping[tuple[str, str], Path]
+    _retrievers: dict[str, PoolRetriever] = field(default_factory=dict, init=False)
+    _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
+
+    async def start_retrievers(self) -> None:
+        for name in self.plan.manifest.experiment.retrievers:
+            self._retrievers[name] = open_pool_retriever(name)
+            await self._retrievers[name].start()
+
+    async def label(self, part: Part, generator: str, answerer: Answerer) -> list[LabelRecord]:
+        """Label the queries of a collection, but for those that have labels."""
+        name, queries = part.collection.name, part.collection.queries
+        labels = self.store.labels(name, generator)
+        labels.begin(_wanted(self.plan, part, generator))
+        if (name, generator) in self.given:
+            take_labels(self.given[name, generator], queries, labels)
+        return await label_queries(
+            queries, answerer, labels, watcher=self.watcher, at_once=self.at_once
+        )
+
+    async def answer(
+        self, part: Part, generator: str, answerer: Answerer, labels: Sequence[LabelRecord]
+    ) -> None:
+        """Make the records of the queries that are kept."""
+        name, draws = part.collection.name, self.plan.draws
+        least = self.plan.manifest.experiment.min_useful
+        kept = [
+            (query, label)
+            for query, label in zip(part.collection.queries, labels, strict=True)
+            if why_dropped(label, least) is None
+        ]
+        if dropped := len(labels) - len(kept):
+            self.watcher.note(
+                f"{name}, {generator}: {dropped} of {len(labels)} queries are left out, since they "
+                f"have fewer than {least} useful documents or could not be labelled."
+            )
+        there: dict[str, list[PolicyRecord]] = {}
+        for record in self.store.records():
+            if (record.collection, record.generator) == (name, generator):
+                there.setdefault(record.query, []).append(record)
+        done = {record.key for records in there.values() for record in records}
+        keys = [draw.key(name, generator, query.id) for query, _ in kept for draw in draws]
+        self.watcher.stage(
+            f"{name}, {generator}: rankings", len(keys), sum(key in done for key in keys)
+        )
+
+        async def one(query_and_label: tuple[RagQuery, LabelRecord]) -> None:
+            query, label = query_and_label
+            todo = [draw for draw in draws if draw.key(name, generator, query.id) not in done]
+            if todo:
+                work = self._work(part, generator, answerer, query, label)
+                work.remember(there.get(query.id, ()))
+                await self._do(work, todo, written)
+
+        written = Cautious(self.store.lines, answerer)
+        with written.writing():
+            await all_of(kept, one, self.at_once)
+
+    def _work(
+        self, part: Part, generator: str, answerer: Answerer, query: RagQuery, label: LabelRecord
+    ) -> QueryWork:
+        return QueryWork(
+            experiment=self.plan.manifest.experiment,
+            collection=part.collection.name,
+            generator=generator,
+            query=query,
+            useful=useful_positions(query, label),
+            answerer=answerer,
+            attributor=self.attributor,
+            hypothesis=part.hypothesis,
+        )
+
+    async def _do(
+        self, work: QueryWork, draws: Sequence[Draw], written: Cautious[PolicyRecord]
+    ) -> None:
+        names = dict.fromkeys(draw.retriever for draw in draws if draw.retriever)
+        scores = {name: await self._score(name, work) for name in names}
+        for draw in draws:
+            record = await work.record(draw, scores)
+            failed = any(answer.utility is None for answer in record.answers)
+            written.add(record, has_failures=failed)
+            self.watcher.advance()
+
+    async def _score(self, retriever: str, work: QueryWork) -> FloatArray:
+        """Return a retriever's scores of a pool, which are the same for every generator."""
+        key = (retriever, work.collection, work.query.id)
+        if key not in self._scores:
+            texts = [document.text for document in work.query.pool]
+            self._scores[key] = await self._retrievers[retriever].scores(work.query.query, texts)
+        return self._scores[key]
+
+
+def _wanted(plan: RagPlan, part: Part, generator: str) -> LabelManifest:
+    return label_manifest(part.collection, generator, part.prompt, plan.manifest.experiment.pool)

@@ -1,0 +1,47 @@
+"""Opening a retriever over pools by name."""
+
+from __future__ import annotations
+
+from fairqr.errors import InputError, one_line
+from fairqr.retrieval.pools.base import PoolRetriever
+from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever
+from fairqr.retrieval.pools.contriever import DEFAULT_CONTRIEVER, ContrieverPoolRetriever
+from fairqr.retrieval.pools.dense import DensePoolRetriever
+from fairqr.retrieval.pools.splade import DEFAULT_SPLADE, SpladePoolRetriever
+from fairqr.retrieval.vectors.open import DEFAULT_ENCODER, open_encoder
+
+__all__ = ["POOL_RETRIEVERS", "open_pool_retriever"]
+
+POOL_RETRIEVERS = {
+    "bm25": "BM25 with the statistics of the pool",
+    "splade[:MODEL]": f"sparse term weights of a masked language model; {DEFAULT_SPLADE}",
+    "contriever[:MODEL]": f"mean token vectors, dot product; {DEFAULT_CONTRIEVER}",
+    "dense[:ENCODER]": f"cosine of an encoder's vectors; {DEFAULT_ENCODER}",
+}
+"""What there is, each with a line for people."""
+
+
+def open_pool_retriever(name: str) -> PoolRetriever:
+    """Return the retriever of a name; nothing is loaded before it is started or used.
+
+    Args:
+        name: ``bm25``; ``splade`` or ``contriever``, perhaps with a hub id or a folder after a
+            colon; ``dense``, perhaps with an encoder after a colon.
+
+    Raises:
+        InputError: There is no such retriever.
+        ModelUnavailableError: There is no such encoder, or it cannot be started.
+    """
+    kind, colon, model = name.strip().partition(":")
+    if bool(colon) == bool(model):
+        if kind == "bm25" and not model:
+            return Bm25PoolRetriever()
+        if kind == "splade":
+            return SpladePoolRetriever(model or DEFAULT_SPLADE)
+        if kind == "contriever":
+            return ContrieverPoolRetriever(model or DEFAULT_CONTRIEVER)
+        if kind == "dense":
+            return DensePoolRetriever(open_encoder(model or DEFAULT_ENCODER))
+    raise InputError(
+        f"There is no retriever '{one_line(name)}' over pools; choose {', '.join(POOL_RETRIEVERS)}."
+    )

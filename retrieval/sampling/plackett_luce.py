@@ -1,0 +1,260 @@
+"""Plackett–Luce: a distribution over rankings in which what scores more tends to come first.
+
+The places are filled one by one, each with probability proportional to the weights of the items
+that are left (Luce 1959; Plackett 1975). "Towards Fair RAG" (Kim & Diaz 2024) takes the weights
+from retrieval scores, min-max normalised to s in [1, 2], and a sharpness α:
+
+* ``logits``: P(next = i) ∝ exp(s_i^α). The paper's formula was illegible where it was read; this
+  form gives its published disparities, so it is the default.
+* ``worths``: P(next = i) ∝ s_i^α, which is close to uniform for the paper's α of 1 to 8.
+
+α = 0 is uniform, and a large α ranks by score, in random order where scores are equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.errors import InputError
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.rerankers.base import min_max
+from fairqr.retrieval.sampling.races import race
+
+__all__ = ["LARGEST_ALPHA", "Form", "PlackettLuce", "deterministic"]
+
+Form = Literal["logits", "worths"]
+"""How scores become weights; see the module."""
+
+LARGEST_ALPHA = 1000.0
+"""2^1000 is still a floating point number."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlackettLuce:
+    """A Plackett–Luce distribution over the rankings of n items.
+
+    Make one with :meth:`of` or :meth:`from_log_weights`. Items are named by their positions, 0 to
+    n − 1. Those of zero mass come last, uniformly among themselves, once all others are placed.
+
+    Attributes:
+        log_weights: ln w, shape (n,), up to a constant; −∞ is zero mass. Not to be written to.
+    """
+
+    log_weights: FloatArray
+
+    @classmethod
+    def of(cls, scores: ArrayLike, alpha: float, form: Form = "logits") -> PlackettLuce:
+        """Return the policy of a retriever.
+
+        Args:
+            scores: Shape (n,), finite; their scale and sign do not matter. Equal scores give the
+                uniform distribution.
+            alpha: From 0, uniform, to 1000; see the module.
+            form: How scores become weights.
+
+        Raises:
+            InputError: There is no score, one is not finite, or alpha or the form is none.
+        """
+        if not 0 <= alpha <= LARGEST_ALPHA:
+            raise InputError(
+                f"The exponent alpha must be from 0 to {LARGEST_ALPHA:g}, not {alpha:g}: "
+                "0 ranks at random, and large ones by score."
+            )
+        if form not in get_args(Form):
+            raise InputError(
+                f"There is no form '{form}' of Plackett–Luce; choose logits or worths."
+            )
+        weights = min_max(_scores(scores))
+        weights += 1
+        if form == "logits":
+            np.power(weights, alpha, out=weights)
+        else:
+            np.log(weights, out=weights)
+            weights *= alpha
+        return cls._kept(weights)
+
+    @classmethod
+    def from_log_weights(cls, log_weights: ArrayLike) -> PlackettLuce:
+        """Return the distribution of these weights.
+
+        Args:
+            log_weights: ln w, shape (n,), finite or −∞.
+
+        Raises:
+            InputError: There is none, or one is NaN or +∞.
+        """
+        weights = np.array(log_weights, dtype=np.float64)
+        _check_pool(weights)
+        # NaN is not below ∞ either.
+        if not weights.max() < np.inf:
+            raise InputError(
+                "A log weight must be a finite number, or -inf for an item of no mass."
+            )
+        return cls._kept(weights)
+
+    @classmethod
+    def _kept(cls, weights: FloatArray) -> PlackettLuce:
+        weights.flags.writeable = False
+        return cls(weights)
+
+    @property
+    def n(self) -> int:
+        """How many items there are."""
+        return self.log_weights.size
+
+    def sample(self, samples: int, k: int, stream: np.random.Generator) -> NDArray[np.intp]:
+        """Draw independent rankings, cut at k.
+
+        Exact but for the rounding of floating point numbers; see
+        :mod:`fairqr.retrieval.sampling.races`.
+
+        Args:
+            samples: N, at least 1.
+            k: The cut-off, at least 1.
+            stream: Where the random numbers come from; see
+                :func:`fairqr.retrieval.sampling.streams.stream_of`.
+
+        Returns:
+            Shape (N, min(k, n)): in each row the positions of distinct items, best first.
+
+        Raises:
+            InputError: N or k is below 1.
+        """
+        if samples < 1:
+            raise InputError(f"At least one ranking has to be sampled, not {samples}.")
+        _check_cut(k)
+        k = min(k, self.n)
+        heavy = self._heavy
+        if heavy.all():
+            return race(self.log_weights, samples, k, stream)
+        first = min(k, int(np.count_nonzero(heavy)))
+        drawn = np.empty((samples, k), dtype=np.intp)
+        if first:
+            places = race(self.log_weights[heavy], samples, first, stream)
+            drawn[:, :first] = np.flatnonzero(heavy)[places]
+        if first < k:
+            weightless = np.flatnonzero(~heavy)
+            places = race(np.zeros(weightless.size), samples, k - first, stream)
+            drawn[:, first:] = weightless[places]
+        return drawn
+
+    def log_probability(self, ranking: ArrayLike) -> float:
+        """Return ln P of a ranking, or of all that begin with it where it is shorter than n.
+
+        Args:
+            ranking: Positions, best first; none twice. Shape (r,), r from 0 to n.
+
+        Returns:
+            At most 0; −∞ where an item of zero mass stands before another.
+
+        Raises:
+            InputError: It is no ranking of these items.
+        """
+        return float(self.placement_log_probabilities(ranking).sum())
+
+    def placement_log_probabilities(self, ranking: ArrayLike) -> FloatArray:
+        """Return for each place ln P of its item, given the items before it, shape (r,).
+
+        Argument and errors are those of :meth:`log_probability`.
+        """
+        places = self._checked(ranking)
+        heavy = self._heavy
+        weights = self.log_weights[places]
+        here = heavy[places]
+        left = heavy.copy()
+        left[places] = False
+
+        logs = np.full(places.size, -np.inf)
+        logs[here] = -_log_odds(weights[here], self.log_weights[left])
+        # An item of zero mass has a chance once no other is left; then all have the same.
+        before = np.arange(places.size)
+        due = ~here & (np.cumsum(here) == np.count_nonzero(heavy))
+        logs[due] = -np.log(self.n - before[due])
+        return logs
+
+    @property
+    def _heavy(self) -> NDArray[np.bool_]:
+        """Which items have mass."""
+        return self.log_weights > -np.inf
+
+    def _checked(self, ranking: ArrayLike) -> NDArray[np.intp]:
+        places = np.asarray(ranking)
+        if not places.size:
+            return np.empty(0, dtype=np.intp)
+        if (
+            places.ndim != 1
+            or not np.issubdtype(places.dtype, np.integer)
+            or not 0 <= int(places.min()) <= int(places.max()) < self.n
+            or np.unique(places).size < places.size
+        ):
+            raise InputError(
+                f"A ranking has to name positions from 0 to {self.n - 1}, none of them twice."
+            )
+        return places.astype(np.intp)
+
+
+def deterministic(scores: ArrayLike, k: int) -> NDArray[np.intp]:
+    """Return the one ranking by score: the positions of the min(k, n) best, best first.
+
+    Of equal scores the first position wins.
+
+    Args:
+        scores: Shape (n,), finite.
+        k: The cut-off, at least 1.
+
+    Raises:
+        InputError: There is no score, one is not finite, or k is below 1.
+    """
+    values = -_scores(scores)
+    _check_cut(k)
+    if k < values.size:
+        # All that may be among the first k, in order of position.
+        places = np.flatnonzero(values <= np.partition(values, k - 1)[k - 1])
+    else:
+        places = np.arange(values.size)
+    return places[values[places].argsort(kind="stable")[:k]]
+
+
+def _log_odds(placed: FloatArray, left: FloatArray) -> FloatArray:
+    """Return ln((w_i + … + w_r + W)/w_i) for each item of a ranking, shape (r,).
+
+    Only differences of log weights are formed, since weights themselves may overflow.
+
+    Args:
+        placed: ln w of the items of the ranking, shape (r,).
+        left: ln w of those that are not in it; W is their sum.
+    """
+    odds = np.empty_like(placed)
+    # ln of what follows an item over its own weight; −∞ where nothing follows.
+    rest = -np.inf
+    with np.errstate(over="ignore"):
+        if placed.size and left.size:
+            heaviest = left.max()
+            rest = heaviest - placed[-1] + np.log(np.exp(left - heaviest).sum())
+        for place in reversed(range(placed.size)):
+            odds[place] = np.logaddexp(0.0, rest)
+            if place:
+                rest = placed[place] - placed[place - 1] + odds[place]
+    return odds
+
+
+def _scores(scores: ArrayLike) -> FloatArray:
+    values = np.asarray(scores, dtype=np.float64)
+    _check_pool(values)
+    if not np.isfinite(values).all():
+        raise InputError("A score is not a finite number: leave the document out or score it anew.")
+    return values
+
+
+def _check_pool(values: FloatArray) -> None:
+    if values.ndim != 1 or not values.size:
+        raise InputError("There is nothing to rank: give a list with one number for each item.")
+
+
+def _check_cut(k: int) -> None:
+    if k < 1:
+        raise InputError(f"A ranking has to be cut at a k of at least 1, not {k}.")

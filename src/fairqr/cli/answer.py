@@ -1,0 +1,239 @@
+"""The command ``fairqr answer``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, pairs, run, warn
+from fairqr.errors import InputError, ModelError
+
+if TYPE_CHECKING:
+    from fairqr.graph.answer_result import AnswerResult
+    from fairqr.retrieval.index import Index
+
+__all__ = ["answer"]
+
+POOL = 20
+"""How many documents take part in the sampling where nothing is said."""
+
+
+def answer(
+    question: Annotated[str, typer.Argument(help="What to answer.")],
+    corpus: Annotated[
+        str, typer.Option(help="A built-in corpus, an index, or the path of a corpus.")
+    ] = "notables",
+    alpha: Annotated[
+        float, typer.Option(help="0 samples rankings at random, large ones by score.")
+    ] = 2.0,
+    samples: Annotated[
+        int, typer.Option(help="How many rankings are sampled; equal ones are answered once.")
+    ] = 1,
+    k: Annotated[int, typer.Option("-k", help="How many documents the generator reads.")] = 5,
+    pool: Annotated[
+        int | None,
+        typer.Option(help=f"How many documents take part in the sampling. [default: {POOL}]"),
+    ] = None,
+    form: Annotated[str, typer.Option(help="Of the sampling: logits or worths.")] = "logits",
+    method: Annotated[
+        str,
+        typer.Option(help="What ranks; a fair one too, see 'fairqr search --method help'."),
+    ] = "plain",
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="Whose groups to count; all attributes if not given.")
+    ] = None,
+    intersect: Annotated[
+        bool, typer.Option("--intersect", help="Count the product of the attributes.")
+    ] = False,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="retrieved:0.5,population:0.5, or gender=female:0.5,male:0.5."),
+    ] = None,
+    retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What answers: openai:gpt-4o and the like, local:smollm2-135m, or "
+            "seq2seq:google/flan-t5-small. A chat model refines too, where the method does."
+        ),
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")] = None,
+    attributor: Annotated[
+        str,
+        typer.Option(
+            help="What judges which documents an answer used; see 'fairqr attribution list'; none."
+        ),
+    ] = "overlap",
+    hypothesis: Annotated[
+        str | None, typer.Option(help="A sentence with {answer} in it, to be judged in its place.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="The score from which a document counts as used.")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="The version of a prompt, e.g. answer=v1.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the answer; the prompt's own if not given.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the sampling; drawn, and shown, if not given.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one model request may take.")] = 60,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="How many rankings are answered from at the same time.")
+    ] = 8,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
+    ] = False,
+    backend: Annotated[str | None, BackendOption] = None,
+    url: Annotated[str | None, UrlOption] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="The schema of a corpus that is a path.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")] = None,
+    trace_content: Annotated[
+        bool, typer.Option("--trace-content", help="Record questions and answers too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Answer from a sampled ranking; with more samples show who is exposed, and who is used."""
+    # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
+    question = question.encode(errors="replace").decode()
+    options: dict[str, Any] = {
+        "alpha": alpha,
+        "samples": samples,
+        "documents": k,
+        "form": form,
+        "hypothesis": hypothesis,
+        "temperature": temperature,
+    }
+    context: dict[str, Any] = {
+        "k": POOL if pool is None else pool,
+        "method": method,
+        "attributes": attribute,
+        "intersect": intersect,
+        "target": target,
+        "seed": seed,
+        "prompts": pairs(prompt or [], "a version of a prompt", "answer=v1"),
+    }
+
+    async def work() -> tuple[AnswerResult, bool]:
+        from fairqr.agents.attribution.open import open_attributor
+        from fairqr.agents.cache import ReplyCache
+        from fairqr.agents.chat import ChatModel
+        from fairqr.agents.chat_generator import ChatGenerator
+        from fairqr.agents.feedback import FeedbackRefiner
+        from fairqr.agents.generation import Generator
+        from fairqr.agents.generators import SEQ2SEQ, open_generator
+        from fairqr.api import FairSearch
+        from fairqr.cli.render_answer import AnswerView, QuietAnswerView
+        from fairqr.graph.context import make_context
+        from fairqr.prompts.library import PromptLibrary
+        from fairqr.retrieval.catalog import Catalog
+        from fairqr.retrieval.vectors.open import open_retriever
+        from fairqr.settings import default_model
+
+        given = {name: value for name, value in options.items() if value is not None}
+        asked = make_context(**context, answer=given)
+        library = PromptLibrary(prompts)
+        for id_, version in asked.prompts.items():
+            library.get(id_, version)
+        name = model or default_model()
+        if name == FeedbackRefiner.name:
+            raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
+        refiner: ChatModel | None = None
+        if name.startswith(f"{SEQ2SEQ}:"):
+            if asked.rounds:
+                raise InputError(
+                    f"The method '{method}' refines with a chat model, which {name} is not; choose "
+                    "a method that does not refine, or a chat model."
+                )
+            generator: Generator = open_generator(name, cache=not no_cache)
+        else:
+            kept = None if no_cache else ReplyCache()
+            refiner = ChatModel(name, cache=kept, base_url=base_url, timeout=timeout)
+            generator = ChatGenerator(refiner)
+        judge = None
+        if attributor != "none":
+            judge = open_attributor(
+                attributor,
+                chat=refiner,
+                cache=not no_cache,
+                threshold=threshold,
+                prompts=library,
+            )
+        elif threshold is not None:
+            raise InputError("Nothing is judged with --attributor none; leave --threshold out.")
+        # What is missing is better known before a large corpus is indexed.
+        await generator.start()
+        if judge is not None:
+            await judge.start()
+        with indexing_bar() as bar:
+            index = await Catalog().resolve(corpus, choice(backend, url), bar, schema)
+            index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
+        view = AnswerView(question) if shows_pieces else QuietAnswerView()
+        try:
+            context["k"] = await _pool_of(index, pool)
+            fair = FairSearch(
+                index,
+                refiner,
+                generator=generator,
+                attributor=judge,
+                prompts=library,
+                concurrency=concurrency,
+            )
+            options["stream"] = shows_pieces
+            with view:
+                steps = fair.stream_answer(question, **context, **options)
+                async with contextlib.aclosing(steps):
+                    async for step in steps:
+                        view.show(step)
+        finally:
+            await index.close()
+        return view.result, view.has_written
+
+    from fairqr.telemetry import record_to
+
+    with record_to(trace, content=trace_content) if trace else contextlib.nullcontext() as recorder:
+        result, written = run(work())
+    if recorder and recorder.failure:
+        warn(f"The trace {trace} is not whole: {recorder.failure}.")
+    if not result.counts.answered:
+        first = result.answers[0]
+        why = first.message or f"The model {result.generator} gave no answer ({first.status})."
+        raise ModelError(first.status, why)
+    for warning in result.warnings:
+        warn(warning)
+    if as_json:
+        # JSON is UTF-8, whatever the terminal takes.
+        sys.stdout.buffer.write(result.model_dump_json().encode() + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        from fairqr.cli.render_answer import print_answer
+
+        print_answer(result, written=written)
+
+
+async def _pool_of(index: Index, pool: int | None) -> int:
+    """Return how many documents take part; a small corpus takes part as a whole.
+
+    Raises:
+        InputError: More are asked for than there are.
+    """
+    size = (await index.info()).documents
+    if pool is not None and pool > size:
+        raise InputError(
+            f"The pool is to have {pool} documents, but '{index.name}' has only {size}; "
+            "lower --pool."
+        )
+    # An empty index is complained of later, as anywhere.
+    return min(POOL, max(size, 1)) if pool is None else pool

@@ -1,0 +1,148 @@
+"""The commands ``fairqr attribution …``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairqr.cli.common import run, warn
+
+if TYPE_CHECKING:
+    from fairqr.agents.attribution.checking import AttributorCheck
+    from fairqr.agents.attribution.pairs import LabelledPair
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True, help="Judges of whether an answer used a document, and how good they are."
+)
+
+NOTABLES = "notables"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Number = Annotated[int, typer.Option("-n", "--number", min=1, help="How many pairs to make.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the pairs that are made.")]
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the attributors, and what those that were checked reached."""
+    from fairqr.agents.attribution.checking import known_checks
+    from fairqr.agents.attribution.open import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
+
+    checks = known_checks()
+    if as_json:
+        rows = {
+            "attributors": ATTRIBUTORS,
+            "default": DEFAULT_ATTRIBUTOR,
+            "checks": [{**check.model_dump(), "sentence": check.sentence} for check in checks],
+        }
+        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    width = max(map(len, ATTRIBUTORS))
+    for name, about in ATTRIBUTORS.items():
+        mark = "*" if name == DEFAULT_ATTRIBUTOR else " "
+        typer.echo(f"{mark} {name:<{width}}  {about}")
+    typer.echo()
+    if not checks:
+        typer.echo("None was checked yet: fairqr attribution check notables --attributor NAME")
+    for check in checks:
+        typer.echo(f"{check.sentence} [{check.source}]")
+
+
+@app.command()
+def check(
+    pairs: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAIRS",
+            help="A JSON Lines file of premise, hypothesis and entailed (true or false); or "
+            "notables, for pairs made from that corpus.",
+        ),
+    ],
+    attributor: Annotated[
+        str, typer.Option("--attributor", help="As `fairqr attribution list` writes them.")
+    ],
+    threshold: Annotated[
+        float | None, typer.Option(help="The score from which a document counts as used.")
+    ] = None,
+    number: Number = 200,
+    seed: Seed = 0,
+    base_url: Annotated[
+        str | None, typer.Option(help="Where the server of an llm attributor listens.")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Judge all anew.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure an attributor on labelled pairs: accuracy, AUC, and which mistakes it makes.
+
+    The outcome is remembered; commands warn of an attributor that was never checked.
+    """
+    from fairqr.agents.attribution.checking import check_attributor, remember
+    from fairqr.agents.attribution.open import open_attributor
+
+    options: dict[str, Any] = {"base_url": base_url} if base_url else {}
+    judge = open_attributor(attributor, cache=not no_cache, threshold=threshold, **options)
+    labelled, source = _labelled(pairs, number, seed)
+    outcome = run(check_attributor(judge, labelled, source=source))
+    remember(outcome)
+    if as_json:
+        typer.echo(json.dumps({**outcome.model_dump(), "sentence": outcome.sentence}, indent=2))
+        return
+    _show(outcome)
+
+
+@app.command("pairs")
+def make_pairs(
+    corpus: Annotated[str, typer.Argument(metavar="notables", help="The corpus: notables.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The JSON Lines file to write.")],
+    number: Number = 200,
+    seed: Seed = 0,
+) -> None:
+    """Make labelled pairs from the facts of a corpus, half of them entailed."""
+    from fairqr.agents.attribution.notables_pairs import notables_pairs
+    from fairqr.agents.attribution.pairs import write_pairs
+    from fairqr.errors import InputError
+
+    if corpus != NOTABLES:
+        raise InputError(f"Pairs can be made from the corpus 'notables' alone, not '{corpus}'.")
+    made = notables_pairs(number, seed)
+    write_pairs(output, made)
+    typer.echo(f"{len(made)} pairs, {sum(pair.entailed for pair in made)} entailed: {output}")
+
+
+def _labelled(pairs: str, number: int, seed: int) -> tuple[list[LabelledPair], str]:
+    """Return the pairs, and where they are from."""
+    from fairqr.agents.attribution.notables_pairs import notables_pairs
+    from fairqr.agents.attribution.pairs import read_pairs
+
+    if pairs != NOTABLES:
+        return read_pairs(Path(pairs)), Path(pairs).name
+    if Path(NOTABLES).is_file():
+        warn("The pairs are made from the corpus notables; write ./notables for the file.")
+    return notables_pairs(number, seed), f"notables, {number} pairs, seed {seed}"
+
+
+def _show(outcome: AttributorCheck) -> None:
+    cells = outcome.confusion
+    auc = "none" if outcome.auc is None else f"{outcome.auc:.3f}"
+    typer.echo(f"pairs     {outcome.pairs} ({outcome.source}), judged {outcome.judged}")
+    for status, count in sorted(outcome.failures.items()):
+        typer.echo(f"          {count} {status}")
+    if outcome.accuracy is not None:
+        typer.echo(
+            f"accuracy  {outcome.accuracy:.3f}, 95 % interval {outcome.low:.3f} to "
+            f"{outcome.high:.3f}; the commoner answer alone {outcome.majority:.3f}"
+        )
+    typer.echo(f"AUC       {auc}")
+    rows = [
+        ("", "attributed", "not"),
+        ("entailed", cells.entailed_attributed, cells.entailed_not),
+        ("not", cells.not_attributed, cells.not_not),
+    ]
+    for label, yes, no in rows:
+        typer.echo(f"          {label:<9}{yes:>11}{no:>7}")
+    typer.echo(outcome.sentence)

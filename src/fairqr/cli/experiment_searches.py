@@ -1,0 +1,133 @@
+"""Running experiments with searches, and writing their reports, for ``fairqr experiment``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairqr.cli.common import run, warn
+from fairqr.cli.watching import progress_bar
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.experiments.plan import Cell
+    from fairqr.evaluation.experiments.store import Record
+
+__all__ = ["report_searches", "run_searches"]
+
+
+def run_searches(
+    path: Path,
+    changes: Mapping[str, Any],
+    folder: Path,
+    *,
+    prompts: Path | None,
+    concurrency: int,
+    report: bool,
+) -> None:
+    """Run an experiment into a folder.
+
+    Args:
+        path: Its file.
+        changes: Values instead of the file's; those that are None are left.
+        folder: Where everything goes.
+        prompts: The user's own.
+        concurrency: How many searches may be under way at the same time.
+        report: Write the report too.
+
+    Raises:
+        FairqrError: What it names is not there, or the folder is of something else.
+    """
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.experiments.catalogue import load_experiment
+    from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
+    from fairqr.evaluation.experiments.plan import make_plan
+    from fairqr.evaluation.experiments.running import run_plan
+    from fairqr.evaluation.experiments.specification import Experiment
+    from fairqr.evaluation.experiments.store import Store
+    from fairqr.prompts.library import PromptLibrary
+
+    asked = load_experiment(path, Experiment, changes)
+    found = find_collection(asked.collection, asked.split)
+    library = PromptLibrary(prompts)
+    plan = make_plan(asked, found, library)
+    store = Store(folder)
+    for sentence in plan.left_out:
+        warn(sentence)
+    with _Watching() as watcher:
+        left_out = run(
+            run_plan(plan, found, store, prompts=library, watcher=watcher, at_once=concurrency)
+        )
+    for sentence in left_out:
+        warn(sentence)
+    if report:
+        report_searches(folder)
+    else:
+        write_results(store, measure_experiment(store, found, with_tests=False))
+        typer.echo(f"done: {folder}; 'fairqr experiment report {folder}' writes the report")
+
+
+def report_searches(folder: Path) -> None:
+    """Write the report of an experiment, its runs, and the value of each measure as a table.
+
+    Raises:
+        InputError: There is no experiment, it has no results yet, or its collection has changed.
+    """
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
+    from fairqr.evaluation.experiments.report import write_report
+    from fairqr.evaluation.experiments.store import Store
+
+    store = Store(folder)
+    asked = store.manifest().experiment
+    measured = measure_experiment(store, find_collection(asked.collection, asked.split))
+    write_results(store, measured)
+    for path in write_report(store, measured):
+        typer.echo(f"written: {path}")
+
+
+class _Watching:
+    """Shows how far a run is: a bar for people who watch, one line a system for logs."""
+
+    def __init__(self) -> None:
+        self._bar = progress_bar()
+        self._searches: Any = None
+
+    def __enter__(self) -> _Watching:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def total(self, searches: int, done: int) -> None:
+        """Take how many searches there are, and how many were done before."""
+        if self._bar:
+            self._searches = self._bar.add_task("searches", total=searches, completed=done)
+        else:
+            typer.echo(f"{searches} searches, of which {done} are done", err=True)
+
+    def started(self, cell: Cell) -> None:
+        """Take which cell is begun."""
+        what = f"{cell.attribute}, {cell.form}: {cell.system.name}"
+        if self._bar:
+            self._bar.update(self._searches, description=what)
+        else:
+            typer.echo(what, err=True)
+
+    def finished(self, record: Record) -> None:
+        """Take a search that is done."""
+        if self._bar:
+            self._bar.advance(self._searches)
+
+    def preparing(self, what: str) -> Any:
+        """Take what is indexed or encoded; return what is told how many documents."""
+        if not self._bar:
+            return None
+        task = self._bar.add_task(what, total=None)
+        bar = self._bar
+        return lambda count: bar.update(task, completed=count)

@@ -1,0 +1,137 @@
+"""The commands ``fairqr lamp …``: labels of utility, against which Fair RAG is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairqr.cli.common import run
+from fairqr.cli.watching import Stages
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.rag.labels import LabelSummary
+    from fairqr.evaluation.rag.store import LabelStore
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Label which documents help a generator to answer.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+MinUseful = Annotated[
+    int, typer.Option(min=1, help="Questions with fewer useful documents count as dropped.")
+]
+
+
+@app.command("label")
+def label(
+    path: Annotated[
+        str, typer.Argument(help="A folder of LaMP, notables, or a JSON Lines file of your own.")
+    ],
+    generator: Annotated[
+        str, typer.Option(help="What answers, such as seq2seq:google/flan-t5-small.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Where labels go; goes on if it is begun.")
+    ],
+    task: Annotated[
+        str | None, typer.Option(help="The task, where the files do not say it.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Only the first so many questions.")] = 1000,
+    pool: Annotated[
+        int | None, typer.Option(min=1, help="At most so many documents a question; all if absent.")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="The version of the task's prompt, such as v1.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Questions at a time.")] = 2,
+    min_useful: MinUseful = 2,
+) -> None:
+    """Label a collection: the gain of each document alone over the answer without any.
+
+    One that was interrupted goes on where it stopped.
+    """
+    from fairqr.evaluation.rag.finding import find_rag_collection
+    from fairqr.evaluation.rag.labelling import label_collection, labelling_calls
+    from fairqr.evaluation.rag.store import LabelStore
+    from fairqr.prompts.library import PromptLibrary
+
+    collection = find_rag_collection(path, task=task, limit=limit, pool=pool)
+    template = PromptLibrary(prompts).get(collection.task.prompt, prompt)
+    store = LabelStore(output)
+    done = {one.query for one in store.lines.read()}
+    todo = [query for query in collection.queries if query.id not in done]
+    typer.echo(
+        f"{collection.name}: {len(todo):,} of {len(collection.queries):,} questions to label, "
+        f"{labelling_calls(todo):,} answers",
+        err=True,
+    )
+    with Stages() as watcher:
+        run(
+            label_collection(
+                collection,
+                generator,
+                template,
+                store,
+                pool=pool,
+                watcher=watcher,
+                at_once=concurrency,
+            )
+        )
+    _print(store, min_useful)
+
+
+@app.command("report")
+def report(
+    folder: Annotated[Path, typer.Argument(help="Where labels were made.")],
+    min_useful: MinUseful = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> None:
+    """Print what labels are like: useful documents a question, and questions that are dropped."""
+    from fairqr.evaluation.rag.labels import summarise_labels
+    from fairqr.evaluation.rag.store import LabelStore
+
+    store = LabelStore(folder)
+    if not as_json:
+        _print(store, min_useful)
+        return
+    manifest = store.manifest().model_dump(mode="json")
+    summary = dataclasses.asdict(summarise_labels(store.lines.read(), min_useful))
+    typer.echo(json.dumps({"labels": manifest, "summary": summary}, ensure_ascii=False))
+
+
+def _print(store: LabelStore, min_useful: int) -> None:
+    from fairqr.errors import one_line
+    from fairqr.evaluation.rag.labels import summarise_labels
+
+    manifest = store.manifest()
+    summary = summarise_labels(store.lines.read(), min_useful)
+    typer.echo(one_line(f"{manifest.title}, {manifest.task}, {manifest.generator}"))
+    for line in _told(summary):
+        typer.echo(line)
+
+
+def _told(summary: LabelSummary) -> list[str]:
+    lines = [f"questions: {summary.labelled:,} labelled, {summary.kept:,} kept"]
+    lines += [f"  dropped: {count:,}, {reason}" for reason, count in summary.dropped.items()]
+    spread = ""
+    if summary.useful_mean is not None:
+        spread = f", {summary.useful_mean:.2f} a question"
+        if summary.useful_sd is not None:
+            spread += f" (sd {summary.useful_sd:.2f})"
+    lines.append(f"documents of kept questions: {summary.documents:,}")
+    lines.append(f"useful documents: {summary.useful:,}{spread}")
+    if summary.share is not None:
+        lines.append(f"share useful: {summary.share:.1%}")
+    if summary.unlabelled:
+        lines.append(f"not labelled: {summary.unlabelled:,} documents, whose answers failed")
+    return lines

@@ -1,0 +1,300 @@
+"""``fairqr answer`` against a real HTTP server, and over real indexes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr import AnswerResult, FairSearch, Token, open_index
+from fairqr.agents.chat import ChatModel
+from fairqr.cli.main import main
+from fairqr.retrieval.catalog import Catalog
+from tests.integration.model_server import (
+    KEY,
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    Run,
+    clean_environment,
+    command,
+    failure,
+    model_server,
+    people,
+    says,
+    stream,
+    write_people,
+)
+
+__all__ = ["clean_environment", "command", "model_server", "people"]
+
+
+Fairqr = Callable[..., Run]
+
+
+@pytest.fixture
+def fairqr(
+    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Fairqr:
+    """The command in this process, which spares the second that a new one takes to begin."""
+
+    def run(*arguments: str | Path) -> Run:
+        monkeypatch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        stdout, stderr = capfd.readouterr()
+        assert KEY not in stdout + stderr
+        assert isinstance(ended.value.code, int)
+        return Run(ended.value.code, stdout, stderr, 0.0)
+
+    return run
+
+
+def arguments(server: ModelServer, corpus: Path | str, *more: str) -> Sequence[str | Path]:
+    model = ["--model", "openai:fake", "--base-url", server.base_url]
+    return ["answer", "Which physicist?", "--corpus", corpus, *model, *more]
+
+
+def named(asked: Asked) -> Answer:
+    """An answer that names the first person of the documents."""
+    found = re.search(r"Person \d+", asked.last_message)
+    return says(f"It was {found[0] if found else 'nobody'}.")
+
+
+def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
+    command: Command, fairqr: Fairqr, model_server: ModelServer, people: Path
+) -> None:
+    model_server.does(named)
+    asked = arguments(model_server, people, "--attribute", "gender", "--seed", "3")
+    run = command(*asked, "--json")
+    assert run.code == 0, run.stderr
+    result = AnswerResult.model_validate(run.result)
+    assert len(model_server.asked) == 1
+    (answer,) = result.answers
+    assert len(answer.ids) == 5
+    titles = {d.id: d.title for d in result.ranking}
+    assert answer.text == f"It was {titles[answer.ids[0]]}."
+    assert answer.used[0] is True
+    prompt = model_server.asked[0].last_message
+    places = [prompt.index(titles[id_]) for id_ in answer.ids]
+    assert places == sorted(places)
+    assert "Which physicist?" in prompt
+    assert (result.generator, result.attributor) == ("openai:fake", "overlap")
+    assert (result.pool, result.documents, result.seed) == (20, 5, 3)
+    assert "never checked" in run.stderr
+
+    again = fairqr(*asked)  # from the cache, for people
+    assert again.code == 0, again.stderr
+    assert len(model_server.asked) == 1
+    lines = again.stdout.splitlines()
+    assert lines[:2] == ["Which physicist?", answer.text]
+    assert sum(line.lstrip()[:1].isdigit() for line in lines) == 5
+    assert "✓" in again.stdout
+    assert "from the cache" in again.stdout
+
+
+def test_equal_rankings_are_asked_about_once_and_the_distribution_is_printed(
+    fairqr: Fairqr, model_server: ModelServer, people: Path
+) -> None:
+    model_server.does(named)
+    asked = arguments(model_server, people, "--pool", "3", "-k", "2", "--alpha", "0")
+    run = fairqr(*asked, "--samples", "100", "--seed", "1", "--json")
+    assert run.code == 0, run.stderr
+    result = AnswerResult.model_validate(run.result)
+    assert len(model_server.asked) == result.counts.rankings == 6
+    assert sum(answer.samples for answer in result.answers) == 100
+    assert len(result.distribution) == 3
+    assert result.usage.model_calls == 6
+    shown = fairqr(*asked, "--samples", "100", "--seed", "1")
+    assert shown.code == 0, shown.stderr
+    assert len(model_server.asked) == 6
+    for text in result.distribution:
+        assert f"{text.samples} of 100" in shown.stdout
+    for word in ("exposure", "attributed", "gender", "female", "continent", "attribution rate"):
+        assert word in shown.stdout
+
+
+async def test_no_more_rankings_are_answered_at_once_than_allowed(
+    model_server: ModelServer, people: Path
+) -> None:
+    """Six requests pass a barrier in threes: never fewer are under way, and never more."""
+    barrier, lock = threading.Barrier(3), threading.Lock()
+    at_once: list[int] = [0]
+    most: list[int] = []
+
+    def together(asked: Asked) -> Answer:
+        with lock:
+            at_once[0] += 1
+            most.append(at_once[0])
+        barrier.wait(20)
+        with lock:
+            at_once[0] -= 1
+        return named(asked)
+
+    model_server.does(together)
+    index = await open_index(str(people))
+    model = ChatModel("openai:fake", base_url=model_server.base_url)
+    search = FairSearch(index, model, concurrency=3)
+    result = await search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
+    await index.close()
+    assert result.counts.rankings == len(model_server.asked) == 6
+    assert max(most) == 3
+
+
+def test_samples_that_fail_are_said_and_the_rest_counts(
+    fairqr: Fairqr, model_server: ModelServer, people: Path
+) -> None:
+    def some(asked: Asked) -> Answer:
+        answer = named(asked)
+        text = json.loads(answer.body)["choices"][0]["message"]["content"]
+        if "Person 1." in text:
+            return failure(400, "No.")
+        return says("  ") if "Person 2." in text else answer
+
+    model_server.does(some)
+    more = ["--pool", "3", "-k", "1", "--alpha", "0", "--samples", "60", "--seed", "1"]
+    run = fairqr(*arguments(model_server, people, *more, "--json"))
+    assert run.code == 0, run.stderr
+    result = AnswerResult.model_validate(run.result)
+    statuses = {answer.ids[0]: answer.status for answer in result.answers}
+    lost = {status: 0 for status in statuses.values() if status != "ok"}
+    for answer in result.answers:
+        if answer.status != "ok":
+            lost[answer.status] += answer.samples
+    assert result.counts.failed == lost
+    assert set(lost) == {"invalid_request", "empty"}
+    assert result.counts.answered == 60 - sum(lost.values())
+    assert f"{sum(lost.values())} of 60 samples have no answer" in run.stderr
+    shown = fairqr(*arguments(model_server, people, *more))
+    assert "none (invalid request)" in shown.stdout
+    assert "none (empty)" in shown.stdout
+
+
+@pytest.mark.parametrize("reply", [failure(400, "No."), says("   ")])
+def test_where_no_answer_came_the_command_says_why_and_prints_nothing(
+    fairqr: Fairqr, model_server: ModelServer, people: Path, reply: Answer
+) -> None:
+    model_server.does(reply)
+    run = fairqr(*arguments(model_server, people, "--samples", "2"))
+    assert "openai:fake" in run.complaint()
+
+
+def test_a_fair_method_refines_first_with_the_same_model(
+    fairqr: Fairqr, model_server: ModelServer, people: Path, clean_environment: Path
+) -> None:
+    def both(asked: Asked) -> Answer:
+        return says({"keywords": ["woman"]}) if asked.wants_schema else named(asked)
+
+    model_server.does(both)
+    trace = clean_environment / "trace.jsonl"
+    more = ["--method", "fairqr", "--attribute", "gender", "--pool", "10", "--alpha", "50"]
+    target = ["--target", "gender=female:0.5,male:0.5", "--trace", str(trace), "--json"]
+    run = fairqr(*arguments(model_server, people, *more, *target))
+    assert run.code == 0, run.stderr
+    result = AnswerResult.model_validate(run.result)
+    assert [asked.wants_schema for asked in model_server.asked].count(False) == 1
+    assert len(model_server.asked) > 1
+    assert result.method == "fairqr"
+    assert {group for d in result.ranking for group in d.groups["gender"]} == {"female", "male"}
+    names = [json.loads(line)["name"] for line in trace.read_text().splitlines()]
+    for name in ("sample", "generate", "collect", "attribute", "summarise"):
+        assert f"fairqr.{name}" in names
+    assert "Person" not in trace.read_text()
+
+
+def test_a_small_corpus_takes_part_as_a_whole(
+    fairqr: Fairqr, model_server: ModelServer, clean_environment: Path
+) -> None:
+    def few(document: dict[str, Any]) -> dict[str, Any] | None:
+        return document if document["id"] < "p03" else None
+
+    corpus = write_people(clean_environment / "few", few)
+    model_server.does(named)
+    run = fairqr(*arguments(model_server, corpus, "--json"))
+    assert run.code == 0, run.stderr
+    assert (run.result["pool"], run.result["documents"]) == (3, 3)
+    assert "5 documents, but only 3" in run.stderr
+    refused = fairqr(*arguments(model_server, corpus, "--pool", "9"))
+    assert "lower --pool" in refused.complaint()
+
+
+async def test_pieces_arrive_while_the_answer_is_still_written(
+    model_server: ModelServer, people: Path
+) -> None:
+    """The rest of the answer is sent when the first piece has been seen."""
+    model_server.does(stream(["It ", "was ", "she."], drip=0.0005))
+    index = await open_index(str(people))
+    search = FairSearch(index, ChatModel("openai:fake", base_url=model_server.base_url))
+    pieces: list[str] = []
+    names: list[str] = []
+    async for event in search.stream_answer("physicist", attribute="gender"):
+        if isinstance(event, Token):
+            pieces.append(event.text)
+        else:
+            names.append(event.name)
+            if event.name == "generate":
+                assert len(pieces) > 1
+    await index.close()
+    assert "".join(pieces) == "It was she."
+    assert names[-1] == "summarise"
+
+
+def test_on_a_terminal_the_answer_is_streamed_and_stands_there_once(
+    command: Command, model_server: ModelServer, people: Path
+) -> None:
+    model_server.does(stream(["It ", "was ", "she."]))
+    mine, theirs = pty.openpty()
+    run = subprocess.Popen(
+        [command.executable, *map(str, arguments(model_server, people))],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "dumb"},
+    )
+    os.close(theirs)
+    shown = b""
+    while piece := _read(mine):
+        shown += piece
+    os.close(mine)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 0, stderr
+    assert model_server.asked[0].body["stream"] is True
+    assert shown.decode().count("It was she.") == 1
+    assert shown.decode().index("It was she.") < shown.decode().index("sources")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # so Linux says that the other end is closed
+        return b""
+
+
+@pytest.mark.elasticsearch
+async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
+    model_server: ModelServer, people: Path, elasticsearch_url: str
+) -> None:
+    model_server.does(named)
+    index = await open_index(str(people), url=elasticsearch_url)
+    try:
+        search = FairSearch(index, ChatModel("openai:fake", base_url=model_server.base_url))
+        result = await search.aanswer("physicist", attribute="gender", k=10, alpha=100, samples=9)
+        plain = await search.asearch("physicist", attribute="gender", k=10, method="plain")
+        assert [d.id for d in result.ranking] == [d.id for d in plain.ranking]
+        assert result.counts.answered == result.counts.judged == 9
+        titles = {d.id: d.title for d in result.ranking}
+        for answer in result.answers:
+            assert answer.text == f"It was {titles[answer.ids[0]]}."
+    finally:
+        await index.close()
+        await Catalog().delete(index.name)

@@ -1,0 +1,168 @@
+"""The commands ``fairqr attribution …``: the real command, real files, a real tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    clean_environment,
+    command,
+    failure,
+    model_server,
+    weighs,
+)
+from tests.unit.agents.attribution.tiny_nli import relabelled, tiny_nli, tiny_onnx
+
+__all__ = ["clean_environment", "command", "model_server", "tiny_nli", "tiny_onnx"]
+
+TOY = [
+    ("the gold river", "a tree", True),
+    ("the river was seen", "a gold tree", False),
+    ("the mud road", "a house", False),
+    ("gold near the road", "mud", True),
+]
+
+
+@pytest.fixture
+def toy(clean_environment: Path) -> Path:
+    """Pairs that follow the rule of the tiny model."""
+    path = clean_environment / "toy.jsonl"
+    rows = [{"premise": p, "hypothesis": h, "entailed": e, "note": "x"} for p, h, e in TOY * 10]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class TestCheck:
+    def test_notables_are_judged_offline(self, command: Command) -> None:
+        """What the docs show: figures, the four counts, and a sentence; then the list has it."""
+        run = command("attribution", "check", "notables", "--attributor", "overlap", "-n", "60")
+        assert run.code == 0
+        assert "notables, 60 pairs, seed 0" in run.stdout
+        assert "accuracy  0." in run.stdout
+        assert "attributed" in run.stdout
+        sentence = run.stdout.splitlines()[-1]
+        assert sentence.startswith("overlap is right on ")
+        listed = command("attribution", "list").stdout
+        assert "* overlap" in listed
+        assert f"{sentence} [notables, 60 pairs, seed 0]" in listed
+
+    def test_a_model_of_transformers_and_its_export_agree(
+        self, command: Command, toy: Path, tiny_nli: Path, tiny_onnx: Path
+    ) -> None:
+        """Both know the toy rule, and nothing but the result is printed."""
+        for name in (f"transformers:{tiny_nli}", f"onnx:{tiny_onnx}"):
+            run = command("attribution", "check", toy, "--attributor", name, "--json")
+            assert run.stderr == ""
+            found = json.loads(run.stdout)
+            assert (found["accuracy"], found["auc"], found["judged"]) == (1.0, 1.0, 40)
+            assert (found["attributor"], found["finding"]) == (name, "better")
+            assert found["confusion"] == {
+                "entailed_attributed": 20,
+                "entailed_not": 0,
+                "not_attributed": 0,
+                "not_not": 20,
+            }
+        listed = json.loads(command("attribution", "list", "--json").stdout)
+        assert [check["attributor"] for check in listed["checks"]] == [
+            f"onnx:{tiny_onnx}",
+            f"transformers:{tiny_nli}",
+        ]
+
+    def test_a_model_that_is_unclear_is_one_sentence(
+        self, command: Command, toy: Path, tiny_nli: Path, tmp_path: Path
+    ) -> None:
+        """Nothing else is said, and it tells how to name it."""
+        names = ("LABEL_0", "LABEL_1", "LABEL_2")
+        unclear = relabelled(tiny_nli, tmp_path / "unclear", (0, 1, 2), names)
+        run = command("attribution", "check", toy, "--attributor", f"transformers:{unclear}")
+        assert "does not say which output is entailment" in run.complaint()
+        assert f"'transformers:{unclear}?entailment=2'" in run.complaint()
+
+    def test_a_chat_model_is_asked_once(
+        self, command: Command, toy: Path, model_server: ModelServer
+    ) -> None:
+        """Equal pairs, and those of the run before, cost nothing."""
+
+        def answer(asked: Asked) -> Answer:
+            premise = asked.last_message.split("Claim")[0]
+            return weighs({"Yes": 0.9, "No": 0.1} if "gold" in premise else {"Yes": 0.2, "No": 0.8})
+
+        model_server.does(answer)
+        arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
+        arguments += ["--base-url", model_server.base_url, "--json"]
+        one, two = command(*arguments), command(*arguments)
+        assert json.loads(one.stdout)["accuracy"] == 1.0
+        assert one.stdout == two.stdout
+        assert len(model_server.asked) == len(TOY)
+
+    def test_a_model_that_fails_is_counted(
+        self, command: Command, toy: Path, model_server: ModelServer
+    ) -> None:
+        """No vote is made up for it."""
+        model_server.does(failure(400))
+        arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
+        run = command(*arguments, "--base-url", model_server.base_url)
+        assert run.code == 0
+        assert "40 invalid_request" in run.stdout
+        assert "judged none of 40 pairs: do not use it" in run.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["PAIRS", "--attributor", "bert"], "There is no attributor 'bert'; choose overlap"),
+            (["PAIRS", "--attributor", "overlap", "--threshold", "2"], "at most 1, not 2"),
+            (["none.jsonl", "--attributor", "overlap"], "none.jsonl cannot be read"),
+            (["BROKEN", "--attributor", "overlap"], "line 2: entailed"),
+            (["EMPTY", "--attributor", "overlap"], "has no pairs"),
+            (["PAIRS", "--attributor", "onnx:nowhere"], "There is no nowhere/model.onnx"),
+            (["notables", "--attributor", "overlap", "-n", "99999"], "too few for 99,999 pairs"),
+        ],
+    )
+    def test_what_is_wrong_is_one_sentence(
+        self, command: Command, toy: Path, arguments: list[str], words: str
+    ) -> None:
+        """On stderr, with exit code 2, and nothing is remembered."""
+        broken, empty = toy.with_name("broken.jsonl"), toy.with_name("empty.jsonl")
+        good = toy.read_text().splitlines()[0]
+        broken.write_text(f'{good}\n{{"premise": "a", "hypothesis": "b", "entailed": "yes"}}\n')
+        empty.write_text("")
+        files = {"PAIRS": str(toy), "BROKEN": str(broken), "EMPTY": str(empty)}
+        run = command("attribution", "check", *(files.get(word, word) for word in arguments))
+        assert words in run.complaint()
+        assert not (toy.parent / "data").exists()
+
+    def test_one_class_gives_no_auc(self, command: Command, toy: Path) -> None:
+        """And no conclusion."""
+        one = toy.with_name("one.jsonl")
+        one.write_text("".join(line for line in toy.open() if "true" in line))
+        run = command("attribution", "check", one, "--attributor", "overlap")
+        assert "AUC       none" in run.stdout
+        assert "that says nothing yet" in run.stdout
+
+
+class TestPairs:
+    def test_pairs_are_written_and_read_again(
+        self, command: Command, clean_environment: Path
+    ) -> None:
+        """The file gives the same figures as the word."""
+        path = clean_environment / "pairs.jsonl"
+        made = command("attribution", "pairs", "notables", "-n", "50", "--seed", "5", "-o", path)
+        assert made.stdout == f"50 pairs, 25 entailed: {path}\n"
+        check = ["attribution", "check"]
+        same = ["--attributor", "overlap", "--json"]
+        by_file = json.loads(command(*check, path, *same).stdout)
+        by_word = json.loads(command(*check, "notables", "-n", "50", "--seed", "5", *same).stdout)
+        assert by_file["confusion"] == by_word["confusion"]
+        assert by_file["source"] == "pairs.jsonl"
+
+    def test_another_corpus_is_refused(self, command: Command, clean_environment: Path) -> None:
+        """Only notables has facts to make pairs from."""
+        run = command("attribution", "pairs", "mine", "-o", clean_environment / "pairs.jsonl")
+        assert "corpus 'notables' alone, not 'mine'" in run.complaint()

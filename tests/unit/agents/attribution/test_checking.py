@@ -1,0 +1,205 @@
+"""Checking attributors: the figures, what is concluded from them, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.attribution.base import Pair, Verdict
+from fairqr.agents.attribution.checking import (
+    AttributorCheck,
+    area_under_curve,
+    check_attributor,
+    known_checks,
+    recall,
+    remember,
+    share_interval,
+    unchecked_warning,
+)
+from fairqr.agents.attribution.pairs import LabelledPair
+from tests.integration.model_server import clean_environment
+
+__all__ = ["clean_environment"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+class Saying:
+    """Judges each pair as its premise says: used, unused or broken; the hypothesis is the score."""
+
+    name = "saying"
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [
+            Verdict("timeout")
+            if pair.premise == "broken"
+            else Verdict(
+                "ok", pair.premise == "used", float(pair.hypothesis) if pair.hypothesis else None
+            )
+            for pair in pairs
+        ]
+
+
+def labelled(said: str, entailed: bool, score: str = "") -> LabelledPair:
+    return LabelledPair(premise=said, hypothesis=score, entailed=entailed)
+
+
+async def checked(*pairs: LabelledPair) -> AttributorCheck:
+    return await check_attributor(Saying(), pairs, source="here")
+
+
+RIGHT = [labelled("used", True, "0.9"), labelled("unused", False, "0.1")]
+WRONG = [labelled("used", False, "0.9"), labelled("unused", True, "0.1")]
+
+
+class TestFigures:
+    async def test_counts_are_over_what_was_judged(self) -> None:
+        """Failures are counted apart, and never as a vote."""
+        check = await checked(
+            labelled("used", True, "0.9"),
+            labelled("used", False, "0.6"),
+            labelled("unused", False, "0.2"),
+            labelled("unused", True, "0.4"),
+            labelled("unused", False, "0.4"),
+            labelled("broken", True),
+            labelled("broken", False),
+        )
+        assert (check.pairs, check.judged, check.failures) == (7, 5, {"timeout": 2})
+        assert check.accuracy == pytest.approx(3 / 5)
+        assert check.majority == pytest.approx(3 / 5)
+        counts = check.confusion
+        assert (counts.entailed_attributed, counts.entailed_not) == (1, 1)
+        assert (counts.not_attributed, counts.not_not) == (1, 2)
+        # .9 is above .6, .2 and .4; .4 is above .2 and ties with .4: 4.5 of 6
+        assert check.auc == pytest.approx(4.5 / 6)
+        assert check.finding == "unclear"
+
+    async def test_scores_that_are_missing_or_of_one_class_have_no_auc(self) -> None:
+        """None, and never a number that looks like one."""
+        assert (await checked(labelled("used", True, "0.9"))).auc is None
+        assert (await checked(labelled("used", True, "0.9"), labelled("used", False))).auc is None
+
+    async def test_none_judged(self) -> None:
+        """There is no accuracy then, and the sentence says so."""
+        check = await checked(labelled("broken", True))
+        assert (check.judged, check.accuracy, check.low, check.auc) == (0, None, None, None)
+        assert check.finding == "unclear"
+        assert check.sentence == "saying judged none of 1 pairs: do not use it to judge."
+
+    @given(
+        st.lists(
+            st.tuples(st.booleans(), st.sampled_from([0.0, 0.25, 0.5, 0.5000001, 1.0])), max_size=30
+        )
+    )
+    def test_auc_is_the_share_of_pairs_in_order(self, scored: list[tuple[bool, float]]) -> None:
+        """Of all pairs of a positive and a negative, ties counted half."""
+        positive = [score for label, score in scored if label]
+        negative = [score for label, score in scored if not label]
+        found = area_under_curve([label for label, _ in scored], [score for _, score in scored])
+        if not positive or not negative:
+            assert found is None
+            return
+        won = sum((p > n) + (p == n) / 2 for p in positive for n in negative)
+        assert found == pytest.approx(won / (len(positive) * len(negative)))
+
+    @pytest.mark.parametrize(("right", "number"), [(150, 200), (31, 60), (9, 10)])
+    def test_the_interval_is_that_of_explicit_resampling(self, right: int, number: int) -> None:
+        """Outcomes drawn one by one give the same quantiles, up to chance."""
+        outcomes = np.repeat([1.0, 0.0], [right, number - right])
+        stream = np.random.default_rng(4)
+        means = stream.choice(outcomes, (10_000, number)).mean(axis=1)
+        low, high = share_interval(right, number, np.random.default_rng(0))
+        expected = np.quantile(means, [0.025, 0.975])
+        assert [low, high] == pytest.approx(expected.tolist(), abs=1.01 / number)
+        assert low <= right / number <= high
+
+    def test_the_same_seed_gives_the_same_interval(self) -> None:
+        """So a check repeats."""
+        one, two = (share_interval(120, 200, np.random.default_rng(0)) for _ in range(2))
+        assert one == two
+
+
+class TestFindings:
+    async def test_a_good_judge(self) -> None:
+        """Its whole interval is above what a constant answer reaches."""
+        check = await checked(*RIGHT * 40, *WRONG * 5)
+        assert check.finding == "better"
+        assert "is right on 88.9% of 90 pairs" in check.sentence
+        assert check.sentence.endswith("it can judge pairs like these.")
+
+    async def test_a_coin(self) -> None:
+        """So is one whose interval covers the share of the commoner answer."""
+        check = await checked(*RIGHT * 27, *WRONG * 23)
+        assert check.finding == "chance"
+        assert "no better than a coin, so do not use it to judge" in check.sentence
+        assert "--threshold" not in check.sentence
+
+    async def test_one_that_always_says_the_same(self) -> None:
+        """It is right as often as the commoner label, which is nothing."""
+        check = await checked(*[labelled("used", True)] * 90, *[labelled("used", False)] * 10)
+        assert (check.accuracy, check.majority, check.finding) == (0.9, 0.9, "chance")
+
+    async def test_a_wrong_threshold_is_told_from_a_coin(self) -> None:
+        """Scores in order say that another threshold may do."""
+        pairs = [labelled("used", True, "0.9"), labelled("used", False, "0.8")] * 30
+        check = await checked(*pairs)
+        assert (check.finding, check.auc) == ("chance", 1.0)
+        assert "try another --threshold" in check.sentence
+
+    @pytest.mark.parametrize("pairs", [RIGHT * 14, [labelled("used", True, "0.9")] * 100])
+    async def test_too_few_pairs_or_one_class_say_nothing(self, pairs: list[LabelledPair]) -> None:
+        """However right it was."""
+        check = await checked(*pairs)
+        assert (check.accuracy, check.finding) == (1.0, "unclear")
+        assert "that says nothing yet" in check.sentence
+
+    async def test_failures_are_told(self) -> None:
+        """An attributor that fails half of the time is not as good as it looks."""
+        check = await checked(*RIGHT * 20, *[labelled("broken", True)] * 40)
+        assert "; 40 more got no verdict" in check.sentence
+
+
+class TestRemembering:
+    async def test_a_check_is_remembered_by_the_full_name(self, clean_environment: Path) -> None:
+        """The last one counts; another name is another attributor."""
+        assert recall("saying") is None
+        assert known_checks() == []
+        first, second = await checked(*RIGHT * 40), await checked(*WRONG * 40)
+        remember(first)
+        assert recall("saying") == first
+        remember(second)
+        assert recall("saying") == second
+        assert recall("saying?threshold=0.5") is None
+        remember(first.model_copy(update={"attributor": "a/b: ../c"}))
+        assert [check.attributor for check in known_checks()] == ["a/b: ../c", "saying"]
+        assert {path.name for path in clean_environment.iterdir()} == {"data"}
+
+    async def test_what_to_warn_of(self) -> None:
+        """One never checked, and one that was found no judge; none that was found good."""
+        warning = unchecked_warning(Saying())
+        assert warning is not None
+        assert "was never checked" in warning
+        assert "fairqr attribution check notables --attributor 'saying'" in warning
+        remember(await checked(*WRONG * 40))
+        assert "no better than a coin" in (unchecked_warning(Saying()) or "")
+        remember(await checked(*RIGHT * 5))
+        assert "says nothing yet" in (unchecked_warning(Saying()) or "")
+        remember(await checked(*RIGHT * 40))
+        assert unchecked_warning(Saying()) is None
+
+    async def test_a_file_of_another_version_is_no_check(self, clean_environment: Path) -> None:
+        """It is as if there were none."""
+        remember(await checked(*RIGHT * 40))
+        (path,) = (clean_environment / "data" / "attributors").iterdir()
+        path.write_text('{"attributor": "saying"}')
+        assert recall("saying") is None
+        assert known_checks() == []
+        assert "never checked" in (unchecked_warning(Saying()) or "")

@@ -1,0 +1,122 @@
+"""The names of attributors, and opening them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.attribution.base import Pair
+from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.open import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
+from fairqr.agents.chat import ChatModel
+from fairqr.errors import InputError, ModelUnavailableError
+from tests.integration.model_server import clean_environment
+
+__all__ = ["clean_environment"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("written", "name"),
+        [
+            ("overlap", AttributorName("overlap")),
+            ("transformers:a/b", AttributorName("transformers", "a/b")),
+            ("onnx:./f?threshold=0.7", AttributorName("onnx", "./f", 0.7)),
+            (
+                "transformers:a/b?entailment=2&threshold=0.5",
+                AttributorName("transformers", "a/b", 0.5, 2),
+            ),
+            ("llm:local:smollm2-135m", AttributorName("llm", "local:smollm2-135m")),
+        ],
+    )
+    def test_a_name_is_read_and_written(self, written: str, name: AttributorName) -> None:
+        """What is written is read again as the same."""
+        assert AttributorName.parse(written) == name
+        assert str(name) == written
+
+    @given(
+        st.sampled_from(["overlap", "onnx"]),
+        st.sampled_from(["", "a/b", "x:y"]),
+        st.none() | st.sampled_from([0.01, 0.5, 1.0]),
+        st.none() | st.integers(0, 9),
+    )
+    def test_every_name_is_read_again(
+        self, kind: str, model: str, threshold: float | None, entailment: int | None
+    ) -> None:
+        """Whatever its parts."""
+        name = AttributorName(kind, model, threshold, entailment)
+        assert AttributorName.parse(str(name)) == name
+
+    @pytest.mark.parametrize(
+        ("written", "words"),
+        [
+            ("overlap?limit=3", "'limit=3' is no option"),
+            ("overlap?threshold=0.1&threshold=0.2", "each once"),
+            ("overlap?threshold=half", "must be numbers"),
+            ("overlap?threshold=0", "above 0 and at most 1, not 0"),
+            ("overlap?threshold=nan", "above 0 and at most 1, not nan"),
+            ("onnx:a?entailment=1.5", "must be numbers"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, written: str, words: str) -> None:
+        """In one sentence."""
+        with pytest.raises(InputError, match=words):
+            AttributorName.parse(written)
+
+
+class TestOpening:
+    @pytest.mark.parametrize(
+        ("written", "name"),
+        [
+            ("overlap", "overlap"),
+            ("transformers", "transformers:FacebookAI/roberta-large-mnli"),
+            ("transformers:org/m", "transformers:org/m"),
+            ("onnx:folder", "onnx:folder"),
+            ("llm", "llm:local:smollm2-135m"),
+            ("llm:openai:gpt-4o", "llm:openai:gpt-4o"),
+        ],
+    )
+    def test_each_kind_is_opened_by_its_name(self, written: str, name: str) -> None:
+        """Its full name stands in results; nothing is loaded yet."""
+        assert open_attributor(written).name == name
+        assert open_attributor(written, threshold=0.25).name == f"{name}?threshold=0.25"
+        both = open_attributor(f"{written}?threshold=0.9", threshold=0.25)
+        assert both.name == f"{name}?threshold=0.25"
+
+    def test_the_default_needs_nothing(self) -> None:
+        """Neither a model nor the network."""
+        assert open_attributor().name == DEFAULT_ATTRIBUTOR == "overlap"
+
+    def test_a_chat_model_that_is_there_is_used(self) -> None:
+        """Unless another is named."""
+        chat = ChatModel("openai:mine")
+        assert open_attributor("llm", chat=chat).name == "llm:openai:mine"
+        assert open_attributor("llm:openai:other", chat=chat).name == "llm:openai:other"
+
+    @pytest.mark.parametrize("written", ["bert", "overlap:x", "", "nli:a/b", "LLM"])
+    def test_unknown_names_are_refused_with_the_choices(self, written: str) -> None:
+        """All of them."""
+        with pytest.raises(InputError, match="There is no attributor") as refused:
+            open_attributor(written)
+        assert all(choice in str(refused.value) for choice in ATTRIBUTORS)
+
+    def test_other_wrong_words_are_refused(self) -> None:
+        """A threshold out of range, an option that does not belong, a chat model misnamed."""
+        with pytest.raises(InputError, match=r"at most 1, not 1\.5"):
+            open_attributor("overlap", threshold=1.5)
+        with pytest.raises(InputError, match="leave entailment= out"):
+            open_attributor("overlap?entailment=1")
+        with pytest.raises(ModelUnavailableError):
+            open_attributor("llm:nonsense")
+
+    async def test_what_is_opened_judges(self, tmp_path: Path) -> None:
+        """The default, at once."""
+        judge = open_attributor()
+        await judge.start()
+        (verdict,) = await judge.judge([Pair("red", "red")])
+        assert (verdict.status, verdict.attributed, verdict.score) == ("ok", True, 1.0)

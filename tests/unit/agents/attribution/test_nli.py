@@ -1,0 +1,329 @@
+"""Attribution by NLI models of transformers: real models, tiny, made and saved here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.agents.attribution.base import Pair, Verdict
+from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
+from fairqr.agents.attribution.windows import LEAST_ROOM, OVERLAP, Window, longest_input, windows_of
+from fairqr.errors import ModelUnavailableError
+from tests.unit.agents.attribution.tiny_nli import LABELS, LONGEST, WORDS, relabelled, tiny_nli
+
+__all__ = ["tiny_nli"]
+
+torch = pytest.importorskip("torch", reason="needs the extra neural")
+transformers = pytest.importorskip("transformers", reason="needs the extra neural")
+
+PLAIN = WORDS.split()[2:]
+texts = st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=150).map(" ".join)
+answers = st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=20).map(" ".join)
+LONG = "the river was seen near a new road they said " * 9
+EASY = [
+    Pair("the gold river", "a tree"),
+    Pair("the river", "a gold tree"),
+    Pair("the mud river was near", "a tree"),
+    Pair(f"{LONG} gold {LONG}", "the house"),
+    Pair(f"mud {LONG} mud".replace("river", "mud"), "the house"),
+]
+EXPECTED = [True, False, False, True, False]
+
+
+def attributor(folder: Path, **options: Any) -> TransformersAttributor:
+    return TransformersAttributor(AttributorName("transformers", str(folder), **options))
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_nli: Path) -> tuple[Any, Any]:
+    """The tokenizer and the model, loaded without our code."""
+    return (
+        transformers.AutoTokenizer.from_pretrained(tiny_nli),
+        transformers.AutoModelForSequenceClassification.from_pretrained(tiny_nli).eval(),
+    )
+
+
+def probabilities(model: Any, inputs: Any) -> list[float]:
+    with torch.no_grad():
+        shares = model(**inputs).logits[0].double().softmax(0).tolist()
+    assert isinstance(shares, list)
+    return shares
+
+
+def by_hand(tokenizer: Any, model: Any, pair: Pair) -> tuple[float, bool]:
+    """The greatest probability of all windows, which are put together token by token."""
+    premise = tokenizer.encode(pair.premise, add_special_tokens=False)
+    answer = tokenizer.encode(pair.hypothesis, add_special_tokens=False)
+    room = LONGEST - len(answer) - 4
+    step = room - min(OVERLAP, room // 2)
+    scores, top, begin = [], False, 0
+    while True:
+        window = premise[begin : begin + room]
+        ids = [0, *window, 2, 2, *answer, 2]
+        shares = probabilities(model, {"input_ids": torch.tensor([ids])})
+        scores.append(shares[2])
+        top = top or shares[2] > max(shares[:2])
+        if begin + room >= len(premise):
+            return max(scores), top
+        begin += step
+
+
+class TestVerdicts:
+    async def test_the_toy_rule_is_found_again(self, tiny_nli: Path) -> None:
+        """The premise decides, not the hypothesis; and what any window says counts."""
+        verdicts = await attributor(tiny_nli).judge(EASY)
+        assert [verdict.attributed for verdict in verdicts] == EXPECTED
+        assert {verdict.status for verdict in verdicts} == {"ok"}
+
+    async def test_a_short_document_is_one_pass_of_the_model(
+        self, tiny_nli: Path, parts: tuple[Any, Any]
+    ) -> None:
+        """Premise first, hypothesis second: the other way round is another number."""
+        tokenizer, model = parts
+        pair = Pair("the river was seen near gold", "mud near a road")
+        (verdict,) = await attributor(tiny_nli).judge([pair])
+        there = tokenizer(pair.premise, pair.hypothesis, return_tensors="pt")
+        back = tokenizer(pair.hypothesis, pair.premise, return_tensors="pt")
+        assert verdict.score == pytest.approx(probabilities(model, there)[2], abs=1e-5)
+        assert verdict.score != pytest.approx(probabilities(model, back)[2], abs=1e-2)
+
+    @settings(max_examples=25, deadline=None)
+    @given(premise=texts, answer=answers)
+    async def test_windows_equal_those_cut_by_hand(
+        self, tiny_nli: Path, parts: tuple[Any, Any], premise: str, answer: str
+    ) -> None:
+        """The score is the greatest of all windows; used is what any window's top label says."""
+        (verdict,) = await attributor(tiny_nli).judge([Pair(premise, answer)])
+        score, top = by_hand(*parts, Pair(premise, answer))
+        assert verdict.score == pytest.approx(score, abs=1e-5)
+        assert verdict.attributed == top or abs(score - 0.5) < 1e-4
+
+    async def test_a_batch_gives_what_each_pair_alone_gives(self, tiny_nli: Path) -> None:
+        """Neither the order, nor the company, nor padding changes a verdict."""
+        stream = np.random.default_rng(3)
+        pairs = [
+            Pair(
+                " ".join(stream.choice(WORDS.split(), stream.integers(1, 150))),
+                " ".join(stream.choice(PLAIN, stream.integers(1, 12))),
+            )
+            for _ in range(40)
+        ]
+        judge = attributor(tiny_nli)
+        together = await judge.judge(pairs)
+        alone = [(await judge.judge([pair]))[0] for pair in pairs]
+        back = (await judge.judge(pairs[::-1]))[::-1]
+        for others in (alone, back):
+            assert [v.attributed for v in together] == [v.attributed for v in others]
+            assert [v.score for v in together] == pytest.approx([v.score for v in others], abs=1e-5)
+        assert len({verdict.attributed for verdict in together}) == 2
+
+    async def test_a_threshold_takes_the_place_of_the_top_label(self, tiny_nli: Path) -> None:
+        """The score stays, and its comparison decides; equal counts as used."""
+        (plain,) = await attributor(tiny_nli).judge(EASY[:1])
+        assert plain.score is not None
+        for threshold, used in ((plain.score, True), (min(1.0, plain.score + 1e-3), False)):
+            (verdict,) = await attributor(tiny_nli, threshold=threshold).judge(EASY[:1])
+            assert (verdict.score, verdict.attributed) == (plain.score, used)
+
+    async def test_nothing_to_judge_is_a_status_of_its_own(self, tiny_nli: Path) -> None:
+        """Empty texts, an answer that fills the model; the other pairs are judged all the same."""
+        pairs = [
+            Pair("the gold river", " \n"),
+            Pair("—", "a tree"),
+            Pair("a river", "house " * 70),
+            EASY[0],
+        ]
+        verdicts = await attributor(tiny_nli).judge(pairs)
+        assert [verdict.status for verdict in verdicts] == [
+            "empty_answer",
+            "empty_document",
+            "answer_too_long",
+            "ok",
+        ]
+        assert all(verdict.attributed is None and verdict.message for verdict in verdicts[:3])
+        assert "the model takes 64 in all" in verdicts[2].message
+        assert await attributor(tiny_nli).judge([]) == []
+
+
+class TestWindows:
+    @settings(max_examples=50, deadline=None)
+    @given(premise=texts, answer=answers)
+    def test_every_token_is_in_a_window_beside_the_whole_answer(
+        self, parts: tuple[Any, Any], premise: str, answer: str
+    ) -> None:
+        """None is longer than the model takes, and neighbours share what they should."""
+        tokenizer, _ = parts
+        cut = windows_of(7, Pair(premise, answer), tokenizer, LONGEST)
+        assert not isinstance(cut, Verdict)
+        document = tokenizer.encode(premise, add_special_tokens=False)
+        said = tokenizer.encode(answer, add_special_tokens=False)
+        tails = [window.inputs["input_ids"][-len(said) - 1 : -1] for window in cut]
+        bodies = [list(window.inputs["input_ids"][1 : -len(said) - 3]) for window in cut]
+        assert all(list(tail) == said for tail in tails)
+        assert all(len(window) <= LONGEST and window.pair == 7 for window in cut)
+        shared = min(OVERLAP, (LONGEST - len(said) - 4) // 2)
+        joined = bodies[0]
+        for body in bodies[1:]:
+            assert joined[-shared:] == body[:shared]
+            joined = joined + body[shared:]
+        assert joined == document
+
+    @pytest.mark.parametrize("spare", [LEAST_ROOM - 1, LEAST_ROOM])
+    def test_a_long_document_needs_some_room(self, parts: tuple[Any, Any], spare: int) -> None:
+        """The answer may leave as little as LEAST_ROOM tokens, or less for a shorter document."""
+        tokenizer, _ = parts
+        answer = "house"
+        while len(tokenizer.encode(answer, add_special_tokens=False)) < LONGEST - 4 - spare:
+            answer += " a"
+        assert len(tokenizer.encode(answer, add_special_tokens=False)) == LONGEST - 4 - spare
+        long = windows_of(0, Pair("stone " * 100, answer), tokenizer, LONGEST)
+        assert isinstance(long, Verdict) == (spare < LEAST_ROOM)
+        short = windows_of(0, Pair("stone", answer), tokenizer, LONGEST)
+        assert [type(window) for window in _list(short)] == [Window]
+
+    def test_the_model_says_how_much_it_takes(self) -> None:
+        """RoBERTa keeps two positions; without any number it is 512."""
+        tokenizer = type("Tokenizer", (), {"model_max_length": 10**30})
+        config = transformers.RobertaConfig(max_position_embeddings=514)
+        assert longest_input(config, tokenizer) == 512
+        assert longest_input(transformers.BertConfig(), tokenizer) == 512
+        assert longest_input(transformers.T5Config(), tokenizer) == 512
+        tokenizer.model_max_length = 100
+        assert longest_input(config, tokenizer) == 100
+
+
+def _list(cut: Sequence[Window] | Verdict) -> Sequence[Window]:
+    assert not isinstance(cut, Verdict)
+    return cut
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("order", "names"),
+        [
+            ((2, 1, 0), ("entailment", "neutral", "contradiction")),
+            ((1, 2, 0), ("Neutral", "Entailment", "Contradiction")),
+            ((0, 2, 1), ("CONTRADICTION", "ENTAILED", "NEUTRAL")),
+        ],
+    )
+    async def test_the_order_of_the_labels_does_not_matter(
+        self, tiny_nli: Path, tmp_path: Path, order: tuple[int, ...], names: tuple[str, ...]
+    ) -> None:
+        """It is read from the configuration."""
+        other = relabelled(tiny_nli, tmp_path / "other", order, names)
+        one, two = await attributor(tiny_nli).judge(EASY), await attributor(other).judge(EASY)
+        assert [v.attributed for v in one] == [v.attributed for v in two] == EXPECTED
+        assert [v.score for v in one] == pytest.approx([v.score for v in two], abs=1e-6)
+
+    async def test_two_classes_will_do(self, tiny_nli: Path, tmp_path: Path) -> None:
+        """Entailment, and all else."""
+        names = ("entailment", "not_entailment")
+        other = relabelled(tiny_nli, tmp_path / "two", (2, 1), names)
+        verdicts = await attributor(other).judge(EASY)
+        assert [verdict.attributed for verdict in verdicts] == EXPECTED
+
+    async def test_labels_without_names_are_refused_until_the_user_says(
+        self, tiny_nli: Path, tmp_path: Path
+    ) -> None:
+        """A guess would turn verdicts round without anybody seeing it."""
+        names = ("LABEL_0", "LABEL_1", "LABEL_2")
+        unclear = relabelled(tiny_nli, tmp_path / "unclear", (1, 2, 0), names)
+        with pytest.raises(ModelUnavailableError) as refused:
+            await attributor(unclear).start()
+        assert "0=LABEL_0, 1=LABEL_1, 2=LABEL_2" in str(refused.value)
+        assert f"'transformers:{unclear}?entailment=2'" in str(refused.value)
+        chosen = attributor(unclear, entailment=1)
+        assert [v.attributed for v in await chosen.judge(EASY)] == EXPECTED
+        assert chosen.name == f"transformers:{unclear}?entailment=1"
+        with pytest.raises(
+            ModelUnavailableError, match="has no output 3; its labels are 0=LABEL_0"
+        ):
+            await attributor(unclear, entailment=3).start()
+
+    @pytest.mark.parametrize(
+        ("order", "names", "words"),
+        [
+            ((2, 1, 0), ("entailment", "Entailment", "other"), "does not say which output"),
+            ((2,), ("entailment",), "single_label_classification"),
+        ],
+    )
+    async def test_other_unclear_labels_are_refused(
+        self, tiny_nli: Path, tmp_path: Path, order: Any, names: Any, words: str
+    ) -> None:
+        """Twice the same name, or one output alone."""
+        with pytest.raises(ModelUnavailableError, match=words):
+            await attributor(relabelled(tiny_nli, tmp_path / "m", order, names)).start()
+
+
+class TestModels:
+    async def test_a_model_without_its_classifier_is_refused(
+        self, tiny_nli: Path, tmp_path: Path
+    ) -> None:
+        """transformers would make one up of random numbers."""
+        folder = tmp_path / "base"
+        base = transformers.AutoModel.from_pretrained(tiny_nli)
+        base.config.id2label = dict(enumerate(LABELS))
+        base.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(tiny_nli).save_pretrained(folder)
+        with pytest.raises(ModelUnavailableError, match=r"files lack classifier\.dense\.bias"):
+            await attributor(folder).start()
+
+    async def test_a_folder_that_is_none_is_refused(self, tmp_path: Path) -> None:
+        """In one sentence, which names it."""
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(ModelUnavailableError, match="empty cannot be loaded") as refused:
+            await attributor(tmp_path / "empty").start()
+        assert "\n" not in str(refused.value)
+
+    async def test_what_the_model_does_wrong_is_a_status(
+        self, tiny_nli: Path, tmp_path: Path
+    ) -> None:
+        """No number, and a token that it does not have; the other pairs are judged all the same."""
+        sick = tmp_path / "sick"
+        shutil.copytree(tiny_nli, sick)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny_nli)
+        with torch.no_grad():
+            model.classifier.out_proj.bias.fill_(float("nan"))
+        model.save_pretrained(sick)
+        (verdict,) = await attributor(sick).judge(EASY[:1])
+        assert (verdict.status, verdict.score) == ("parse_error", None)
+        foreign = tmp_path / "foreign"
+        shutil.copytree(tiny_nli, foreign)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_nli)
+        tokenizer.add_tokens(["platypus"])
+        tokenizer.save_pretrained(foreign)
+        bad, good = await attributor(foreign).judge([Pair("platypus", "a tree"), EASY[0]])
+        assert (bad.status, good.status, good.attributed) == ("unavailable", "ok", True)
+        assert "failed" in bad.message
+
+    async def test_half_precision_is_read_as_single(self, tiny_nli: Path, tmp_path: Path) -> None:
+        """The scores of a stored half differ from the whole by no more than its rounding."""
+        half = tmp_path / "half"
+        shutil.copytree(tiny_nli, half)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny_nli).half()
+        model.save_pretrained(half)
+        assert json.loads((half / "config.json").read_text())["dtype"] == "float16"
+        one, two = await attributor(tiny_nli).judge(EASY), await attributor(half).judge(EASY)
+        assert [v.attributed for v in two] == EXPECTED
+        assert [v.score for v in one] == pytest.approx([v.score for v in two], abs=5e-3)
+
+    async def test_other_weights_are_another_identity(self, tiny_nli: Path, tmp_path: Path) -> None:
+        """The name is that of a folder, and what lies in it may change."""
+        names = ("entailment", "neutral", "contradiction")
+        other = relabelled(tiny_nli, tmp_path / "other", (0, 1, 2), names)
+        one, two = attributor(tiny_nli), attributor(other)
+        await one.start()
+        await two.start()
+        assert one.identity.split("weights=")[1] != two.identity.split("weights=")[1]
+        again = attributor(tiny_nli)
+        await again.start()
+        assert again.identity == one.identity

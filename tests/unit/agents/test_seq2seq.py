@@ -1,0 +1,273 @@
+"""Encoder-decoder models: a tiny T5, made and saved here, loaded and asked by the real code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.generation import GenerationRequest
+from fairqr.agents.seq2seq import Seq2SeqGenerator
+from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.prompts.template import Message, PromptTemplate
+
+TEXT = (
+    "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
+    "few titles of an abstract documents question title none answer from these by one person "
+)
+SOURCES = [
+    {"title": "fair ranking", "abstract": "papers of equal merit " * 30},
+    {"title": "users read", "abstract": "the first few"},
+    {"title": "exposure", "abstract": "each of the same " * 40},
+]
+
+
+@pytest.fixture(scope="module")
+def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a T5 of two layers, random weights, and a tokenizer trained on a sentence."""
+    torch: Any = pytest.importorskip("torch")
+    transformers: Any = pytest.importorskip("transformers")
+    tokenizers: Any = pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("t5")
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    pieces.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=120, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False
+    )
+    pieces.train_from_iterator([TEXT], trainer)
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=pieces, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    torch.manual_seed(3)
+    config = transformers.T5Config(
+        vocab_size=pieces.get_vocab_size(),
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=2,
+        initializer_factor=4.0,
+        decoder_start_token_id=0,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    transformers.T5ForConditionalGeneration(config).eval().save_pretrained(folder)
+    return folder
+
+
+def _prompt(max_tokens: int = 8) -> PromptTemplate:
+    return PromptTemplate.model_validate(
+        {
+            "id": "lamp5",
+            "version": "test",
+            "description": "Of this test.",
+            "messages": (
+                Message(role="system", content="documents: {documents}"),
+                Message(role="user", content="question: {question} title:"),
+            ),
+            "item": "{title}: {abstract}",
+            "input_variables": ("question", "documents"),
+            "defaults": {"temperature": 0, "max_tokens": max_tokens},
+            "sha256": f"test-{max_tokens}",
+        }
+    )
+
+
+def _request(
+    question: str = "users read the first few papers",
+    sources: Sequence[Mapping[str, str]] = SOURCES,
+    max_tokens: int = 8,
+) -> GenerationRequest:
+    return GenerationRequest(_prompt(max_tokens), question, sources)
+
+
+def _directly(folder: Path, text: str, max_tokens: int = 8) -> str:
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        written = model.generate(
+            **{
+                key: value
+                for key, value in tokenizer(text, return_tensors="pt").items()
+                if key != "token_type_ids"
+            },
+            num_beams=4,
+            do_sample=False,
+            max_new_tokens=max_tokens,
+        )
+    answer: str = tokenizer.decode(written[0], skip_special_tokens=True)
+    return answer.strip()
+
+
+async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
+    """With four beams and no sampling, from all messages as one text; again and again the same."""
+    generator = Seq2SeqGenerator(str(tiny_t5))
+    assert generator.name == f"seq2seq:{tiny_t5}"
+    await generator.start()
+    told: list[str] = []
+    sources = [
+        {"title": "fair ranking", "abstract": "equal merit"},
+        {"title": "users", "abstract": "read"},
+    ]
+    first = await generator.generate(_request(sources=sources), on_token=told.append)
+    text = (
+        "documents: fair ranking: equal merit\nusers: read\n"
+        "question: users read the first few papers title:"
+    )
+    assert first.status == "ok", first.message
+    assert first.text == _directly(tiny_t5, text)
+    assert told == [first.text]
+    assert (first.usage.model_calls, first.usage.cached_calls) == (1, 0)
+    assert first.usage.prompt_tokens > 10
+    assert 1 <= first.usage.completion_tokens <= 8
+    again = await generator.generate(_request(sources=sources))
+    assert again == first
+    other = await generator.generate(_request("equal merit", sources=[]))
+    assert other.text == _directly(tiny_t5, "documents: none\nquestion: equal merit title:")
+
+
+async def test_the_prompt_says_how_much_is_written(tiny_t5: Path) -> None:
+    generator = Seq2SeqGenerator(str(tiny_t5))
+    for limit in (1, 3, 20):
+        made = await generator.generate(_request(max_tokens=limit))
+        assert made.usage.completion_tokens <= limit
+
+
+@pytest.mark.parametrize("input_tokens", [64, 100, 512])
+async def test_the_input_has_no_more_tokens_than_it_may(tiny_t5: Path, input_tokens: int) -> None:
+    """Whatever is long; each document has its share, and the question comes through."""
+    generator = Seq2SeqGenerator(str(tiny_t5), input_tokens=input_tokens, question_tokens=20)
+    for question in ("users read", "users read the first few papers " * 50):
+        made = await generator.generate(_request(question))
+        assert made.usage.prompt_tokens <= input_tokens
+    pretrained = await generator._pretrained()
+    text = generator._text(pretrained, _request("users read"), input_tokens)
+    assert text.endswith("question: users read title:")
+    if input_tokens >= 100:
+        assert all(source["title"] in text for source in SOURCES)
+
+
+async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_path: Path) -> None:
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
+    first = await generator.generate(_request())
+    told: list[str] = []
+    again = await Seq2SeqGenerator(str(tiny_t5), cache=cache).generate(
+        _request(), on_token=told.append
+    )
+    assert (again.status, again.text) == (first.status, first.text)
+    assert again.usage.model_calls == 0
+    assert again.usage.cached_calls == 1
+    assert again.usage.cached_tokens == first.usage.prompt_tokens + first.usage.completion_tokens
+    assert told == [first.text]
+    for other in (
+        _request("equal merit"),
+        _request(sources=SOURCES[::-1]),
+        _request(max_tokens=5),
+    ):
+        assert (await generator.generate(other)).usage.model_calls == 1
+    shorter = Seq2SeqGenerator(str(tiny_t5), cache=cache, input_tokens=100)
+    assert (await shorter.generate(_request())).usage.model_calls == 1
+    # Weights that change under the same name are another model.
+    (tiny_t5 / "note.txt").write_text("trained on")
+    assert (await generator.generate(_request())).usage.model_calls == 1
+    (tiny_t5 / "note.txt").unlink()
+
+
+async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, tmp_path: Path) -> None:
+    """A late answer is a typed status, is not kept, and the model is free for the next."""
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
+    await generator.start()
+    late = await generator.generate(_request(max_tokens=100_000), deadline=0.2)
+    assert late.status == "timeout"
+    assert late.text == ""
+    assert "within 0.2 s" in late.message
+    nothing = await generator.generate(_request(), deadline=0)
+    assert nothing.status == "timeout"
+    made = await generator.generate(_request(), deadline=60)
+    assert made.status == "ok"
+    assert made.usage.cached_calls == 0
+
+
+async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> None:
+    """Here the tokenizer has pieces that the model has no vectors for."""
+    import torch
+    import transformers
+
+    folder = tmp_path / "torn"
+    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(tiny_t5)
+    config.vocab_size = 10
+    torch.manual_seed(0)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    made = await Seq2SeqGenerator(str(folder)).generate(_request())
+    assert made.status == "unavailable"
+    assert f"seq2seq:{folder} failed" in made.message
+    assert made.usage.model_calls == 1
+
+
+async def test_an_answer_of_nothing_is_empty(tiny_t5: Path, tmp_path: Path) -> None:
+    """Here the model has to end with its first token; the answer is kept like any other."""
+    import transformers
+
+    folder, cache = tmp_path / "silent", ReplyCache(tmp_path / "replies.sqlite")
+    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
+    model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5)
+    model.generation_config.forced_eos_token_id = 1
+    model.save_pretrained(folder)
+    generator = Seq2SeqGenerator(str(folder), cache=cache)
+    told: list[str] = []
+    for cached in (0, 1):
+        made = await generator.generate(_request(max_tokens=1), on_token=told.append)
+        assert (made.status, made.text, made.usage.cached_calls) == ("empty", "", cached)
+    assert told == []
+
+
+async def test_many_at_once_get_the_answers_that_each_gets_alone(tiny_t5: Path) -> None:
+    generator = Seq2SeqGenerator(str(tiny_t5))
+    requests = [_request(question) for question in TEXT.split()[:12]]
+    alone = [await generator.generate(request) for request in requests]
+    together = await asyncio.gather(*map(generator.generate, requests))
+    assert together == alone
+    assert len({made.text for made in together}) > 1
+
+
+async def test_a_prompt_without_room_for_the_question_is_refused(tiny_t5: Path) -> None:
+    prompt = _prompt().model_copy(
+        update={"messages": (Message(role="user", content="{question} {documents} " + TEXT * 3),)}
+    )
+    with pytest.raises(InputError, match="The prompt lamp5/test by itself fills"):
+        await Seq2SeqGenerator(str(tiny_t5), input_tokens=64).generate(
+            GenerationRequest(prompt, "users", SOURCES)
+        )
+    with pytest.raises(PromptError, match="abstract"):
+        await Seq2SeqGenerator(str(tiny_t5)).generate(_request(sources=[{"title": "fair"}]))
+
+
+async def test_a_model_without_a_decoder_is_refused(tiny_t5: Path, tmp_path: Path) -> None:
+    import transformers
+
+    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
+    transformers.T5EncoderModel.from_pretrained(tiny_t5).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnavailableError, match="which an encoder-decoder needs"):
+        await Seq2SeqGenerator(str(tmp_path)).start()
+
+
+async def test_what_a_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModelForSeq2SeqLM"):
+        await Seq2SeqGenerator(str(tmp_path / "none")).start()
+    for wrong in ({"input_tokens": 10}, {"question_tokens": 0}):
+        with pytest.raises(InputError, match="must have room for 64"):
+            Seq2SeqGenerator("any", **wrong)

@@ -1,0 +1,187 @@
+"""``fairqr answer``: what it refuses before anything is spent, and what it draws."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairqr.cli.main import main
+from fairqr.cli.render_answer import AnswerView, QuietAnswerView, print_answer
+from fairqr.graph.answer_result import (
+    AnswerCounts,
+    AnswerResult,
+    AnswerText,
+    AttributeExposure,
+    ExposedDocument,
+    GroupExposure,
+    RankingAnswer,
+)
+from fairqr.graph.result import UsageReport
+from fairqr.prompts.template import PromptReference
+from fairqr.steps import Step, Token
+
+HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("FAIRQR_MODEL", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--samples", "0"], "'answer.samples' is wrong"),
+        (["--alpha", "-1"], "'answer.alpha' is wrong"),
+        (["--alpha", "nan"], "'answer.alpha' is wrong"),
+        (["--alpha", "inf"], "'answer.alpha' is wrong"),
+        (["-k", "0"], "'answer.documents' is wrong"),
+        (["--pool", "0"], "'k' is wrong"),
+        (["--form", "softmax"], "'answer.form' is wrong"),
+        (["--hypothesis", "It is so."], "write {answer} in it once"),
+        (["--temperature", "9"], "'answer.temperature' is wrong"),
+        (["--method", "magic"], "'method' is wrong"),
+        (["--concurrency", "0"], "Invalid value for '--concurrency'"),
+        (["--prompt", "answer"], "write answer=v1"),
+        (["--prompt", "answer=v99"], "There is no prompt answer/v99"),
+        (["--model", "feedback"], "'feedback' writes no answers"),
+        (["--model", "seq2seq:x", "--method", "fairqr"], "refines with a chat model"),
+        (["--model", "openai:fake", "--attributor", "oracle"], "There is no attributor 'oracle'"),
+        (["--model", "openai:fake", "--threshold", "7"], "threshold"),
+        (
+            ["--model", "openai:fake", "--attributor", "none", "--threshold", "0.7"],
+            "leave --threshold out",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    monkeypatch.setattr(sys, "argv", ["fairqr", "answer", "who?", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    stdout, stderr = capfd.readouterr()
+    assert (ended.value.code, stdout) == (2, "")
+    assert words in stderr
+    assert stderr.startswith("fairqr: ")
+    assert stderr.count("\n") == 1
+
+
+def result(*, samples: int = 1, judged: bool = True, title: str = "Marie Curie") -> AnswerResult:
+    """One ranking of two documents, of which the first was used."""
+    used: list[bool | None] = [True, None] if judged else []
+    return AnswerResult(
+        question="Who found radium?",
+        corpus="people",
+        method="plain",
+        retriever="bm25",
+        generator="openai:fake",
+        prompt=PromptReference(id="answer", version="v1", sha256="0"),
+        attributor="overlap" if judged else None,
+        hypothesis="{answer}",
+        alpha=2,
+        form="logits",
+        pool=3,
+        documents=2,
+        seed=7,
+        temperature=None,
+        answers=[
+            RankingAnswer(ids=["a", "b"], samples=samples, status="ok", text=title, used=used)
+        ],
+        distribution=[AnswerText(text=title, samples=samples, rankings=1)],
+        ranking=[
+            ExposedDocument(
+                rank=rank,
+                id=id_,
+                title=title if id_ == "a" else f"Person {id_}",
+                groups={"gender": {} if id_ == "c" else {"female": 1.0}},
+                exposure=float(id_ != "c"),
+                attributed=float(id_ == "a") if judged else None,
+            )
+            for rank, id_ in enumerate("abc", start=1)
+        ],
+        groups=[
+            AttributeExposure(
+                attribute="gender",
+                groups=[
+                    GroupExposure(group="female", target=0.5, exposure=1.0, attributed=None),
+                    GroupExposure(group="male", target=0.5, exposure=0.0, attributed=None),
+                ],
+                unknown=0.125,
+                attributed_unknown=None,
+            )
+        ],
+        disparity=1.0,
+        attributed_disparity=0.5 if judged else None,
+        attribution_rate=0.75 if judged else None,
+        counts=AnswerCounts(
+            samples=samples, rankings=1, answered=samples, failed={}, judged=samples, unjudged=0
+        ),
+        usage=UsageReport(
+            model_calls=1, cached_calls=0, prompt_tokens=9, completion_tokens=3, milliseconds=5.0
+        ),
+    )
+
+
+def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    print_answer(result())
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["Who found radium?", "Marie Curie"]
+    (first,) = [line for line in shown if line.lstrip().startswith("1 ")]
+    (second,) = [line for line in shown if line.lstrip().startswith("2 ")]
+    assert "✓" in first
+    assert "female" in first
+    assert "✓" not in second
+    assert "?" in second  # it was not judged
+    assert not any("Person c" in line for line in shown)  # it was not read
+    assert "seed 7" in " ".join(shown)
+
+
+def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    print_answer(result(samples=4))
+    shown = capsys.readouterr().out
+    for part in ("4 of 4", "Marie Curie", "exposure", "attributed", "100.0%", "12.5%", "0.750"):
+        assert part in shown
+    assert "1 document in no sample" in shown
+
+
+def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[str]) -> None:
+    print_answer(result(judged=False))
+    assert "used" not in capsys.readouterr().out
+    print_answer(result(samples=4, judged=False))
+    assert "not judged" in capsys.readouterr().out
+
+
+def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
+    view = AnswerView("Who?")
+    with view:
+        view.show(Token("one\n"))
+        view.show(Token(HOSTILE))
+    print_answer(result(title=HOSTILE), written=True)
+    print_answer(result(title=HOSTILE, samples=4))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "\r" not in shown
+    assert shown.startswith("Who?\none\n")
+    assert "[red]Ma rie" in shown
+
+
+def test_the_view_keeps_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    view = QuietAnswerView()
+    with view:
+        view.show(Step("generate", {}))
+        view.show(Step("summarise", {"answer": result().model_dump(mode="json")}))
+    assert view.result == result()
+    assert not view.has_written
+    assert capsys.readouterr().out == ""

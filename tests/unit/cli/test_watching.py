@@ -1,0 +1,47 @@
+"""What a long run tells a log: where it is, and about how long it will take."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairqr.cli import watching
+from fairqr.cli.watching import Stages, time_left
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (5400, "1.5 h"), (90000, "25.0 h")],
+)
+def test_times_are_told_coarsely(seconds: float, said: str) -> None:
+    assert time_left(seconds) == said
+
+
+def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was done before is no step of this run."""
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(watching.time, "monotonic", lambda: float(next(clock)))
+    with Stages() as stages:
+        stages.stage("answers", 110, 10)
+        for _ in range(100):
+            stages.advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "answers: 110, of which 10 are done"
+    assert [line.split(",")[0] for line in lines[1:]] == [
+        f"  {done} of 110" for done in (15, 26, 37, 48, 59, 70, 81, 92, 103)
+    ]
+    assert all(line.endswith(" left") for line in lines[1:])
+
+
+def test_stages_of_a_few_steps_say_no_more_than_that_they_begin(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Stages() as stages:
+        stages.stage("few", 3, 0)
+        stages.advance(3)
+        stages.stage("none", 0, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        "few: 3, of which 0 are done",
+        "none: 0, of which 0 are done",
+    ]

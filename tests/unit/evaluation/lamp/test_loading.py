@@ -1,0 +1,335 @@
+"""LaMP's files as questions: every task, incremental reading, and what is wrong in files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.errors import CorpusError, FairqrError, InputError
+from fairqr.evaluation.lamp import json_stream
+from fairqr.evaluation.lamp.json_stream import JsonStream
+from fairqr.evaluation.lamp.loading import load_lamp
+from fairqr.evaluation.lamp.tasks import TASKS, LampTask, lamp_task
+from fairqr.evaluation.rag.collection import RagCollection
+from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.lamp.official import (
+    ENTRIES,
+    GOLDS,
+    QUERIES,
+    TEXTS,
+    Data,
+    golds_of,
+    write_set,
+)
+
+LIKE = Path(__file__).parents[5] / "shared" / "data" / "lamp5_like"
+
+
+def _five(id_: str, **more: Any) -> Data:
+    return {"id": id_, **ENTRIES[5], **more}
+
+
+def _load(folder: Path, entries: object, golds: object, **options: Any) -> RagCollection:
+    if isinstance(golds, dict) and "golds" not in golds:
+        golds = golds_of("LaMP_5", golds)
+    return load_lamp(write_set(folder, entries, golds), **options)
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int, packed: bool) -> None:
+    entry = {"id": f"{number}01", **ENTRIES[number]}
+    outputs = golds_of(f"LaMP_{number}", {entry["id"]: GOLDS[number]})
+    folder = write_set(tmp_path, [entry], outputs, packed=packed)
+    collection = load_lamp(folder)
+    (query,) = collection.queries
+    (document,) = query.pool
+    assert (query.id, query.question, query.query, query.golds) == (
+        entry["id"],
+        entry["input"],
+        QUERIES[number],
+        (GOLDS[number],),
+    )
+    assert document.text == TEXTS[number]
+    assert document.fields == {k: v for k, v in entry["profile"][0].items() if k != "id"}
+    assert document.groups == {}
+    task = TASKS[number - 1]
+    assert (collection.name, collection.task.name) == (f"LaMP-{number}", f"LaMP-{number}")
+    assert collection.task.prompt == f"lamp{number}"
+    assert collection.task.utility == task.utility
+    assert collection.task.utility(GOLDS[number], query.golds) == task.utility.greatest
+    assert (collection.schema, collection.left_out, collection.note) == (None, {}, "")
+    assert "{answer}" in collection.task.hypothesis
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_the_prompt_of_a_task_finds_what_it_says_of_a_document(task: LampTask) -> None:
+    prompt = PromptLibrary().get(task.rag_task(task.name).prompt)
+    assert prompt.item_variables
+    assert set(prompt.item_variables) <= set(task.fields)
+    assert set(task.text) <= set(task.fields)
+    fields = {name: f"the {name}" for name in task.fields}
+    for name in prompt.item_variables:
+        assert fields[name] in prompt.render_item(fields)
+
+
+def test_names_of_tasks() -> None:
+    for name in ("LaMP_5", "lamp-5", "LaMP5", " LAMP 5 "):
+        task, called = lamp_task(name)
+        assert (task.number, called) == (5, "LaMP-5")
+    assert lamp_task("LaMP_2M")[1] == "LaMP-2"
+    assert lamp_task("LaMP_5_like") == (TASKS[4], "LaMP_5_like")
+    for wrong in ("LaMP_8", "LaMP_51", "lamp", "", "news"):
+        with pytest.raises(InputError, match="no task of LaMP; name one of LaMP-1"):
+            lamp_task(wrong)
+    with pytest.raises(InputError, match="an older task"):
+        lamp_task("LaMP_2N")
+
+
+def test_a_set_of_that_shape_keeps_its_name(tmp_path: Path) -> None:
+    found = _load(tmp_path, [_five("1")], golds_of("LaMP_5_like", {"1": "T"}))
+    assert found.name == found.task.name == "LaMP_5_like"
+    assert "LaMP-5:" not in found.title
+    assert "shape of LaMP-5, which it is not" in found.note
+    own = _load(tmp_path, [_five("1")], golds_of("papers", {"1": "T"}), task="LaMP-5")
+    assert own.name == own.task.name == "papers"
+    assert own.task.prompt == "lamp5"
+
+
+def test_the_task_has_to_be_known(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not say which task"):
+        _load(tmp_path, [_five("1")], golds_of(None, {"1": "T"}))
+    assert _load(tmp_path, [_five("1")], golds_of(None, {"1": "T"}), task="lamp5").name == "LaMP-5"
+    with pytest.raises(InputError, match="is LaMP-5, not LaMP-4"):
+        _load(tmp_path, [_five("1")], {"1": "T"}, task="LaMP-4")
+    with pytest.raises(CorpusError, match="has the field 'text' of LaMP-4"):
+        _load(
+            tmp_path,
+            [_five("1", input="article: x")],
+            golds_of(None, {"1": "T"}),
+            task="LaMP-4",
+        )
+
+
+def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
+    document = ENTRIES[5]["profile"][0]
+    entries = [
+        _five("good"),
+        _five("good"),
+        _five("no output"),
+        _five("blank output"),
+        _five("no profile", profile=[]),
+        _five("null profile", profile=None),
+        _five("no text", profile=[{"id": "1", "title": " ", "abstract": None}]),
+        _five("no query", input="Generate a title"),
+        _five(7, profile=[document, document, {"id": "2"}, {"id": 3, "abstract": "A \ud800"}]),
+    ]
+    ids = [entry["id"] for entry in entries if entry["id"] != "no output"]
+    golds = {str(id_): " " if id_ == "blank output" else "T" for id_ in ids}
+    found = _load(tmp_path, entries, golds)
+    assert [query.id for query in found.queries] == ["good", "7"]
+    assert found.left_out == {
+        "its id stands twice": 1,
+        "it has no output": 1,
+        "its output is no answer to this task": 1,
+        "it has no profile": 2,
+        "no document of its profile can be used": 1,
+        "its input has nothing after ':'": 1,
+    }
+    assert [document.id for document in found.queries[1].pool] == ["50", "3"]
+    assert found.queries[1].pool[1].fields == {"title": "", "abstract": "A ?"}
+    assert "without text, left out: 2" in found.note
+    assert "id stood already, left out: 1" in found.note
+
+
+def test_a_document_that_is_the_question_and_its_gold_is_left_out(tmp_path: Path) -> None:
+    """White space and case apart; one that has only the text, or only the gold, stays."""
+    text = ENTRIES[5]["input"].partition(":")[2]
+    profile = [
+        {"id": "answer", "title": " merit  OR not", "abstract": f"{text}\n"},
+        {"id": "same title", "title": "Merit or not", "abstract": "Of something else."},
+        {"id": "same text", "title": "Another title", "abstract": text},
+    ]
+    found = _load(tmp_path, [_five("1", profile=profile)], {"1": "Merit or not"})
+    assert [document.id for document in found.queries[0].pool] == ["same title", "same text"]
+    assert "the question and its gold, left out: 1." in found.note
+    with pytest.raises(CorpusError, match="1 of them: no document of its profile can be used"):
+        _load(tmp_path, [_five("1", profile=profile[:1])], {"1": "Merit or not"})
+
+
+def test_golds_that_are_no_label_or_rating_are_left_out(tmp_path: Path) -> None:
+    for number, wrong in ((1, "[3]"), (2, "politics"), (3, "0"), (3, "good")):
+        entries = [{"id": "a", **ENTRIES[number]}, {"id": "b", **ENTRIES[number]}]
+        outputs = golds_of(f"LaMP_{number}", {"a": wrong, "b": GOLDS[number]})
+        found = load_lamp(write_set(tmp_path, entries, outputs))
+        assert [query.id for query in found.queries] == ["b"]
+        assert found.left_out == {"its output is no answer to this task": 1}
+
+
+def test_limits_are_those_of_the_front_and_no_part_of_the_fingerprint(tmp_path: Path) -> None:
+    profile = [{"id": str(i), "title": f"T{i}", "abstract": ""} for i in range(5)]
+    entries = [_five(str(i), profile=profile) for i in range(4)]
+    golds = {str(i): "T" for i in range(4)}
+    whole = _load(tmp_path, entries, golds)
+    small = _load(tmp_path, entries, golds, limit=2, pool=3)
+    assert [query.id for query in small.queries] == ["0", "1"]
+    assert [document.id for document in small.queries[0].pool] == ["0", "1", "2"]
+    assert small.fingerprint == whole.fingerprint
+    assert "the first 3 documents" in small.note
+    assert dataclasses.replace(small.queries[1], pool=whole.queries[1].pool) == whole.queries[1]
+    changed = _load(tmp_path, entries, golds | {"3": "U"})
+    assert changed.fingerprint != whole.fingerprint
+    for wrong in ({"limit": 0}, {"pool": 0}):
+        with pytest.raises(InputError, match="must be 1 or more"):
+            _load(tmp_path, entries, golds, **wrong)
+
+
+def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
+    outputs = golds_of("LaMP_5", {"1": "T"})
+    write_set(tmp_path / "several", [_five("1")], outputs, "train_")
+    assert load_lamp(tmp_path / "several").name == "LaMP-5"
+    write_set(tmp_path / "several", [_five("1", input="x: train")], outputs, "test_")
+    with pytest.raises(
+        InputError, match=r"has test_questions.json, train_questions.json; name one"
+    ):
+        load_lamp(tmp_path / "several")
+    chosen = load_lamp(tmp_path / "several" / "test_questions.json")
+    assert chosen.queries[0].query == "train"
+    write_set(tmp_path / "several", [_five("1", input="x: dev")], outputs, "dev_")
+    assert load_lamp(tmp_path / "several").queries[0].query == "dev"
+    (tmp_path / "several" / "dev_outputs.json").unlink()
+    with pytest.raises(CorpusError, match=r"no outputs beside it; put dev_outputs.json there"):
+        load_lamp(tmp_path / "several")
+    (tmp_path / "empty").mkdir()
+    for missing, what in (("empty", "has no questions.json"), ("none", "no file of LaMP's")):
+        with pytest.raises(CorpusError, match=what):
+            load_lamp(tmp_path / missing)
+
+
+WHOLE = json.dumps([_five("1"), _five("2")]).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", r"it breaks off"),
+        (b"{}", r"it has '{' where '\[' belongs"),
+        (WHOLE[:-1], "it breaks off"),
+        (WHOLE[:-200], "it breaks off"),
+        (WHOLE.replace(b"}, {", b"} {"), r"it has '{' where ',' belongs"),
+        (b"[1]", "entry 1, the whole: Input should be"),
+        (b'[{"id": "1"}]', "entry 1, input: Field required"),
+        (b'[{"id": null, "input": "x"}]', "entry 1, id:"),
+        (b'[{"id": "1", "input": "x: y", "profile": "z"}]', "entry 1, profile:"),
+        (b'[{"id": nonsense}]', "Expecting value"),
+        (b'[{"id": nonsense}]' + b" " * 100_000, "Expecting value"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" + b"1" * 6000 + b"]", "a number in it is too long"),
+        (b'[{"id": "\xff"}]', "not UTF-8"),
+        (b"[]", "has no question"),
+    ],
+)
+def test_malformed_questions_are_one_sentence(tmp_path: Path, content: bytes, what: str) -> None:
+    with pytest.raises(CorpusError, match=what) as caught:
+        _load(tmp_path, content, {"1": "T", "2": "T"})
+    assert "questions.json" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"[]", r"it has '\[' where '{' belongs"),
+        (b'{"task": "LaMP_5", "golds": [{"id": "1"}]}', "gold 1, output: Field required"),
+        (b'{"task": "LaMP_5", "golds": [', "it breaks off"),
+        (b'{"task": "LaMP_5"', "it breaks off"),
+        (b'{task: "LaMP_5"}', "a key is no text"),
+        (b'{"task": "LaMP_5"}', "no question of LaMP-5 that can be asked"),
+        (b'{"task": 5, "golds": []}', "does not say which task"),
+    ],
+)
+def test_malformed_outputs_are_one_sentence(tmp_path: Path, content: bytes, what: str) -> None:
+    with pytest.raises(FairqrError, match=what) as caught:
+        _load(tmp_path, [_five("1")], content)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_packed_file_that_is_torn_is_one_sentence(tmp_path: Path) -> None:
+    folder = write_set(tmp_path, [_five("1")], golds_of("LaMP_5", {"1": "T"}), packed=True)
+    packed = (folder / "questions.json.gz").read_bytes()
+    for content in (packed[:-20], b"no gzip"):
+        (folder / "questions.json.gz").write_bytes(content)
+        with pytest.raises(CorpusError, match="cannot be read as LaMP's JSON: it breaks off"):
+            load_lamp(folder)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(values, max_size=6), st.integers(1, 7), st.sampled_from([None, 1]), st.booleans())
+def test_entries_are_those_of_the_whole_however_it_is_cut_into_pieces(
+    tmp_path_factory: pytest.TempPathFactory,
+    expected: list[Any],
+    characters: int,
+    indent: int | None,
+    plain: bool,
+) -> None:
+    path = tmp_path_factory.mktemp("stream") / "entries.json"
+    path.write_text(json.dumps(expected, indent=indent, ensure_ascii=plain), "utf-8", "replace")
+    wanted = json.loads(path.read_text("utf-8"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "CHARACTERS_AT_ONCE", characters)
+        with JsonStream(path) as stream:
+            assert list(stream.entries()) == wanted
+
+
+def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
+    """Of 24 MB of questions and 9 MB of outputs, less than 3 MB are held for ten questions."""
+    entry = json.dumps(_five("0", profile=[{"id": "1", "title": "T", "abstract": "x " * 500}]))
+    gold = json.dumps({"id": "0", "output": "a title of some words " * 20})
+    count = 20_000
+    with (tmp_path / "questions.json").open("w") as file:
+        file.write("[" + entry)
+        for number in range(1, count):
+            file.write("," + entry.replace('"0"', f'"{number}"', 1))
+        file.write("]")
+    with (tmp_path / "outputs.json").open("w") as file:
+        file.write('{"golds": [' + gold)
+        for number in range(1, count):
+            file.write("," + gold.replace('"0"', f'"{number}"', 1))
+        file.write('], "task": "LaMP_5"}')
+    load_lamp(tmp_path, limit=1)  # what is imported and compiled once does not count
+    tracemalloc.start()
+    found = load_lamp(tmp_path, limit=10)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found.queries) == 10
+    assert peak < 3_000_000
+
+
+@pytest.mark.skipif(not LIKE.is_dir(), reason=f"{LIKE} is absent")
+def test_a_real_set_of_that_shape_is_read_whole() -> None:
+    """200 authors with 9 to 91 papers each, one of which is the paper that is asked about."""
+    found = load_lamp(LIKE)
+    assert found.name == "LaMP_5_like"
+    assert len(found.queries) == 200
+    assert found.left_out == {}
+    sizes = [len(query.pool) for query in found.queries]
+    assert (min(sizes), max(sizes)) == (8, 90)
+    assert sum(sizes) / len(sizes) == pytest.approx(17.18, abs=0.01)
+    assert "the question and its gold, left out: 200." in found.note
+    for query in found.queries:
+        assert query.question.endswith(query.query)
+        assert query.golds[0] not in {document.fields["title"] for document in query.pool}

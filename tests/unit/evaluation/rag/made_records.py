@@ -1,0 +1,208 @@
+"""A small Fair RAG experiment whose records are made by hand: who is shown and used is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
+from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.records import AnswerRecord, LabelRecord, PolicyRecord
+from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.rag.store import CollectionEntry, RagManifest
+from fairqr.retrieval.schema import CorpusSchema
+
+__all__ = ["SCHEMA", "Exact", "Made", "made"]
+
+SCHEMA = CorpusSchema.model_validate(
+    {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
+)
+N, K = 6, 2
+USEFUL = (0, 2, 3)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Utility: 1 for a right answer."""
+
+    name: str = "accuracy"
+    greatest: float = 1.0
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        """Compare."""
+        return float(answer in golds)
+
+
+@dataclass
+class Made:
+    """What a run would have left."""
+
+    manifest: RagManifest
+    records: list[PolicyRecord]
+    labels: dict[tuple[str, str], list[LabelRecord]]
+    collections: dict[str, RagCollection]
+
+    def measured(self) -> MeasuredRag:
+        """Measure it."""
+        return measure_fair_rag(self.manifest, self.records, self.labels, self.collections)
+
+
+def made(
+    *,
+    queries: int = 6,
+    alphas: Sequence[float] = (1.0, 8.0),
+    generators: Sequence[str] = ("small", "large"),
+    retrievers: Sequence[str] = ("bm25", "dense"),
+    title: str = "Films",
+    schema: CorpusSchema | None = SCHEMA,
+    samples: int = 12,
+    **changes: Any,
+) -> Made:
+    """Make records: an answer is right if a useful document is read first, and uses the even ones.
+
+    Args:
+        queries: How many.
+        alphas: Of the policies.
+        generators: Their names.
+        retrievers: Their names.
+        title: What the collection is called.
+        schema: Of its groups.
+        samples: Of each policy.
+        changes: Of the experiment.
+    """
+    facts: dict[str, Any] = {
+        "kind": "fair_rag",
+        "title": "A small one",
+        "about": "Is it fair?",
+        "collections": ["films"],
+        "retrievers": list(retrievers),
+        "generators": list(generators),
+        "alphas": list(alphas),
+        "samples": samples,
+        "k": K,
+    }
+    experiment = FairRagExperiment.model_validate(facts | changes)
+    names = tuple(f"q{number}" for number in range(queries))
+    entry = CollectionEntry(
+        name="films",
+        title=title,
+        note="A note.",
+        fingerprint="f" * 64,
+        left_out={"the profile is empty": 2},
+        task="LaMP-2",
+        utility="accuracy",
+        greatest=1.0,
+        queries=names,
+        documents=N * queries,
+        prompt="lamp2=v1",
+        prompt_sha256="a" * 64,
+        hypothesis="{answer}",
+    )
+    manifest = RagManifest(
+        experiment=experiment,
+        collections=(entry,),
+        attributor="overlap",
+        versions={"fairqr": "1", "python": "3.11"},
+        started="2026-01-01T00:00:00Z",
+    )
+    random = np.random.default_rng(1)
+    return Made(
+        manifest,
+        [
+            record
+            for generator in generators
+            for name in names
+            for record in _records(experiment, generator, name, random)
+        ],
+        {("films", generator): _labels(names) for generator in generators},
+        {"films": _films(title, names, schema)},
+    )
+
+
+def _films(title: str, names: Sequence[str], schema: CorpusSchema | None) -> RagCollection:
+    """Women are in the documents 0 and 3, and of 5 nothing is known."""
+    pool = tuple(
+        PoolDocument(
+            f"d{i}",
+            {"title": f"T{i}"},
+            f"text {i}",
+            {} if i == 5 else {"gender": {"female" if i % 3 == 0 else "male": 1.0}},
+        )
+        for i in range(N)
+    )
+    return RagCollection(
+        name="films",
+        title=title,
+        note="A note.",
+        task=RagTask("LaMP-2", "tags", "lamp2", Exact()),
+        queries=tuple(RagQuery(name, f"ask {name}", name, ("right",), pool) for name in names),
+        fingerprint="f" * 64,
+        schema=schema,
+        left_out={"the profile is empty": 2},
+    )
+
+
+def _labels(names: Sequence[str]) -> list[LabelRecord]:
+    gains = {f"d{i}": (0.5 if i in USEFUL else 0.0) for i in range(N)}
+    return [
+        *(LabelRecord(query=name, without=0.0, gains=gains, model_calls=7) for name in names),
+        LabelRecord(query="dropped", without=0.0, gains={"x": None}, failures={"timeout": 1}),
+        LabelRecord(query="failed", without=None, gains={"x": None}, failures={"refused": 1}),
+    ]
+
+
+def _records(
+    experiment: FairRagExperiment, generator: str, query: str, random: np.random.Generator
+) -> list[PolicyRecord]:
+    base: dict[str, Any] = {
+        "collection": "films",
+        "generator": generator,
+        "seed": 0,
+        "query": query,
+        "pool": tuple(f"d{i}" for i in range(N)),
+        "useful": USEFUL,
+        "k": K,
+        "model_calls": 2,
+        "tokens": 30,
+        "milliseconds": 12.5,
+    }
+    drawn: list[tuple[str, str, float | None, list[tuple[int, ...]]]] = []
+    for retriever in experiment.retrievers:
+        scores = 1 + random.random(N)
+        best = tuple(int(i) for i in np.argsort(-scores)[:K])
+        drawn.append((retriever, "deterministic", None, [best]))
+        for alpha in experiment.alphas:
+            logits = scores**alpha + random.gumbel(size=(experiment.samples, N))
+            rows = [tuple(map(int, row[:K])) for row in np.argsort(-logits, axis=1)]
+            drawn.append((retriever, "plackett-luce", alpha, rows))
+    first = [tuple(map(int, random.permutation(USEFUL)[:K])) for _ in range(experiment.samples)]
+    drawn.append(("", "oracle", None, first))
+    return [
+        PolicyRecord(
+            **base,
+            retriever=retriever,
+            policy=policy,
+            alpha=alpha,
+            samples=tuple(samples),
+            answers=_answers(samples),
+        )
+        for retriever, policy, alpha, samples in drawn
+    ]
+
+
+def _answers(samples: Sequence[tuple[int, ...]]) -> tuple[AnswerRecord, ...]:
+    return tuple(
+        AnswerRecord(
+            ranking=ranking,
+            times=times,
+            status="ok",
+            text="right" if ranking[0] in USEFUL else "wrong",
+            utility=float(ranking[0] in USEFUL),
+            used=tuple(i % 2 == 0 for i in ranking),
+        )
+        for ranking, times in Counter(samples).items()
+    )

@@ -1,0 +1,131 @@
+"""A small collection, and a generator that says which documents it was shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.replies import Usage
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
+from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.prompts.template import Message, PromptTemplate
+
+__all__ = ["PROMPT", "Namer", "Watcher", "collection_of", "experiment_of", "query_of"]
+
+PROMPT = PromptTemplate(
+    id="answer",
+    version="v1",
+    description="For tests.",
+    messages=(Message(role="user", content="{question} {documents}"),),
+    item="{title}",
+    input_variables=("question", "documents"),
+)
+
+
+class _Names:
+    """1 for an answer that begins with a gold."""
+
+    name = "begins rightly"
+    greatest = 1.0
+
+    def __call__(self, answer: str, golds: Sequence[str]) -> float:
+        return float(answer.split(" ")[0] in golds)
+
+
+class Namer:
+    """Answers with the titles of its documents.
+
+    Attributes:
+        asked: What it was asked: the question and the titles.
+        ends: By the titles it was shown, separated by spaces, how it ends instead.
+    """
+
+    name = "namer"
+
+    def __init__(self, ends: dict[str, str] | None = None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.ends = ends or {}
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def generate(
+        self,
+        request: GenerationRequest,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> Generation:
+        await asyncio.sleep(0)  # others have their turn, as while a model is waited for
+        titles = " ".join(source["title"] for source in request.sources)
+        self.asked.append((request.question, titles))
+        usage = Usage(model_calls=1, prompt_tokens=7, completion_tokens=3)
+        match self.ends.get(titles, "ok"):
+            case "ok":
+                return Generation("ok", titles or "nothing", usage=usage)
+            case "empty":
+                return Generation("empty", usage=usage)
+            case "cached":
+                return Generation("ok", titles, usage=Usage(0, 1, 0, 0, 10, 250.0))
+            case _:
+                return Generation("timeout", message="It took too long.", usage=usage)
+
+
+class Watcher:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, int, int]] = []
+        self.steps = 0
+
+    def stage(self, what: str, total: int, done: int) -> None:
+        self.stages.append((what, total, done))
+
+    def advance(self, steps: int = 1) -> None:
+        self.steps += steps
+
+    def note(self, sentence: str) -> None:
+        """Nothing is noted here."""
+
+
+def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:
+    """A query with documents a, b, c …, of which the first are useful."""
+    letters = "abcdefghij"[:size]
+    pool = tuple(
+        PoolDocument(f"{name}-{letter}", {"title": letter}, f"Text {letter}.", {})
+        for letter in letters
+    )
+    return RagQuery(name, f"What of {name}?", name, tuple(letters[:useful]), pool)
+
+
+def collection_of(*queries: RagQuery, **changes: Any) -> RagCollection:
+    """A collection of these queries."""
+    values: dict[str, Any] = {
+        "name": "letters",
+        "title": "Letters",
+        "note": "",
+        "task": RagTask("letters", "Name a letter.", "answer", _Names(), "The letter is {answer}."),
+        "queries": queries,
+        "fingerprint": "f0",
+        "schema": None,
+        "left_out": {},
+        **changes,
+    }
+    return RagCollection(**values)
+
+
+def experiment_of(**changes: Any) -> FairRagExperiment:
+    """A small experiment."""
+    values: dict[str, Any] = {
+        "kind": "fair_rag",
+        "title": "Letters",
+        "collections": ["letters"],
+        "generators": ["namer"],
+        "alphas": [1, 8],
+        "samples": 30,
+        "generated": 5,
+        "k": 3,
+        **changes,
+    }
+    return FairRagExperiment.model_validate(values)

@@ -1,0 +1,101 @@
+"""The arithmetic over sampled rankings, against counting one sample after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.graph.answer_figures import attribution_rate, group_shares, mean_exposure
+from fairqr.graph.answer_result import RankingAnswer
+
+IDS = list("abcdef")
+K = 3
+VERDICTS = st.sampled_from([True, False, None])
+
+
+@st.composite
+def answers(draw: st.DrawFn, verdicts: st.SearchStrategy[bool | None] = VERDICTS) -> RankingAnswer:
+    """K of the documents in some order, read by some samples."""
+    return RankingAnswer(
+        ids=draw(st.permutations(IDS))[:K],
+        samples=draw(st.integers(1, 9)),
+        status="ok",
+        text="x",
+        used=draw(st.lists(verdicts, min_size=K, max_size=K)),
+    )
+
+
+SEVERAL = st.lists(answers(), min_size=1, max_size=6)
+ALL_JUDGED = st.lists(answers(st.booleans()), min_size=1, max_size=6)
+
+
+def one_by_one(several: list[RankingAnswer]) -> list[RankingAnswer]:
+    return [answer for answer in several for _ in range(answer.samples)]
+
+
+@given(SEVERAL)
+def test_exposure_is_that_of_the_samples_one_by_one(several: list[RankingAnswer]) -> None:
+    samples = one_by_one(several)
+    for used in (False, True):
+        found = mean_exposure(several, IDS, used=used)
+        for place, id_ in enumerate(IDS):
+            times = 0
+            for sample in samples:
+                if id_ in sample.ids:
+                    times += (not used) or bool(sample.used[sample.ids.index(id_)])
+            assert found[place] == pytest.approx(times / len(samples))
+    assert mean_exposure(several, IDS).sum() == pytest.approx(K)
+
+
+@given(SEVERAL)
+def test_the_rate_is_that_of_the_samples_one_by_one(several: list[RankingAnswer]) -> None:
+    judged = [answer for answer in several if any(used is not None for used in answer.used)]
+    rates = []
+    for sample in one_by_one(judged):
+        known = [used for used in sample.used if used is not None]
+        rates.append(known.count(True) / len(known))
+    expected = pytest.approx(sum(rates) / len(rates)) if rates else None
+    assert attribution_rate(judged) == expected
+
+
+@given(ALL_JUDGED)
+def test_attributed_exposure_sums_to_k_times_the_rate_and_is_at_most_exposure(
+    several: list[RankingAnswer],
+) -> None:
+    exposure, attributed = mean_exposure(several, IDS), mean_exposure(several, IDS, used=True)
+    rate = attribution_rate(several)
+    assert rate is not None
+    assert attributed.sum() == pytest.approx(K * rate)
+    assert (attributed <= exposure + 1e-12).all()
+    assert attributed @ attributed <= exposure @ exposure + 1e-12
+    assert K**2 / len(IDS) - 1e-9 <= exposure @ exposure <= K + 1e-9
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 5)), min_size=1))
+def test_the_shares_of_groups_are_summed_by_membership(
+    documents: list[tuple[float, float, int]],
+) -> None:
+    """A document may have a label for a part of itself, or for none."""
+    members = np.array([[label * a, label * (1 - a)] for label, a, _ in documents])
+    exposure = np.array([float(times) for _, _, times in documents])
+    shares, unknown = group_shares(members, exposure)
+    total = sum(exposure)
+    first = sum(m[0] * e for m, e in zip(members, exposure, strict=True))
+    second = sum(m[1] * e for m, e in zip(members, exposure, strict=True))
+    if total == 0:
+        assert (shares, unknown) == (None, None)
+        return
+    assert unknown == pytest.approx(max(0.0, 1 - (first + second) / total), abs=1e-12)
+    if first + second > 0:
+        assert shares is not None
+        assert shares.tolist() == pytest.approx(
+            [first / (first + second), second / (first + second)]
+        )
+    else:
+        assert shares is None
+
+
+def test_nothing_judged_has_no_rate() -> None:
+    assert attribution_rate([]) is None

@@ -1,0 +1,169 @@
+"""The room of a prompt: shares are fair, nothing goes over, and order is kept."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import PromptError
+from fairqr.prompts.budget import (
+    NO_DOCUMENTS,
+    Count,
+    cut,
+    estimated_tokens,
+    fair_shares,
+    render_documents,
+)
+from fairqr.prompts.template import PromptTemplate
+
+TEMPLATE = PromptTemplate.model_validate(
+    {
+        "id": "answer",
+        "version": "v1",
+        "description": "",
+        "messages": [{"role": "user", "content": "{question}{documents}"}],
+        "item": "{number}. {title}: {text}",
+        "input_variables": ("question", "documents"),
+    }
+)
+
+
+def words(text: str) -> int:
+    """Count words and marks, the end of a line among them, as many tokenizers do."""
+    return len(re.findall(r"\w+|\n|[^\w\s]", text))
+
+
+COUNTS: list[Count] = [len, words, estimated_tokens]
+LENGTHS = st.lists(st.integers(0, 50), max_size=8)
+TEXTS = st.text(alphabet=st.sampled_from("ab <>/é日😀1.\n{}"), max_size=60)
+
+
+class TestFairShares:
+    @given(LENGTHS, st.integers(-5, 400))
+    def test_the_shares_are_fair(self, lengths: list[int], total: int) -> None:
+        """All is given out; who is cut gets no less than anybody else, but for a remainder of 1."""
+        shares = fair_shares(lengths, total)
+        assert len(shares) == len(lengths)
+        assert all(0 <= share <= length for share, length in zip(shares, lengths, strict=True))
+        assert sum(shares) == min(max(total, 0), sum(lengths))
+        was_cut = [share for share, length in zip(shares, lengths, strict=True) if share < length]
+        if was_cut:
+            assert max(shares) <= min(was_cut) + 1
+            assert max(was_cut) - min(was_cut) <= 1
+
+    @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 20))
+    def test_no_other_division_is_fairer(self, lengths: list[int], total: int) -> None:
+        """Brute force: among all divisions of as much, the sorted shares are the greatest."""
+        shares = fair_shares(lengths, total)
+        spent = min(total, sum(lengths))
+        divisions = itertools.product(*(range(length + 1) for length in lengths))
+        best = max(sorted(each) for each in divisions if sum(each) == spent)
+        assert sorted(shares) == best
+
+    def test_an_example(self) -> None:
+        """What the short one leaves goes to the others, and the remainder to the longest."""
+        assert fair_shares([2, 9, 8], 13) == [2, 6, 5]
+        assert fair_shares([], 5) == []
+
+
+class TestCutting:
+    @pytest.mark.parametrize("count", COUNTS)
+    @given(text=TEXTS, limit=st.integers(-1, 70))
+    def test_a_cut_is_a_begin_within_the_limit(self, count: Count, text: str, limit: int) -> None:
+        """The whole text where it fits; else a begin with a mark; else nothing."""
+        kept = cut(text, limit, count)
+        assert count(kept) <= max(limit, 0)
+        if limit >= 1 and count(text) <= limit:
+            assert kept == text
+        elif kept:
+            assert kept.endswith("…")
+            assert text.startswith(kept[:-1])
+
+    def test_as_much_is_kept_as_fits(self) -> None:
+        """One token less than the limit would not be fair."""
+        assert cut("a b c d e f", 4, words) == "a b c…"
+        assert cut("abcdefgh", 4, len) == "abc…"
+        assert cut("abcdefgh", 1, len) == ""
+
+
+class TestDocuments:
+    @pytest.mark.parametrize("count", COUNTS)
+    @given(
+        sources=st.lists(st.fixed_dictionaries({"title": TEXTS, "text": TEXTS}), max_size=5),
+        budget=st.integers(-3, 250),
+    )
+    def test_documents_keep_to_the_budget(
+        self, count: Count, sources: list[dict[str, str]], budget: int
+    ) -> None:
+        """Never more tokens than there are, one line for a document, in order, and no tag."""
+        text = render_documents(TEMPLATE, sources, count, budget)
+        assert count(text) <= max(budget, count(NO_DOCUMENTS))
+        assert not re.search(r"<\s*/?\s*[^\W\d]", text)
+        if text == NO_DOCUMENTS:
+            return
+        numbers = [int(found) for found in re.findall(r"^(\d)\.", text, re.MULTILINE)]
+        assert numbers == sorted(set(numbers))
+        assert len(text.splitlines()) <= len(sources)
+
+    def test_shares_are_equal_where_all_are_long(self) -> None:
+        """No document crowds out another, whatever its rank and length."""
+        sources = [{"title": "t", "text": "word " * n} for n in (1000, 100, 3, 500)]
+        lines = render_documents(TEMPLATE, sources, words, 100).splitlines()
+        counts = [words(line) for line in lines]
+        assert counts[2] == words("3. t: word word word")
+        assert max(counts[0], counts[1], counts[3]) - min(counts[0], counts[1], counts[3]) <= 1
+        assert 95 <= sum(counts) + len(lines) <= 100
+
+    def test_what_stands_first_in_an_item_survives(self) -> None:
+        """The cut is at the end of an item, so a title outlives its text."""
+        sources = [{"title": f"Title {n}", "text": "long " * 500} for n in range(3)]
+        text = render_documents(TEMPLATE, sources, words, 40)
+        assert [line[:10] for line in text.splitlines()] == [
+            f"{n + 1}. Title {n}" for n in range(3)
+        ]
+
+    def test_nothing_to_show(self) -> None:
+        """No documents, and no room for any."""
+        source = {"title": "a", "text": "b"}
+        assert render_documents(TEMPLATE, [], words, 100) == NO_DOCUMENTS
+        assert render_documents(TEMPLATE, [source], words, 0) == NO_DOCUMENTS
+        assert render_documents(TEMPLATE, [source], words, -10) == NO_DOCUMENTS
+
+    def test_a_caller_may_number_the_documents(self) -> None:
+        """The place is only what stands there if nothing else is said."""
+        source = {"title": "a", "text": "b", "number": "17"}
+        assert render_documents(TEMPLATE, [source], words, 50) == "17. a: b"
+
+    def test_a_document_without_a_field_is_an_error(self) -> None:
+        """A prompt of one's own for other data is told so."""
+        with pytest.raises(PromptError, match="needs 'text', which the documents do not have"):
+            render_documents(TEMPLATE, [{"title": "a"}], words, 50)
+
+    def test_a_tokenizer_that_sees_more_in_the_whole_is_kept_to_as_well(self) -> None:
+        """Joined lines may have more tokens than each by itself: the sum is checked."""
+
+        def greedy(text: str) -> int:
+            return len(text) + 5 * text.count("\n")
+
+        sources = [{"title": "t", "text": "x" * 50} for _ in range(4)]
+        assert greedy(render_documents(TEMPLATE, sources, greedy, 80)) <= 80
+
+
+class TestEstimate:
+    @given(TEXTS, TEXTS)
+    def test_a_longer_text_has_no_fewer_tokens(self, text: str, more: str) -> None:
+        """Else cutting could not search."""
+        assert estimated_tokens(text) <= estimated_tokens(text + more)
+        assert estimated_tokens("") == 0
+
+    @pytest.mark.parametrize(
+        ("text", "tokens"),
+        [("four letters is", 4), ("1234", 4), ("a, b", 2), ("日本", 4), ("😀", 3), ("Ж", 1)],
+    )
+    def test_what_counts_how_much(self, text: str, tokens: int) -> None:
+        """Letters by fours, digits and marks by one, other scripts by their bytes."""
+        assert estimated_tokens(text) == tokens

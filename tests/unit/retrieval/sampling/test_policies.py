@@ -1,0 +1,96 @@
+"""What the paper says of its policies: measured on samples, n = 190, N = 100, k = 5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
+from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.sampling.oracle import sample_oracle
+from fairqr.retrieval.sampling.plackett_luce import Form, PlackettLuce, deterministic
+from fairqr.retrieval.sampling.streams import stream_of
+
+ITEMS, SAMPLES, CUT = 190, 100, 5
+QUERIES = 20
+USER = Discount("top_k", CUT)
+USEFUL = np.arange(ITEMS) % 16 == 0
+
+# Scores of a retriever have few high ones; γ(2) is skewed as BM25's are, and the normal
+# distribution is close to those of a dense retriever.
+SCORES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "gamma": lambda stream: stream.gamma(2, size=ITEMS),
+    "normal": lambda stream: stream.standard_normal(ITEMS),
+}
+
+
+def measured(drawn: np.ndarray, useful: np.ndarray = USEFUL) -> ExpectedExposure:
+    return expected_exposure(drawn, useful, USER)
+
+
+def disparities(kind: str, alpha: float, form: Form = "logits") -> list[float]:
+    """EE-D/k of each query."""
+    values = []
+    for query in range(QUERIES):
+        stream = stream_of(1, kind, str(query))
+        policy = PlackettLuce.of(SCORES[kind](stream), alpha, form)
+        values.append(measured(policy.sample(SAMPLES, CUT, stream)).disparity / CUT)
+    return values
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_logits_give_the_disparities_of_the_paper(kind: str) -> None:
+    assert 0.5 < np.mean(disparities(kind, 4)) < 0.8
+    assert np.mean(disparities(kind, 8)) > 0.95
+
+
+def test_worths_stay_close_to_uniform() -> None:
+    """So they cannot be what the paper used: it reports .5 to .8 and near 1."""
+    for kind in SCORES:
+        assert 0.04 < np.mean(disparities(kind, 4, "worths")) < 0.06
+        assert 0.05 < np.mean(disparities(kind, 8, "worths")) < 0.2
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_disparity_falls_with_alpha(kind: str) -> None:
+    found = [float(np.mean(disparities(kind, alpha))) for alpha in (32, 8, 4, 2, 1)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(1, abs=1e-3)
+    assert found[-1] < 0.04
+
+
+def test_the_deterministic_ranking_has_all_the_disparity_there_can_be() -> None:
+    scores = SCORES["normal"](stream_of(2))
+    assert measured(deterministic(scores, CUT)[None]).disparity / CUT == 1
+
+
+@pytest.mark.parametrize("m", [1, 3, 5, 12, 100, 189])
+def test_every_ranking_of_the_oracle_has_the_highest_relevance(m: int) -> None:
+    useful = np.arange(ITEMS) < m
+    drawn = sample_oracle(useful, SAMPLES, CUT, stream_of(3, str(m)))
+    for sample in drawn[:10]:
+        found = measured(sample[None], useful)
+        assert found.relevance == pytest.approx(found.bounds.relevance[1])
+    found = measured(drawn, useful)
+    assert found.relevance == pytest.approx(found.bounds.relevance[1])
+
+
+@pytest.mark.parametrize("n", [ITEMS, 1000])
+def test_uniform_rankings_have_the_least_disparity_and_the_relevance_of_chance(n: int) -> None:
+    """EE-R = k²/n and the unbiased EE-D = k²/n, within the error of 400 estimates."""
+    useful = np.arange(n) < 12
+    policy = PlackettLuce.of(np.arange(n, dtype=float), 0)
+    relevance, disparity, biased = [], [], []
+    for repeat in range(400):
+        found = measured(policy.sample(SAMPLES, CUT, stream_of(4, str(repeat))), useful)
+        assert found.unbiased_disparity is not None
+        relevance.append(found.relevance)
+        disparity.append(found.unbiased_disparity)
+        biased.append(found.disparity)
+    for values in (relevance, disparity):
+        error = np.std(values) / np.sqrt(len(values))
+        assert abs(np.mean(values) - CUT**2 / n) < 4 * error
+    # From N samples EE-D itself is too high by about k/N.
+    assert np.mean(biased) - CUT**2 / n == pytest.approx((CUT - CUT**2 / n) / SAMPLES, rel=0.05)

@@ -1,0 +1,197 @@
+"""Both races draw from Plackett–Luce exactly: against all orders of few items, by χ²."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.retrieval.sampling import races
+from fairqr.retrieval.sampling.races import LazyRace, close_gaps, dense_race, race
+from fairqr.retrieval.sampling.streams import stream_of
+from tests.unit.retrieval.sampling.enumeration import SIGNIFICANCE, p_value, probabilities
+
+SAMPLES = 40_000
+PLACES = 3
+
+# In the lazy race the heaviest three are the head. Equal ones make many repeats in the tail; in the
+# last cases the tail hardly ever comes, or a part of it.
+WEIGHTS = {
+    "equal": [1.0] * 6,
+    "falling": [6.0, 5.0, 4.0, 3.0, 2.0, 1.0],
+    "mixed": [0.5, 3.0, 1.0, 1.0, 0.25, 2.0, 1.0],
+    "one heavy": [1.0, 1.0, 60.0, 1.0, 1.0],
+    "light tail": [1.0, 2.0, 1.0, 0.01, 0.02, 0.01],
+    "a tail of two sizes": [1.0, 1.0, 1.0, 1.0, 1e-9, 1e-9],
+}
+
+
+def dense(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    return dense_race(np.log(weights), SAMPLES, PLACES, stream)
+
+
+def lazy(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    return LazyRace.of(np.log(weights), PLACES).sample(SAMPLES, PLACES, stream)
+
+
+def lazy_in_short_rounds(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """Nearly all samples take several rounds."""
+    return LazyRace.of(np.log(weights), PLACES).sample(SAMPLES, PLACES, stream, arrivals=1)
+
+
+@pytest.mark.parametrize("draw", [dense, lazy, lazy_in_short_rounds])
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_ordered_triples_have_their_probabilities(
+    draw: Callable[[np.ndarray, np.random.Generator], np.ndarray], case: str
+) -> None:
+    weights = WEIGHTS[case]
+    drawn = draw(np.array(weights), stream_of(4, draw.__name__, case))
+    assert p_value(drawn, probabilities(weights, PLACES)) > SIGNIFICANCE
+
+
+def test_short_rounds_that_start_anew_would_be_found_out() -> None:
+    """The test above has the power: drawing unfinished samples again from the start fails it."""
+    weights = WEIGHTS["falling"]
+    fresh = LazyRace.of(np.log(weights), PLACES)
+    stream = stream_of(5)
+    kept = np.empty((0, PLACES), dtype=np.intp)
+    while len(kept) < SAMPLES:
+        events = fresh._round(SAMPLES, PLACES, 1, stream)
+        drawn = races._first_distinct(events, PLACES)
+        kept = np.vstack((kept, drawn[drawn[:, -1] >= 0]))
+    assert p_value(kept[:SAMPLES], probabilities(weights, PLACES)) < SIGNIFICANCE
+
+
+@pytest.mark.parametrize("n", [120, 400, 100_000])
+def test_classes_of_weights_in_a_large_pool_have_their_probabilities(n: int) -> None:
+    """Triples of classes, by enumeration: what is left of a class weighs its size times its weight.
+
+    Pools of 125 and more are sampled lazily.
+    """
+    kinds = np.arange(n) % 3
+    worth = np.array([1.0, 2.5, 0.4])
+    drawn = race(np.log(worth)[kinds], 20_000, 3, stream_of(6, str(n)))
+    sizes = np.bincount(kinds)
+    expected = {}
+    for triple in itertools.product(range(3), repeat=3):
+        left, chance = sizes.astype(float), 1.0
+        for kind in triple:
+            chance *= left[kind] * worth[kind] / (left @ worth)
+            left[kind] -= 1
+        expected[triple] = chance
+    assert p_value(kinds[drawn], expected) > SIGNIFICANCE
+
+
+def test_the_lazy_race_gives_each_item_the_exposure_of_the_dense_one() -> None:
+    """Two-sample χ² of the items that are among the first five."""
+    log_weights = stream_of(8).normal(0, 2, 300)
+    taken = []
+    for draw in (
+        lambda s: race(log_weights, 20_000, 5, s),
+        lambda s: dense_race(log_weights, 20_000, 5, s),
+    ):
+        taken.append(np.bincount(draw(stream_of(9, str(len(taken)))).ravel(), minlength=300))
+    one, other = (counts.astype(float) for counts in taken)
+    often = one + other >= 20
+    statistic = ((one - other)[often] ** 2 / (one + other)[often]).sum()
+    # Items of one ranking exclude each other, so that the sum is below χ² rather than above.
+    assert statistic < often.sum() + 5 * np.sqrt(2 * often.sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    log_weights=st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=40),
+    samples=st.integers(1, 5),
+    data=st.data(),
+)
+def test_every_row_names_distinct_items_whatever_the_weights(
+    log_weights: list[float], samples: int, data: st.DataObject
+) -> None:
+    values = np.array(log_weights)
+    k = data.draw(st.integers(1, len(values) - 1))
+    stream = stream_of(data.draw(st.integers(0, 99)))
+    drawn = [
+        dense_race(values, samples, k, stream),
+        LazyRace.of(values, k).sample(samples, k, stream),
+        race(values, samples, k, stream),
+    ]
+    for rows in drawn:
+        assert rows.shape == (samples, k)
+        assert rows.dtype == np.intp
+        assert rows.min() >= 0
+        assert rows.max() < len(values)
+        assert all(len(set(row)) == k for row in rows.tolist())
+
+
+def test_what_is_prepared_in_parts_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More clocks than are run at once: the parts follow each other in one array."""
+    log_weights = np.log(WEIGHTS["mixed"])
+    expected = probabilities(WEIGHTS["mixed"], PLACES)
+    monkeypatch.setattr(races, "CELLS", 50_000)
+    for draw in (dense, lazy):
+        drawn = draw(np.exp(log_weights), stream_of(10))
+        assert p_value(drawn, expected) > SIGNIFICANCE
+        assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
+
+
+def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
+    """After ten items that outweigh all others by e^4,000,000,000 the rest is Plackett–Luce.
+
+    There are ten places for them and three more, in a pool that is sampled lazily, with the tail
+    in the middle.
+    """
+    rest = [1.0, 2.0, 4.0]
+    log_weights = np.full(1000, -1e10)
+    log_weights[500:503] = np.log(rest)
+    log_weights[700:710] = 4e9
+    drawn = race(log_weights, 20_000, 13, stream_of(11))
+    assert (np.sort(drawn[:, :10]) == np.arange(700, 710)).all()
+    assert p_value(drawn[:, 10:] - 500, probabilities(rest, 3)) > SIGNIFICANCE
+    # Equal items at the end of all, at log weights of -1e10, are told apart by chance as well.
+    firsts = LazyRace.of(log_weights, 20).sample(20_000, 14, stream_of(12))[:, 13]
+    found = np.bincount(firsts, minlength=1000)
+    others = log_weights == -1e10
+    expected = 20_000 / others.sum()
+    statistic = ((found[others] - expected) ** 2 / expected).sum()
+    assert abs(statistic - 986) < 5 * np.sqrt(2 * 986)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=12))
+def test_closed_gaps_keep_the_order_and_all_differences_that_matter(values: list[float]) -> None:
+    log_weights = np.array(values)
+    closed = close_gaps(log_weights)
+    assert closed.max() == 0
+    order = np.argsort(log_weights)
+    steps, wanted = np.diff(closed[order]), np.diff(log_weights[order])
+    near = wanted <= races.GAP
+    assert np.allclose(steps[near], wanted[near], rtol=1e-9, atol=1e-3)
+    assert (steps[~near] >= races.GAP * (1 - 1e-9)).all()
+
+
+def test_the_first_distinct_items_are_kept_in_order() -> None:
+    items = np.array([[3, 3, -1, 2, 3, 1], [-1, 0, -1, -1, 0, -1]])
+    assert races._first_distinct(items, 3).tolist() == [[3, 2, 1], [0, -1, -1]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    numbers=st.lists(st.integers(-5, 5), min_size=2, max_size=60),
+    some=st.integers(1, 60),
+    data=st.data(),
+)
+def test_the_heaviest_are_found_from_a_part_of_the_items(
+    numbers: list[int], some: int, data: st.DataObject
+) -> None:
+    values = np.array(numbers, dtype=float)
+    size = data.draw(st.integers(1, len(values)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(races, "SOME", some)
+        found = races._heaviest(values, size)
+    assert len(set(found.tolist())) == size
+    assert sorted(values[found]) == sorted(numbers)[-size:]
+    assert values[found[0]] == values[found].min()
