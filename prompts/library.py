@@ -57,7 +57,9 @@ class PromptLibrary:
         key = (id_, version or DEFAULT_VERSIONS.get(id_, "v1"))
         found = self._prompts.get(key)
         if found is None:
-            known = ", ".join("/".join(each) for each in self.names())
+            # The versions of this one, or all where there is none so named.
+            alike = [each for each in self.names() if each[0] == id_] or self.names()
+            known = ", ".join("/".join(each) for each in alike)
             raise PromptError(f"There is no prompt {'/'.join(key)}; there are {known}.")
         if isinstance(found, PromptError):
             raise PromptError(str(found))

@@ -107,7 +107,7 @@ class AttributorCheck(_Part):
             f"answer alone is right on {self.majority:.1%}"
         )
         if self.finding == "better":
-            return f"{right}: it can judge pairs like these."
+            return f"{right}: better than chance on pairs like these."
         if self.finding == "unclear":
             return (
                 f"{right}: that says nothing yet; give it at least {LEAST_PAIRS} pairs, of both "

@@ -48,7 +48,8 @@ def open_attributor(
         cache: Keep verdicts on disk, and never judge the same twice; or where to keep them. A
             ``chat`` that is given has a cache of its own, or none.
         threshold: The score in (0, 1] from which a document counts as used. Where None, that of the
-            name; else for NLI models whether entailment is the top label, and 0.5 for the others.
+            name; else for NLI models whether entailment is the top label, 0.7 for overlap and 0.5
+            for chat models.
         prompts: For ``llm``; the shipped and the user's own where None.
         options: More for :class:`ChatModel`, where ``llm`` opens one.
 

@@ -11,8 +11,9 @@ from fairqr.agents.attribution.nothing import without_words
 
 __all__ = ["DEFAULT_THRESHOLD", "OverlapAttributor", "content_words"]
 
-DEFAULT_THRESHOLD = 0.5
-"""The share of the answer's content words from which a document counts as used."""
+DEFAULT_THRESHOLD = 0.7
+"""The share of the answer's content words from which a document counts as used. One of two is too
+few, and so are two of three: answers are often names."""
 
 _WORD = re.compile(r"[^\W_]+")
 _STOP_WORDS = frozenset(
@@ -32,7 +33,7 @@ class OverlapAttributor:
     chance, and in languages that put no spaces between words it sees next to nothing.
 
     Args:
-        name: The threshold, in (0, 1]; 0.5 where there is none.
+        name: The threshold, in (0, 1]; 0.7 where there is none.
     """
 
     def __init__(self, name: AttributorName = AttributorName("overlap")) -> None:  # noqa: B008

@@ -18,7 +18,7 @@ from tests.integration.model_server import (
     model_server,
     weighs,
 )
-from tests.unit.agents.attribution.tiny_nli import relabelled, tiny_nli, tiny_onnx
+from tests.unit.agents.attribution.tiny_nli import tiny_nli, tiny_onnx
 
 __all__ = ["clean_environment", "command", "model_server", "tiny_nli", "tiny_onnx"]
 
@@ -74,16 +74,6 @@ class TestCheck:
             f"onnx:{tiny_onnx}",
             f"transformers:{tiny_nli}",
         ]
-
-    def test_a_model_that_is_unclear_is_one_sentence(
-        self, command: Command, toy: Path, tiny_nli: Path, tmp_path: Path
-    ) -> None:
-        """Nothing else is said, and it tells how to name it."""
-        names = ("LABEL_0", "LABEL_1", "LABEL_2")
-        unclear = relabelled(tiny_nli, tmp_path / "unclear", (0, 1, 2), names)
-        run = command("attribution", "check", toy, "--attributor", f"transformers:{unclear}")
-        assert "does not say which output is entailment" in run.complaint()
-        assert f"'transformers:{unclear}?entailment=2'" in run.complaint()
 
     def test_a_chat_model_is_asked_once(
         self, command: Command, toy: Path, model_server: ModelServer

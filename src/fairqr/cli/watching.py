@@ -98,7 +98,7 @@ class Stages:
             rate = (time.monotonic() - self._begun) / self._steps
             done = self._before + self._steps
             typer.echo(f"  {done} of {self._total}, about {time_left(rate * left)} left", err=True)
-            self._told = max(self._steps + self._total // 10, FIRST)
+            self._told = self._steps + max(self._total // 10, FIRST)
 
     def note(self, sentence: str) -> None:
         """Take a sentence for people."""

@@ -133,7 +133,7 @@ class TestFindings:
         check = await checked(*RIGHT * 40, *WRONG * 5)
         assert check.finding == "better"
         assert "is right on 88.9% of 90 pairs" in check.sentence
-        assert check.sentence.endswith("it can judge pairs like these.")
+        assert check.sentence.endswith(": better than chance on pairs like these.")
 
     async def test_a_coin(self) -> None:
         """So is one whose interval covers the share of the commoner answer."""

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.base import Attributor, Pair, Verdict
+from fairqr.evaluation.experiments.catalogue import find_experiment, load_experiment
 from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.generating import QueryWork
-from fairqr.evaluation.rag.plan import cost_of, make_rag_plan
+from fairqr.evaluation.rag.plan import cost_of, make_rag_plan, open_collections
 from fairqr.evaluation.rag.policies import Draw, draw_rankings, draws_of
 from fairqr.evaluation.rag.records import PolicyRecord
 from fairqr.evaluation.rag.specification import FairRagExperiment
@@ -242,3 +243,16 @@ def test_the_plan_names_what_was_asked_with(form: str) -> None:
     first, second = plan.manifest.notes
     assert first.startswith("1 of 2 queries of 'letters' have fewer than 5 documents")
     assert second.startswith("Nothing judged what answers used")
+
+
+def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
+    paper = load_experiment(find_experiment("fair_rag"), FairRagExperiment)
+    assert paper.retrievers == ("bm25", "splade", "contriever")
+    assert paper.alphas == (1, 2, 4, 8)
+    assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
+    assert len(draws_of(paper)) == 3 * 5 + 1
+    small = load_experiment(find_experiment("fair_rag_small"), FairRagExperiment)
+    plan = make_rag_plan(small, open_collections(small), PromptLibrary(), "overlap")
+    assert [entry.name for entry in plan.manifest.collections] == ["notables"]
+    assert len(plan.parts[0].collection.queries) == small.queries
+    assert {len(query.pool) for query in plan.parts[0].collection.queries} == {small.pool}
