@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from fairqr.errors import ModelUnavailableError, one_line
 
@@ -21,11 +22,12 @@ __all__ = ["Pretrained", "load_pretrained"]
 
 T = TypeVar("T")
 
-_loaded: dict[tuple[str, str], Pretrained] = {}
+# A model that nobody holds any more gives its memory to the next.
+_loaded: WeakValueDictionary[tuple[str, str], Pretrained] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Pretrained:
     """A model in evaluation mode, with its tokenizer.
 
@@ -75,9 +77,10 @@ async def load_pretrained(kind: str, name: str) -> Pretrained:
 
 def _load(kind: str, name: str) -> Pretrained:
     with _lock:
-        if (kind, name) not in _loaded:
-            _loaded[kind, name] = _new(kind, name)
-        return _loaded[kind, name]
+        found = _loaded.get((kind, name))
+        if found is None:
+            found = _loaded[kind, name] = _new(kind, name)
+        return found
 
 
 def _new(kind: str, name: str) -> Pretrained:
