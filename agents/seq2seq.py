@@ -16,7 +16,7 @@ from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.errors import InputError, one_line
 from fairqr.neural import Pretrained, load_pretrained
 from fairqr.prompts.budget import (
     MAX_FIELD_CHARACTERS,
@@ -66,6 +66,7 @@ class Seq2SeqGenerator:
         self._cache = cache
         self._input_tokens = input_tokens
         self._question_tokens = question_tokens
+        self._loaded: Pretrained | None = None
 
     @property
     def name(self) -> str:
@@ -104,14 +105,9 @@ class Seq2SeqGenerator:
         return generation
 
     async def _pretrained(self) -> Pretrained:
-        pretrained = await load_pretrained("AutoModelForSeq2SeqLM", self._model)
-        if pretrained.missing:
-            # Transformers fills what the files lack with random numbers.
-            raise ModelUnavailableError(
-                f"The model {self._model} has no weights '{pretrained.missing[0]}', which an "
-                "encoder-decoder needs; choose one such as google/flan-t5-small."
-            )
-        return pretrained
+        if self._loaded is None:
+            self._loaded = await load_pretrained("AutoModelForSeq2SeqLM", self._model)
+        return self._loaded
 
     def _key(self, request: GenerationRequest) -> str:
         return cache_key(

@@ -12,7 +12,6 @@ from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
 from fairqr.agents.attribution.weights import fingerprint_of
 from fairqr.agents.attribution.windows import longest_input
-from fairqr.errors import ModelUnavailableError, one_line
 from fairqr.neural import Pretrained, load_pretrained
 
 __all__ = ["DEFAULT_NLI_MODEL", "TransformersAttributor"]
@@ -35,12 +34,6 @@ class TransformersAttributor(NliAttributor):
     async def load(self, model: str) -> NliModel:
         """Load it through transformers."""
         loaded = await load_pretrained("AutoModelForSequenceClassification", model)
-        if loaded.missing:
-            raise ModelUnavailableError(
-                f"The model {model} was not made to classify: its files lack "
-                f"{one_line(', '.join(loaded.missing), 100)}; choose one fine-tuned for NLI, such "
-                f"as {DEFAULT_NLI_MODEL}."
-            )
         config = loaded.model.config
         folder = Path(model)
         if await asyncio.to_thread(folder.is_dir):

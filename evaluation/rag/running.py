@@ -123,14 +123,8 @@ async def run_fair_rag(
         run = _Run(plan, store, attributor, watcher, at_once, given)
         await run.start_retrievers()
         for name in plan.manifest.experiment.generators:
-            # One at a time, since large models do not fit side by side; before anything is written.
-            generator = open_generator(name, cache=ReplyCache(store.replies))
-            await generator.start()
-            store.begin(plan.manifest)
-            for part in plan.parts:
-                answerer = Answerer(generator, part.collection.task, part.prompt)
-                labels = await run.label(part, name, answerer)
-                await run.answer(part, name, answerer, labels)
+            # One at a time, since large models do not fit side by side: the one before is let go.
+            await run.work_with(name)
 
 
 @dataclass(slots=True)
@@ -148,6 +142,16 @@ class _Run:
         for name in self.plan.manifest.experiment.retrievers:
             self._retrievers[name] = open_pool_retriever(name)
             await self._retrievers[name].start()
+
+    async def work_with(self, name: str) -> None:
+        """Do all that a generator is needed for; it is started before anything is written."""
+        generator = open_generator(name, cache=ReplyCache(self.store.replies))
+        await generator.start()
+        self.store.begin(self.plan.manifest)
+        for part in self.plan.parts:
+            answerer = Answerer(generator, part.collection.task, part.prompt)
+            labels = await self.label(part, name, answerer)
+            await self.answer(part, name, answerer, labels)
 
     async def label(self, part: Part, generator: str, answerer: Answerer) -> list[LabelRecord]:
         """Label the queries of a collection, but for those that have labels."""

@@ -2,45 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fairqr.errors import ModelUnavailableError
 from fairqr.neural import Pretrained, load_pretrained
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.pools.base import scores_of_spoken
 
-__all__ = ["Pooling", "dot_products", "load_whole", "token_limit"]
-
-Pooling = Callable[[Any, Any], Any]
-"""Makes vectors, shape (b, d), of a model's output and its attention mask, shape (b, t)."""
+__all__ = ["NeuralPoolRetriever", "token_limit"]
 
 TEXTS_AT_ONCE = 64
 UNLIMITED = 1_000_000
 """A tokenizer without a limit of its own says a number far above this."""
 
 
-async def load_whole(kind: str, name: str) -> Pretrained:
-    """Load a model of which no weight that counts is missing.
-
-    Transformers fills what the files lack with random numbers; a pooler is not used here.
+class NeuralPoolRetriever(ABC):
+    """The dot product of a model's vectors of query and text.
 
     Args:
-        kind: The class of transformers that loads it.
-        name: A hub id or a folder.
+        model: A hub id or a folder. What it does not take of a text, for the defaults the part
+            beyond 512 tokens, is not read.
 
-    Raises:
-        ModelUnavailableError: It cannot be loaded, or is a model of another kind.
+    Attributes:
+        kind: The retriever's name, without its model.
+        loader: The class of transformers that loads the model.
+        tokens_at_once: How many tokens a batch may have, padding included, unless it is one text:
+            what bounds memory.
     """
-    pretrained = await load_pretrained(kind, name)
-    missing = [weight for weight in pretrained.missing if "pooler" not in weight]
-    if missing:
-        raise ModelUnavailableError(
-            f"The model {name} has no weights '{missing[0]}', which {kind} needs; choose a model "
-            "that was trained as this kind of retriever."
-        )
-    return pretrained
+
+    kind: ClassVar[str]
+    loader: ClassVar[str]
+    tokens_at_once: ClassVar[int]
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._loaded: Pretrained | None = None
+
+    @staticmethod
+    @abstractmethod
+    def vectors(output: Any, mask: Any) -> Any:
+        """Make vectors, shape (b, d), of a model's output and its attention mask, shape (b, t)."""
+
+    @property
+    def name(self) -> str:
+        """The kind and the model, e.g. ``splade:naver/splade_v2_max``."""
+        return f"{self.kind}:{self._model}"
+
+    async def start(self) -> None:
+        """Load the model.
+
+        Raises:
+            ModelUnavailableError: The extra ``neural`` is missing, there is no such model, or it is
+                one of another kind.
+        """
+        await self._pretrained()
+
+    async def scores(self, query: str, texts: Sequence[str]) -> FloatArray:
+        """Return the scores, shape (n,); see :class:`fairqr.retrieval.pools.base.PoolRetriever`."""
+        return await scores_of_spoken(query, texts, self._score)
+
+    async def _pretrained(self) -> Pretrained:
+        if self._loaded is None:
+            self._loaded = await load_pretrained(self.loader, self._model)
+        return self._loaded
+
+    async def _score(self, query: str, texts: list[str]) -> FloatArray:
+        pretrained = await self._pretrained()
+        return await pretrained.run(lambda: self._dot_products(pretrained, query, texts))
+
+    def _dot_products(self, pretrained: Pretrained, query: str, texts: Sequence[str]) -> FloatArray:
+        """Return the dot product of the query's vector with each text's; none of them is blank.
+
+        A text's vector does not depend on what is encoded beside it, up to rounding: what pads a
+        shorter text is masked.
+        """
+        limit = token_limit(pretrained)
+
+        def encoded(some: Sequence[str]) -> Any:
+            inputs = pretrained.tokenizer(
+                list(some), padding=True, truncation=True, max_length=limit, return_tensors="pt"
+            ).to(pretrained.device)
+            return self.vectors(pretrained.model(**inputs), inputs["attention_mask"]).float()
+
+        wanted = encoded([query])[0]
+        tokens = pretrained.tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
+        scores = np.zeros(len(texts))
+        for places in _batches([len(ids) for ids in tokens], self.tokens_at_once):
+            found = encoded([texts[place] for place in places]) @ wanted
+            scores[places] = found.cpu().numpy()
+        return scores
 
 
 def token_limit(pretrained: Pretrained) -> int:
@@ -51,39 +104,6 @@ def token_limit(pretrained: Pretrained) -> int:
     )
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED]
     return min(known, default=512)
-
-
-def dot_products(
-    pretrained: Pretrained, query: str, texts: Sequence[str], pooling: Pooling, tokens: int
-) -> FloatArray:
-    """Return the dot product of the query's vector with each text's, shape (n,).
-
-    A text's vector does not depend on what is encoded beside it, up to rounding: what pads a
-    shorter text is masked. Texts are cut at the model's limit.
-
-    Args:
-        pretrained: A model whose output ``pooling`` understands.
-        query: Not blank.
-        texts: None of them blank.
-        pooling: Makes vectors of the output.
-        tokens: How many tokens a batch may have, padding included, unless it is one text: what
-            bounds memory.
-    """
-    limit = token_limit(pretrained)
-
-    def vectors(some: Sequence[str]) -> Any:
-        inputs = pretrained.tokenizer(
-            list(some), padding=True, truncation=True, max_length=limit, return_tensors="pt"
-        ).to(pretrained.device)
-        return pooling(pretrained.model(**inputs), inputs["attention_mask"]).float()
-
-    wanted = vectors([query])[0]
-    encoded = pretrained.tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
-    scores = np.zeros(len(texts))
-    for places in _batches([len(ids) for ids in encoded], tokens):
-        found = vectors([texts[place] for place in places]) @ wanted
-        scores[places] = found.cpu().numpy()
-    return scores
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

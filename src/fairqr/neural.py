@@ -36,14 +36,12 @@ class Pretrained:
         model: Of transformers, on ``device``.
         tokenizer: Of transformers.
         device: ``cuda`` where there is one, else ``cpu``.
-        missing: The names of weights that the files lack, and that are random numbers therefore.
     """
 
     name: str
     model: Any
     tokenizer: Any
     device: str
-    missing: tuple[str, ...] = ()
     # A thread of its own: what waits for its turn holds none of those that others need.
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "fairqr-neural"), repr=False
@@ -70,7 +68,8 @@ async def load_pretrained(kind: str, name: str) -> Pretrained:
         name: A folder, or an id at the hub, from where transformers downloads it on first use.
 
     Raises:
-        ModelUnavailableError: The extra ``neural`` is missing, or there is no such model.
+        ModelUnavailableError: The extra ``neural`` is missing, there is no such model, or it is one
+            of another kind.
     """
     return await asyncio.to_thread(_load, kind, name)
 
@@ -102,9 +101,15 @@ def _new(kind: str, name: str) -> Pretrained:
             f"The model {name} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
             "or folder, and that the hub can be reached if it was never downloaded."
         ) from None
+    # Transformers fills what the files lack with random numbers. Nothing here uses a pooler.
+    missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
+    if missing:
+        raise ModelUnavailableError(
+            f"The model {name} has no weights '{missing[0]}', which {kind} needs; choose one that "
+            "was trained for this."
+        )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    missing = tuple(sorted(report.get("missing_keys", ())))
-    return Pretrained(name, model.to(device).eval(), tokenizer, device, missing)
+    return Pretrained(name, model.to(device).eval(), tokenizer, device)
 
 
 @contextlib.contextmanager

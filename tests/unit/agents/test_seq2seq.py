@@ -261,7 +261,7 @@ async def test_a_model_without_a_decoder_is_refused(tiny_t5: Path, tmp_path: Pat
 
     transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
     transformers.T5EncoderModel.from_pretrained(tiny_t5).save_pretrained(tmp_path)
-    with pytest.raises(ModelUnavailableError, match="which an encoder-decoder needs"):
+    with pytest.raises(ModelUnavailableError, match="which AutoModelForSeq2SeqLM needs"):
         await Seq2SeqGenerator(str(tmp_path)).start()
 
 

@@ -1,0 +1,69 @@
+"""Loading models of transformers."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from fairqr.errors import ModelUnavailableError
+from fairqr.neural import load_pretrained
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT, made and saved here."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("encoder")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS]))
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:
+    """Two who use it share its memory, and the next model gets it once both have gone."""
+    first = await load_pretrained("AutoModel", str(encoder))
+    assert await load_pretrained("AutoModel", str(encoder)) is first
+    before = id(first.model)
+    kept = first.model
+    del first
+    gc.collect()
+    again = await load_pretrained("AutoModel", str(encoder))
+    assert id(again.model) != before, "it was loaded anew"
+    assert kept is not again.model
+
+
+async def test_no_gradients_are_kept(encoder: Path) -> None:
+    """What runs with the model does not learn."""
+    loaded = await load_pretrained("AutoModel", str(encoder))
+
+    def encode() -> bool:
+        inputs = loaded.tokenizer(["a b"], return_tensors="pt")
+        return bool(loaded.model(**inputs).last_hidden_state.requires_grad)
+
+    assert not await loaded.run(encode)
+    assert not loaded.model.training
+
+
+async def test_a_model_of_another_kind_is_refused(encoder: Path) -> None:
+    """An encoder has no head to classify with; random numbers would judge in its place."""
+    with pytest.raises(ModelUnavailableError, match="has no weights 'classifier"):
+        await load_pretrained("AutoModelForSequenceClassification", str(encoder))
+
+
+async def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    """One sentence says what could not be loaded."""
+    with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModel"):
+        await load_pretrained("AutoModel", str(tmp_path))
