@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers
 from fairqr.evaluation.experiments.report.parts import Cell, Figure
-from fairqr.evaluation.rag.frame import Frame, Mean, PolicyKey, policy_name
-from fairqr.evaluation.rag.measuring import MeasuredRag
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.frame import Frame, Mean, PolicyKey, policy_name
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.report.plots import Point, Series, draw_series
 
 __all__ = [

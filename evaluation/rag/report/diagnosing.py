@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Heading, Items, Paragraph
-from fairqr.evaluation.rag.diagnosis import FEWEST, Diagnosis, diagnose, is_above
-from fairqr.evaluation.rag.frame import Frame, Mean, PolicyKey, policy_name
-from fairqr.evaluation.rag.measuring import MeasuredRag
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.diagnosis import FEWEST, Diagnosis, diagnose, is_above
+from fairqr.evaluation.rag.analysis.frame import Frame, Mean, PolicyKey, policy_name
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.report.common import ORACLE, by_collection, mean_cell, policy_rows
 
 __all__ = ["diagnosis_blocks", "in_short"]

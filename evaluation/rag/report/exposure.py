@@ -8,10 +8,15 @@ from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure, Paragraph
-from fairqr.evaluation.rag.curves import Curve, compare_policies, corrected_by_holm, curve_of
-from fairqr.evaluation.rag.frame import Frame, policy_name
-from fairqr.evaluation.rag.measuring import MeasuredRag
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.curves import (
+    Curve,
+    compare_policies,
+    corrected_by_holm,
+    curve_of,
+)
+from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.report.common import (
     against,
     by_collection,

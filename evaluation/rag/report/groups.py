@@ -8,9 +8,9 @@ import numpy as np
 
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Heading, Paragraph
-from fairqr.evaluation.rag.frame import Frame, Mean, QueryKey, mean_of
-from fairqr.evaluation.rag.groups import GroupExposure
-from fairqr.evaluation.rag.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.frame import Frame, Mean, QueryKey, mean_of
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.measures.groups import GroupExposure
 from fairqr.evaluation.rag.report.common import mean_cell, policy_rows, title_of
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import UNKNOWN

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Items, Paragraph
-from fairqr.evaluation.rag.frame import Frame, policy_name
-from fairqr.evaluation.rag.measuring import MeasuredRag
-from fairqr.evaluation.rag.names import ABOUT
+from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.names import ABOUT
 from fairqr.evaluation.rag.report.common import by_collection, policy_rows, title_of
 
 __all__ = ["cost_blocks", "failure_blocks", "intro", "label_blocks", "setup_blocks"]

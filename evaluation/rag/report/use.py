@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from fairqr.evaluation.experiments.report import parts
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Paragraph
-from fairqr.evaluation.rag.frame import Frame
-from fairqr.evaluation.rag.measuring import MeasuredRag
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.frame import Frame
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.report.common import (
     against,
     by_collection,

@@ -10,7 +10,7 @@ from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.markdown import to_markdown
 from fairqr.evaluation.experiments.report.page import to_html
 from fairqr.evaluation.experiments.report.parts import Block, Figure, Heading, Paragraph, Report
-from fairqr.evaluation.rag.measuring import MeasuredRag, values_as_csv
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag, values_as_csv
 from fairqr.evaluation.rag.report.diagnosing import diagnosis_blocks, in_short
 from fairqr.evaluation.rag.report.exposure import disparity_blocks, relevance_blocks
 from fairqr.evaluation.rag.report.groups import group_blocks

@@ -89,7 +89,7 @@ def report_fair_rag(folder: Path) -> None:
         InputError: There is no experiment, it has no results yet, or its collections have changed.
     """
     from fairqr.errors import InputError
-    from fairqr.evaluation.rag.measuring import measure_fair_rag
+    from fairqr.evaluation.rag.analysis.measuring import measure_fair_rag
     from fairqr.evaluation.rag.plan import open_collections
     from fairqr.evaluation.rag.report.writing import write_rag_report
     from fairqr.evaluation.rag.store import RagStore

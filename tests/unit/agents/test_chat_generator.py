@@ -72,7 +72,7 @@ async def test_the_documents_stand_in_order_and_fenced(model_server: ModelServer
     )
     body = model_server.asked[0].body
     assert (body["temperature"], body["seed"]) == (0.7, 5)
-    assert body.get("max_completion_tokens", body.get("max_tokens")) == 256
+    assert body.get("max_completion_tokens", body.get("max_tokens")) == 160
 
 
 async def test_without_documents_the_question_is_asked_all_the_same(
@@ -84,7 +84,7 @@ async def test_without_documents_the_question_is_asked_all_the_same(
     assert "<documents>\nnone\n</documents>" in sent(model_server)
 
 
-@pytest.mark.parametrize("room", [200, 500, INPUT_TOKENS])
+@pytest.mark.parametrize("room", [300, 500, INPUT_TOKENS])
 async def test_a_prompt_keeps_to_its_room(model_server: ModelServer, room: int) -> None:
     """The question is cut to a limit of its own, and the documents share the rest alike."""
     model_server.does(says("Bridges."))

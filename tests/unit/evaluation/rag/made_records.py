@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
-from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.records import AnswerRecord, LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import CollectionEntry, RagManifest

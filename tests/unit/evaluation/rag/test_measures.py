@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.rag import measures
-from fairqr.evaluation.rag.cells import measure_record
-from fairqr.evaluation.rag.names import ABOUT, Name
+from fairqr.evaluation.rag.analysis.cells import measure_record
+from fairqr.evaluation.rag.analysis.names import ABOUT, Name
+from fairqr.evaluation.rag.measures import retrieval as measures
+from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds
 from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
-from fairqr.evaluation.rag.utility_bounds import UtilityBounds
 from fairqr.evaluation.scores import Reason, Undefined
 
 quick = settings(max_examples=60, deadline=None)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from fairqr.evaluation.rag.cells import Cell, Counts
-from fairqr.evaluation.rag.curves import compare_policies, curve_of, interval_rows
-from fairqr.evaluation.rag.diagnosis import FEWEST, diagnose
-from fairqr.evaluation.rag.frame import Frame, policy_name
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.cells import Cell, Counts
+from fairqr.evaluation.rag.analysis.curves import compare_policies, curve_of, interval_rows
+from fairqr.evaluation.rag.analysis.diagnosis import FEWEST, diagnose
+from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.evaluation.statistics import holm

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.rag.inequality import (
+from fairqr.evaluation.rag.measures.inequality import (
     Inequality,
     most_unequal,
     use_inequality,

@@ -22,8 +22,8 @@ from fairqr.evaluation.experiments.report.parts import (
     Report,
     Table,
 )
-from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import AnswerRecord
 from fairqr.evaluation.rag.report import exposure, use, utility, writing
 from fairqr.evaluation.rag.report.writing import build_rag_report, write_rag_report

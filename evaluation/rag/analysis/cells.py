@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.evaluation.rag import attribution, measures
-from fairqr.evaluation.rag.groups import GroupExposure, group_exposure
-from fairqr.evaluation.rag.inequality import use_inequality, useful_inequality
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.names import Name
+from fairqr.evaluation.rag.measures import attribution, retrieval
+from fairqr.evaluation.rag.measures.groups import GroupExposure, group_exposure
+from fairqr.evaluation.rag.measures.inequality import use_inequality, useful_inequality
+from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds, is_answer
 from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
-from fairqr.evaluation.rag.utility_bounds import UtilityBounds, is_answer
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import FloatArray
 
@@ -120,7 +120,7 @@ def measure_record(
         **_of_utility(record, answers, bounds),
         **_of_use(answers, useful),
     }
-    exposure = measures.item_exposure(record.samples, useful.size)
+    exposure = retrieval.item_exposure(record.samples, useful.size)
     groups = {
         name: _of_groups(rows, exposure, useful, record.k, answers)
         for name, rows in (memberships or {}).items()
@@ -131,20 +131,20 @@ def measure_record(
 
 def _of_retrieval(record: PolicyRecord, useful: NDArray[np.bool_]) -> dict[Name, Score]:
     n, m = useful.size, int(useful.sum())
-    found = measures.machine_user(record.samples, useful, record.k)
+    found = retrieval.machine_user(record.samples, useful, record.k)
     fixed = record.policy == "deterministic"
-    exposure = measures.item_exposure(record.samples, n)
-    unbiased = measures.disparity(found, unbiased=True)
+    exposure = retrieval.item_exposure(record.samples, n)
+    unbiased = retrieval.disparity(found, unbiased=True)
     return {
-        Name.EE_D: measures.disparity(found),
-        Name.EE_D_K: measures.disparity(found, "fair-rag"),
+        Name.EE_D: retrieval.disparity(found),
+        Name.EE_D_K: retrieval.disparity(found, "fair-rag"),
         # A fixed ranking is known whole: there is nothing to correct.
-        Name.EE_D_UNBIASED: measures.disparity(found) if fixed else unbiased,
-        Name.EE_R: measures.relevance(found, n, m),
-        Name.EE_R_FAIR_RAG: measures.relevance(found, n, m, "fair-rag"),
-        Name.EE_L: measures.loss(found, n, m),
+        Name.EE_D_UNBIASED: retrieval.disparity(found) if fixed else unbiased,
+        Name.EE_R: retrieval.relevance(found, n, m),
+        Name.EE_R_FAIR_RAG: retrieval.relevance(found, n, m, "fair-rag"),
+        Name.EE_L: retrieval.loss(found, n, m),
         Name.UNEQUAL: useful_inequality(record.samples, useful, fixed=fixed),
-        Name.NOT_USEFUL: measures.not_useful(exposure, useful),
+        Name.NOT_USEFUL: retrieval.not_useful(exposure, useful),
     }
 
 
@@ -153,13 +153,13 @@ def _of_utility(
 ) -> dict[Name, Score]:
     expected: Score = Undefined(Reason.NO_ANSWER)
     if answers is not None:
-        expected = measures.expected_utility(answers.utilities, answers.times)
+        expected = retrieval.expected_utility(answers.utilities, answers.times)
     every, own = bounds.greatest(record), bounds.greatest(record, "retriever")
     return {
         Name.EU: expected,
-        Name.EU_MAX: measures.normalised_utility(expected, every),
-        Name.EU_MAX_RETRIEVER: measures.normalised_utility(expected, own),
-        Name.EU_MAX_FAIR_RAG: measures.normalised_utility(expected, own, "fair-rag"),
+        Name.EU_MAX: retrieval.normalised_utility(expected, every),
+        Name.EU_MAX_RETRIEVER: retrieval.normalised_utility(expected, own),
+        Name.EU_MAX_FAIR_RAG: retrieval.normalised_utility(expected, own, "fair-rag"),
     }
 
 
@@ -183,7 +183,7 @@ def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, S
     if not answers.judged.any():
         return dict.fromkeys(_OF_USE, Undefined(Reason.NO_VERDICT))
     n, k = useful.size, answers.rankings.shape[1]
-    shown = measures.item_exposure(answers.rankings, n, answers.times)
+    shown = retrieval.item_exposure(answers.rankings, n, answers.times)
     used = attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n)
     even = float(shown @ shown) / k
     share = attribution.attribution_share(used)
@@ -202,7 +202,7 @@ def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, S
         Name.EAE_D_K: attribution.attributed_disparity(used, k),
         Name.SHARE: share,
         Name.SHARE_EXCESS: share if isinstance(share, Undefined) else share - even,
-        Name.USED_NOT_USEFUL: measures.not_useful(used, useful),
+        Name.USED_NOT_USEFUL: retrieval.not_useful(used, useful),
         **dict(zip(_OF_USE[-4:], split, strict=True)),
     }
 
@@ -222,7 +222,7 @@ def _of_groups(
         exposure,
         useful,
         k,
-        measures.item_exposure(answers.rankings, n, answers.times),
+        retrieval.item_exposure(answers.rankings, n, answers.times),
         attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n),
     )
 

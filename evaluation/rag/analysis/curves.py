@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.evaluation.rag.frame import Frame, PolicyKey, QueryKey
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.frame import Frame, PolicyKey, QueryKey
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.scores import Undefined
 from fairqr.evaluation.statistics import holm, paired_t
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairqr.evaluation.rag.cells import Cell
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.cells import Cell
+from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import Policy
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.evaluation.statistics import Interval, bootstrap_mean, stream

@@ -6,7 +6,7 @@ each, all alike (the machine user: MU(r) = 1 up to k, else 0).
 
 * ε_i = (1/N) Σ_s MU(rank of i in s): what document i is exposed. Sums to min(k, n).
 
-What answers use is measured in :mod:`fairqr.evaluation.rag.attribution`.
+What answers use is measured in :mod:`fairqr.evaluation.rag.measures.attribution`.
 
 Everything is of one query; means over queries come later. A value is a number or a typed reason.
 
@@ -176,7 +176,7 @@ def normalised_utility(
 
     Args:
         expected: EU.
-        greatest: u_max, see :mod:`fairqr.evaluation.rag.utility_bounds`.
+        greatest: u_max, see :mod:`fairqr.evaluation.rag.measures.utility_bounds`.
         normalization: ``fair-rag`` gives 1 for u_max = 0, as the paper's code does.
 
     Returns:

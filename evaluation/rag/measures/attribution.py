@@ -5,8 +5,8 @@ says. The attributed exposure of a document is (reconstructed)
 
     ε^a_i = (1/N) Σ_s MU(rank of i in s)·a(i, ŷ_s),
 
-how often it was read and used; see :mod:`fairqr.evaluation.rag.measures` for MU and ε. Sums to
-k·EAR, and is never above ε of the same rankings.
+how often it was read and used; see :mod:`fairqr.evaluation.rag.measures.retrieval` for MU and ε.
+Sums to k·EAR, and is never above ε of the same rankings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.evaluation.rag.measures import mean_of_rows
+from fairqr.evaluation.rag.measures.retrieval import mean_of_rows
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import FloatArray
 

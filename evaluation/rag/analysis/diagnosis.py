@@ -1,8 +1,8 @@
 """Where unequal use of useful documents comes from: what was retrieved, or what was picked.
 
 The rule, for one collection, generator, retriever and α. Of each query the inequality of use among
-its useful documents is split (see :mod:`fairqr.evaluation.rag.inequality`). Over the queries with a
-value come 95% percentile bootstrap intervals of the means of
+its useful documents is split (see :mod:`fairqr.evaluation.rag.measures.inequality`). Over the
+queries with a value come 95% percentile bootstrap intervals of the means of
 
 * R, the part from retrieval,
 * P, the part from picking, and
@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.evaluation.rag.frame import Frame, Mean, mean_of
-from fairqr.evaluation.rag.names import Name
+from fairqr.evaluation.rag.analysis.frame import Frame, Mean, mean_of
+from fairqr.evaluation.rag.analysis.names import Name
 
 __all__ = ["FEWEST", "Diagnosis", "Verdict", "diagnose", "is_above", "is_below"]
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairqr.errors import InputError
-from fairqr.evaluation.rag.cells import Cell, measure_record
+from fairqr.evaluation.rag.analysis.cells import Cell, measure_record
+from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection
-from fairqr.evaluation.rag.frame import Frame, policy_name
-from fairqr.evaluation.rag.groups import memberships_of
 from fairqr.evaluation.rag.labels import LabelSummary, summarise_labels
+from fairqr.evaluation.rag.measures.groups import memberships_of
+from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds
 from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.store import RagManifest
-from fairqr.evaluation.rag.utility_bounds import UtilityBounds
 from fairqr.evaluation.scores import Undefined
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import CorpusSchema

@@ -1,0 +1,1 @@
+"""Measures of Fair RAG on one query: pure functions of rankings, answers and verdicts."""
