@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairqr.cli.common import run, warn
-from fairqr.cli.watching import progress_bar
+from fairqr.cli.watching import Bar
 
 if TYPE_CHECKING:
     from fairqr.evaluation.experiments.plan import Cell
@@ -88,21 +88,12 @@ def report_searches(folder: Path) -> None:
         typer.echo(f"written: {path}")
 
 
-class _Watching:
+class _Watching(Bar):
     """Shows how far a run is: a bar for people who watch, one line a system for logs."""
 
     def __init__(self) -> None:
-        self._bar = progress_bar()
+        super().__init__()
         self._searches: Any = None
-
-    def __enter__(self) -> _Watching:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
 
     def total(self, searches: int, done: int) -> None:
         """Take how many searches there are, and how many were done before."""

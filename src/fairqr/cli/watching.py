@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
@@ -13,13 +13,13 @@ from fairqr.cli.common import notes, warn
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["Stages", "progress_bar", "time_left"]
+__all__ = ["Bar", "Stages", "time_left"]
 
 FIRST = 5
 """After so many steps the time that is left can be told."""
 
 
-def progress_bar() -> Progress | None:
+def _progress_bar() -> Progress | None:
     """Return a bar on stderr, not started, or None where nobody watches."""
     if not sys.stderr.isatty():
         return None
@@ -55,19 +55,13 @@ def time_left(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-class Stages:
-    """Shows one stage after the other; see :class:`fairqr.evaluation.rag.progress.RagWatcher`.
-
-    In logs the time that is left is told after the first steps, and then at each tenth.
-    """
+class Bar:
+    """A bar that is shown inside of ``with``; there is none where nobody watches."""
 
     def __init__(self) -> None:
-        self._bar = progress_bar()
-        self._task: Any = None
-        self._total = self._before = self._steps = self._told = 0
-        self._begun = 0.0
+        self._bar = _progress_bar()
 
-    def __enter__(self) -> Stages:
+    def __enter__(self) -> Self:
         if self._bar:
             self._bar.start()
         return self
@@ -75,6 +69,19 @@ class Stages:
     def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
+
+
+class Stages(Bar):
+    """Shows one stage after the other; see :class:`fairqr.evaluation.rag.progress.RagWatcher`.
+
+    In logs the time that is left is told after the first steps, and then at each tenth.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._task: Any = None
+        self._total = self._before = self._steps = self._told = 0
+        self._begun = 0.0
 
     def stage(self, what: str, total: int, done: int) -> None:
         """Take what begins, of how many steps, and how many of them were done before."""
