@@ -61,6 +61,16 @@ class ChatModel:
         self._cache = cache
         self._sharing = Sharing()
 
+    @property
+    def base_url(self) -> str | None:
+        """Where its server listens; None for the provider's own."""
+        return self._endpoint.base_url
+
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether :meth:`weigh` can work, as far as is known."""
+        return self._endpoint.gives_probabilities
+
     async def start(self, wanted: Wanted = "object") -> None:
         """Make the model ready, so that what is missing is known before any work is done.
 

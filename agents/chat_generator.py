@@ -6,7 +6,14 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.local import CONTEXT_TOKENS
 from fairqr.agents.question import Question
-from fairqr.prompts.budget import cut, estimated_tokens, render_documents
+from fairqr.prompts.budget import (
+    NO_DOCUMENTS,
+    NoRoomError,
+    cut,
+    estimated_tokens,
+    render_documents,
+    require_room,
+)
 from fairqr.prompts.template import PromptTemplate, fence
 
 __all__ = ["ChatGenerator"]
@@ -29,7 +36,9 @@ class ChatGenerator:
     """Asks a chat model for an answer.
 
     What does not fit is cut, by estimate of the number of tokens: the question first, to a limit of
-    its own, then the documents, each of which gets its fair share of the rest.
+    its own, then the documents, each of which gets its fair share of the rest. Where that is next
+    to nothing, or the prompt is too long by itself, nothing is asked: the status is
+    ``invalid_request``.
 
     Args:
         model: Which model.
@@ -70,9 +79,13 @@ class ChatGenerator:
             PromptError: The prompt has no item, or one with a field that a document lacks.
             ModelUnavailableError: As :meth:`start` raises it.
         """
+        try:
+            values = self._values(request)
+        except NoRoomError as error:
+            return Generation("invalid_request", message=str(error))
         question = Question(
             prompt=request.prompt,
-            values=self._values(request),
+            values=values,
             temperature=request.temperature,
             seed=request.seed,
         )
@@ -83,10 +96,18 @@ class ChatGenerator:
         fenced = fence(request.question, MAX_QUESTION_CHARACTERS)
         question = cut(fenced, self._question_tokens, estimated_tokens)
         values = {"question": question, "documents": ""}
-        messages = request.prompt.render(values)
+        prompt, sources = request.prompt, request.sources
+        messages = prompt.render(values)
         taken = sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)
-        room = self._room(request.prompt) - taken
-        documents = render_documents(request.prompt, request.sources, estimated_tokens, room)
+        room = self._room(prompt) - taken
+        if room < estimated_tokens(NO_DOCUMENTS):
+            raise NoRoomError(
+                f"The prompt {prompt.id}/{prompt.version} has about {taken} tokens with the "
+                f"question alone, and there is room for {self._room(prompt)}; shorten the question "
+                "or the prompt, raise input_tokens, or take a model with a larger window."
+            )
+        require_room(prompt, sources, estimated_tokens, room)
+        documents = render_documents(prompt, sources, estimated_tokens, room)
         return {**values, "documents": documents}
 
     def _room(self, prompt: PromptTemplate) -> int:

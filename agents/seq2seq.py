@@ -21,8 +21,10 @@ from fairqr.neural import Pretrained, load_pretrained
 from fairqr.prompts.budget import (
     MAX_FIELD_CHARACTERS,
     NO_DOCUMENTS,
+    NoRoomError,
     cut,
     render_documents,
+    require_room,
 )
 from fairqr.prompts.template import PromptTemplate, fence
 from fairqr.telemetry import span
@@ -44,6 +46,8 @@ class Seq2SeqGenerator:
         cache: Where answers are kept; None asks the model anew each time.
         input_tokens: How long the model's input may be; less where the model takes less.
         question_tokens: How much of the question is read.
+        new_tokens: How long an answer may be, 128 as in the paper; what a prompt says of this is
+            for chat models.
 
     Raises:
         InputError: A number is too small.
@@ -56,16 +60,18 @@ class Seq2SeqGenerator:
         cache: ReplyCache | None = None,
         input_tokens: int = 512,
         question_tokens: int = 256,
+        new_tokens: int = 128,
     ) -> None:
-        if input_tokens < LEAST_TOKENS or question_tokens < 1:
+        if input_tokens < LEAST_TOKENS or question_tokens < 1 or new_tokens < 1:
             raise InputError(
-                f"The input must have room for {LEAST_TOKENS} tokens or more, and the question for "
-                f"1 or more, not {input_tokens} and {question_tokens}."
+                f"The input must have room for {LEAST_TOKENS} tokens or more, the question and the "
+                f"answer for 1 or more, not {input_tokens}, {question_tokens} and {new_tokens}."
             )
         self._model = name
         self._cache = cache
         self._input_tokens = input_tokens
         self._question_tokens = question_tokens
+        self._new_tokens = new_tokens
         self._loaded: Pretrained | None = None
 
     @property
@@ -116,7 +122,7 @@ class Seq2SeqGenerator:
             prompt=request.prompt.sha256,
             question=request.question,
             sources=[dict(source) for source in request.sources],
-            limits=[self._input_tokens, self._question_tokens, BEAMS],
+            limits=[self._input_tokens, self._question_tokens, self._new_tokens, BEAMS],
         )
 
     async def _cached(self, key: str) -> Generation | None:
@@ -179,7 +185,10 @@ class Seq2SeqGenerator:
         if left is not None and left <= 0:
             raise TimeoutError
         limit = self._limit(pretrained)
-        text = self._text(pretrained, request, limit)
+        try:
+            text = self._text(pretrained, request, limit)
+        except NoRoomError as error:
+            return "", Generation("invalid_request", message=str(error))
         try:
             inputs = pretrained.tokenizer(
                 text, truncation=True, max_length=limit, return_tensors="pt"
@@ -189,7 +198,7 @@ class Seq2SeqGenerator:
                 attention_mask=inputs["attention_mask"],
                 num_beams=BEAMS,
                 do_sample=False,
-                max_new_tokens=request.prompt.defaults.max_tokens,
+                max_new_tokens=self._new_tokens,
                 max_time=left,
             )[0]
             answer = pretrained.tokenizer.decode(output, skip_special_tokens=True).strip()
@@ -228,6 +237,7 @@ class Seq2SeqGenerator:
         question = fence(request.question, MAX_FIELD_CHARACTERS)
         question = cut(question, min(self._question_tokens, left), count)
         budget = room - count(_joined(prompt, question, ""))
+        require_room(prompt, request.sources, count, budget)
         while True:
             documents = render_documents(prompt, request.sources, count, budget)
             text = _joined(prompt, question, documents)

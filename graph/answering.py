@@ -254,7 +254,10 @@ def _fields(document: Document, number: int) -> dict[str, str]:
 
 
 def _premise(document: Document | None) -> str:
-    """Return what the generator read of a document: its title too, which is often its subject."""
+    """Return all of a document, of which the generator may have read the beginning only.
+
+    The title stands first, as it is often the subject of the text.
+    """
     if document is None:  # it was deleted meanwhile
         return ""
     return "\n".join(part.strip() for part in (document.title, document.text) if part.strip())

@@ -63,8 +63,9 @@ def build_graph(
         generator: What answers, or its name; the model where None, if that is a chat model.
         attributor: What judges which documents an answer used, or its name; None leaves that out.
         prompts: Where prompts come from.
-        concurrency: How many rankings are answered from, or judged, at the same time;
-            ``max_concurrency`` in the config of a call wins.
+        concurrency: How many rankings are answered from, or judged, at the same time, for which
+            ``max_concurrency`` in the config of a call wins; and how many questions a chat model
+            that judges is asked at the same time, if the attributor is named here.
         checkpointer: Of langgraph, to keep states; run with ``durability="exit"`` to write each
             run's state once.
     """
@@ -72,7 +73,10 @@ def build_graph(
         model = open_model(model, index=index)
     prompts = prompts or PromptLibrary()
     answering = Answering(
-        index, _generator(generator, model), _attributor(attributor, model, prompts), prompts
+        index,
+        _generator(generator, model),
+        _attributor(attributor, model, prompts, concurrency),
+        prompts,
     )
     nodes = Nodes(index, _refiner_source(model, prompts), answering)
     builder = StateGraph(
@@ -138,9 +142,12 @@ def _generator(
 
 
 def _attributor(
-    attributor: Attributor | str | None, model: ChatModel | Refiner | None, prompts: PromptLibrary
+    attributor: Attributor | str | None,
+    model: ChatModel | Refiner | None,
+    prompts: PromptLibrary,
+    concurrency: int,
 ) -> Attributor | None:
     if not isinstance(attributor, str):
         return attributor
     chat = model if isinstance(model, ChatModel) else None
-    return open_attributor(attributor, chat=chat, prompts=prompts)
+    return open_attributor(attributor, chat=chat, prompts=prompts, concurrency=concurrency)

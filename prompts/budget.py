@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fairqr.prompts.template import PromptTemplate, fence
 
-__all__ = ["NO_DOCUMENTS", "Count", "cut", "estimated_tokens", "fair_shares", "render_documents"]
+__all__ = [
+    "LEAST_SHARE",
+    "NO_DOCUMENTS",
+    "Count",
+    "NoRoomError",
+    "cut",
+    "estimated_tokens",
+    "fair_shares",
+    "render_documents",
+    "require_room",
+]
 
 Count = Callable[[str], int]
 """Returns how many tokens a text has; 0 for an empty one, and no fewer for a longer one."""
@@ -20,6 +30,13 @@ NO_DOCUMENTS = "none"
 """What stands in a prompt where there is no document, or no room for one."""
 
 MAX_FIELD_CHARACTERS = 100_000
+
+LEAST_SHARE = 16
+"""Tokens of a document that a model has to see, or all of a shorter one: a number and a title."""
+
+
+class NoRoomError(Exception):
+    """A prompt has no room for what it is to hold; the message is one sentence for people."""
 
 
 def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
@@ -91,15 +108,7 @@ def render_documents(
     Raises:
         PromptError: A field is missing, or the prompt has no item.
     """
-    lines = [
-        template.render_item(
-            {
-                "number": str(number),
-                **{name: fence(text, MAX_FIELD_CHARACTERS) for name, text in source.items()},
-            }
-        )
-        for number, source in enumerate(sources, 1)
-    ]
+    lines = _lines(template, sources)
     lengths = [count(line) for line in lines]
     room = budget - len(lines)  # a line's end is a token
     while lines and room > 0:
@@ -112,6 +121,43 @@ def render_documents(
             return text or NO_DOCUMENTS
         room -= over
     return NO_DOCUMENTS
+
+
+def require_room(
+    template: PromptTemplate, sources: Sequence[Mapping[str, str]], count: Count, budget: int
+) -> None:
+    """Check that :func:`render_documents` shows something of each document.
+
+    An answer would else pass for one from documents that the model never saw.
+
+    Its arguments are those of :func:`render_documents`.
+
+    Raises:
+        NoRoomError: Some would have less than LEAST_SHARE tokens, and not be whole either.
+        PromptError: As :func:`render_documents` raises it.
+    """
+    needed = fitting = 0
+    for line in _lines(template, sources):
+        needed += min(count(line), LEAST_SHARE) + 1  # a line's end is a token
+        fitting += needed <= budget
+    if fitting < len(sources):
+        raise NoRoomError(
+            f"The prompt {template.id}/{template.version} has room for {fitting} of the "
+            f"{len(sources)} documents only; lower k, raise input_tokens, or take a model with a "
+            "larger window."
+        )
+
+
+def _lines(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> list[str]:
+    return [
+        template.render_item(
+            {
+                "number": str(number),
+                **{name: fence(text, MAX_FIELD_CHARACTERS) for name, text in source.items()},
+            }
+        )
+        for number, source in enumerate(sources, 1)
+    ]
 
 
 def estimated_tokens(text: str) -> int:

@@ -10,116 +10,25 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.figures import area_under_curve, share_interval
+from fairqr.agents.attribution.outcomes import LEAST_PAIRS, AttributorCheck, Confusion, Finding
 from fairqr.agents.attribution.pairs import LabelledPair
 from fairqr.retrieval.files import write_beside
 from fairqr.settings import data_dir
 
 __all__ = [
-    "AttributorCheck",
-    "Confusion",
-    "Finding",
-    "area_under_curve",
     "check_attributor",
+    "identity_of",
     "known_checks",
     "recall",
     "remember",
-    "share_interval",
     "unchecked_warning",
 ]
-
-RESAMPLES = 10_000
-LEVEL = 0.95
-LEAST_PAIRS = 30
-"""With fewer pairs, or with one class only, nothing is concluded."""
-
-GOOD_ORDER = 0.7
-"""The AUC from which another threshold is worth a try."""
-
-Finding = Literal["better", "chance", "unclear"]
-"""``better`` than always giving the commoner answer, by the whole interval of the accuracy;
-``chance``: not shown to be; ``unclear``: too few pairs, or of one class only."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Confusion(_Part):
-    """How many pairs, by what is so (first word) and what was said (second)."""
-
-    entailed_attributed: int
-    entailed_not: int
-    not_attributed: int
-    not_not: int
-
-
-class AttributorCheck(_Part):
-    """What an attributor reached on labelled pairs.
-
-    Attributes:
-        attributor: Its full name.
-        source: The file of pairs, or how they were made.
-        pairs: How many there were.
-        judged: How many of them got a verdict; all else is about these.
-        failures: How many did not, by status.
-        accuracy: The share of right verdicts, in [0, 1]; None where none was judged.
-        low, high: The 95 % bootstrap interval of the accuracy.
-        majority: The share of the commoner label, which a constant verdict reaches.
-        auc: The area under the ROC curve of the scores, ties counted half; None where one class is
-            missing, or the attributor gives no scores.
-        confusion: The four counts.
-        finding: What follows; see Finding.
-    """
-
-    attributor: str
-    source: str
-    pairs: int
-    judged: int
-    failures: dict[str, int]
-    accuracy: float | None
-    low: float | None
-    high: float | None
-    majority: float | None
-    auc: float | None
-    confusion: Confusion
-    finding: Finding
-
-    @property
-    def _failed(self) -> str:
-        number = self.pairs - self.judged
-        return f"; {number:,} more got no verdict" if number else ""
-
-    @property
-    def sentence(self) -> str:
-        """What it means, in words."""
-        if self.accuracy is None or self.low is None or self.high is None or self.majority is None:
-            return f"{self.attributor} judged none of {self.pairs:,} pairs: do not use it to judge."
-        right = (
-            f"{self.attributor} is right on {self.accuracy:.1%} of {self.judged:,} pairs "
-            f"(95 % interval {self.low:.1%} to {self.high:.1%}{self._failed}), where the commoner "
-            f"answer alone is right on {self.majority:.1%}"
-        )
-        if self.finding == "better":
-            return f"{right}: better than chance on pairs like these."
-        if self.finding == "unclear":
-            return (
-                f"{right}: that says nothing yet; give it at least {LEAST_PAIRS} pairs, of both "
-                "kinds."
-            )
-        coin = "no better than a coin, so do not use it to judge"
-        if self.auc is not None and self.auc >= GOOD_ORDER:
-            return (
-                f"{right}; that is {coin} as it is. Its scores do tell the two kinds apart "
-                f"(AUC {self.auc:.2f}), so try another --threshold."
-            )
-        return f"{right}; that is {coin}."
 
 
 async def check_attributor(
@@ -143,6 +52,7 @@ async def check_attributor(
         for pair, verdict in zip(pairs, verdicts, strict=True)
         if verdict.status == "ok"
     ]
+    failed = [verdict for verdict in verdicts if verdict.status != "ok"]
     cells = Counter((entailed, attributed) for entailed, attributed, _ in good)
     right, positive = cells[True, True] + cells[False, False], sum(e for e, _, _ in good)
     accuracy = majority = low = high = auc = None
@@ -159,10 +69,12 @@ async def check_attributor(
         finding = "better" if low > (majority or 0) else "chance"
     return AttributorCheck(
         attributor=attributor.name,
+        identity=identity_of(attributor) or "",
         source=source,
         pairs=len(pairs),
         judged=len(good),
-        failures=dict(Counter(v.status for v in verdicts if v.status != "ok")),
+        failures=dict(Counter(verdict.status for verdict in failed)),
+        message=next((verdict.message for verdict in failed if verdict.message), ""),
         accuracy=accuracy,
         low=low,
         high=high,
@@ -178,67 +90,74 @@ async def check_attributor(
     )
 
 
-def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
-    """Return the area under the ROC curve (Hanley and McNeil 1982), by the ranks of the scores.
+def identity_of(attributor: Attributor) -> str | None:
+    """Return a hash of all that an attributor's verdicts depend on.
 
-    It is the probability that a random positive has a greater score than a random negative, where
-    equal scores count half.
-
-    Args:
-        labels: True for positives, shape (n,).
-        scores: Finite, shape (n,).
+    That is its name, and its weights, its server and its prompts as far as it has them. Those of
+    fairqr say it by ``identity``; another that does not is known by its name alone.
 
     Returns:
-        In [0, 1]; None where one class is missing.
+        64 hexadecimal digits; None where it is not known before the attributor is started.
     """
-    positive = np.asarray(labels, dtype=bool)
-    values: NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
+    try:
+        identity: str = getattr(attributor, "identity", attributor.name)
+    except RuntimeError:
         return None
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values share their mean rank
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return _hash(identity)
 
 
-def share_interval(right: int, number: int, random: np.random.Generator) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of a share (Efron 1979).
-
-    Drawing ``number`` outcomes with replacement makes the number of right ones binomial, so that is
-    drawn at once. The interval of 0 or of 1 has no width, which is too narrow for few pairs.
-
-    Args:
-        right: How many outcomes are right.
-        number: Of all; positive.
-        random: Draws the resamples.
-    """
-    shares = random.binomial(number, right / number, RESAMPLES) / number
-    low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _folder() -> Path:
     return data_dir() / "attributors"
 
 
-def _file(name: str) -> Path:
-    return _folder() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+def _file(name: str, identity: str) -> Path:
+    return _folder() / f"{_hash(name)[:32]}-{identity[:16]}.json"
 
 
-def remember(check: AttributorCheck) -> None:
-    """Keep a check in the data folder; it takes the place of the attributor's last one."""
-    write_beside(_file(check.attributor), check.model_dump_json(indent=2) + "\n")
+def remember(check: AttributorCheck) -> bool:
+    """Keep a check in the data folder, in the place of the last one of the same attributor.
+
+    One that judged nothing is not kept, nor is one that is unclear where another of more pairs was
+    not.
+
+    Returns:
+        Whether it is kept.
+    """
+    if not check.judged:
+        return False
+    path = _file(check.attributor, check.identity)
+    last = _read(path)
+    if last and last.finding != "unclear" == check.finding and check.judged < last.judged:
+        return False
+    write_beside(path, check.model_dump_json(indent=2) + "\n")
+    return True
 
 
-def recall(name: str) -> AttributorCheck | None:
-    """Return the last check of an attributor, by its full name; None where there is none."""
-    return _read(_file(name))
+def recall(name: str, identity: str | None = None) -> AttributorCheck | None:
+    """Return the last check of an attributor; None where there is none.
+
+    Args:
+        name: Its full name.
+        identity: As :func:`identity_of` returns it; None takes that of any of this name, one that
+            is no good judge first.
+    """
+    if identity is not None:
+        return _read(_file(name, identity))
+    checks = [check for check in known_checks() if check.attributor == name]
+    return min(checks, key=lambda check: check.finding == "better", default=None)
 
 
 def known_checks() -> list[AttributorCheck]:
-    """Return the last check of every attributor, in the order of their names."""
+    """Return the last check of every attributor, in the order of their names.
+
+    A name stands several times where its weights, its server or its prompts have changed.
+    """
     found = [check for path in _folder().glob("*.json") if (check := _read(path))]
-    return sorted(found, key=lambda check: check.attributor)
+    return sorted(found, key=lambda check: (check.attributor, check.identity))
 
 
 def _read(path: Path) -> AttributorCheck | None:
@@ -251,13 +170,21 @@ def _read(path: Path) -> AttributorCheck | None:
 def unchecked_warning(attributor: Attributor) -> str | None:
     """Return what to warn of before this attributor's verdicts are used; None where nothing is.
 
-    Reads a small file.
+    Reads small files. Start the attributor first: one whose weights are not known yet is taken for
+    the one of its name that was checked.
     """
-    check = recall(attributor.name)
+    name = attributor.name
+    check = recall(name, identity_of(attributor))
     if check is None:
+        was = f"The attributor '{name}' was never checked"
+        if recall(name) is not None:
+            was = (
+                f"What was checked as '{name}' had other weights, another server or other prompts "
+                "than now"
+            )
         return (
-            f"The attributor '{attributor.name}' was never checked, so its verdicts may be worth "
-            f"nothing; try: fairqr attribution check notables --attributor '{attributor.name}'."
+            f"{was}, so its verdicts may be worth nothing; "
+            f"try: fairqr attribution check notables --attributor '{name}'."
         )
     if check.finding == "better":
         return None

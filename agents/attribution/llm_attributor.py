@@ -12,16 +12,18 @@ from fairqr.agents.attribution.nothing import without_words
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage
+from fairqr.errors import InputError
+from fairqr.loops import PerLoop
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import fence
 
-__all__ = ["DEFAULT_THRESHOLD", "LlmAttributor", "stretches"]
+__all__ = ["DEFAULT_THRESHOLD", "PARALLEL", "LlmAttributor", "stretches"]
 
 DEFAULT_THRESHOLD = 0.5
 YES, NO = "Yes", "No"
 
 PARALLEL = 8
-"""How many questions are under way at once."""
+"""How many questions are under way at once, where nothing else is said."""
 
 STRETCH = 4000
 """How many characters of a document are asked about at once, which fits the embedded model."""
@@ -45,14 +47,19 @@ class LlmAttributor:
 
     The score is P(Yes) / (P(Yes) + P(No)) for the first token of its reply. Where the provider
     tells no probabilities, the model is asked for a JSON verdict, which has no score: a threshold
-    then means nothing. A long document is asked about in stretches that overlap, and counts as used
-    if it does by any of them.
+    that was chosen could not be kept to, so there is no verdict then. A long document is asked
+    about in stretches that overlap, and counts as used if it does by any of them.
 
     Args:
         model: Which; its cache keeps the replies.
         name: The threshold, in (0, 1]; 0.5 where there is none.
         prompts: Has ``attribute`` and ``attribute_json``; the shipped and the user's own where
             None.
+        concurrency: How many questions are under way at once, over all calls; at least 1.
+
+    Raises:
+        InputError: The concurrency is less than 1, or a threshold was chosen for a model that is
+            known to give no probabilities.
     """
 
     def __init__(
@@ -60,13 +67,20 @@ class LlmAttributor:
         model: ChatModel,
         name: AttributorName = AttributorName("llm"),  # noqa: B008 - frozen
         prompts: PromptLibrary | None = None,
+        concurrency: int = PARALLEL,
     ) -> None:
+        if concurrency < 1:
+            raise InputError(f"The concurrency must be at least 1, not {concurrency}.")
+        if name.threshold is not None and not model.gives_probabilities:
+            raise InputError(_no_threshold(model.name))
         prompts = prompts or PromptLibrary()
         self._model = model
         self._name = AttributorName("llm", model.name, name.threshold)
         self._threshold = DEFAULT_THRESHOLD if name.threshold is None else name.threshold
         self._weighed = prompts.get("attribute")
         self._asked = prompts.get("attribute_json")
+        self._concurrency = concurrency
+        self._places: PerLoop[asyncio.Semaphore] = PerLoop()
 
     @property
     def name(self) -> str:
@@ -77,7 +91,8 @@ class LlmAttributor:
     def identity(self) -> str:
         """What a verdict depends on."""
         prompts = f"{self._weighed.sha256}+{self._asked.sha256}"
-        return f"llm:{self._model.name} threshold={self._threshold:g} prompts={prompts}"
+        where = self._model.base_url or "the provider's own"
+        return f"llm:{self._model.name} at={where} threshold={self._threshold:g} prompts={prompts}"
 
     async def start(self) -> None:
         """Start the model.
@@ -85,12 +100,16 @@ class LlmAttributor:
         Raises:
             ModelUnavailableError: It cannot be started.
         """
-        await self._model.start()
+        await self._model.start("choice")
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Ask about all pairs, several at a time."""
-        await self.start()
-        places = asyncio.Semaphore(PARALLEL)
+        """Ask about all pairs, several at a time.
+
+        Raises:
+            ModelUnavailableError: The model cannot be started.
+        """
+        await self._model.start("choice")
+        places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._concurrency))
 
         async def one(pair: Pair) -> Verdict:
             if empty := without_words(pair):
@@ -107,8 +126,11 @@ class LlmAttributor:
                     found.append(await self._ask(stretch, pair.hypothesis))
             return _together(found)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(pair)) for pair in pairs]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(pair)) for pair in pairs]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None  # the one for which the others were stopped
         return [task.result() for task in tasks]
 
     async def _ask(self, premise: str, hypothesis: str) -> Verdict:
@@ -122,11 +144,21 @@ class LlmAttributor:
             return Verdict("ok", score >= self._threshold, score, usage=choice.usage)
         if choice.status != "unsupported":
             return Verdict(choice.status, message=choice.message, usage=choice.usage)
+        if self._name.threshold is not None:
+            message = _no_threshold(self._model.name)
+            return Verdict("unsupported", message=message, usage=choice.usage)
         reply = await self._model.ask(Question(self._asked, values, _SCHEMA, _verdict_of))
         usage = choice.usage + reply.usage
         if reply.status != "ok":
             return Verdict(reply.status, message=reply.message, usage=usage)
         return Verdict("ok", bool(reply.value["entailed"]), usage=usage)
+
+
+def _no_threshold(model: str) -> str:
+    return (
+        f"The model {model} tells no probabilities, with which the threshold of attribution could "
+        "be compared; leave the threshold out."
+    )
 
 
 def _verdict_of(value: Mapping[str, Any]) -> Mapping[str, Any]:

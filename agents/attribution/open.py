@@ -37,6 +37,7 @@ def open_attributor(
     cache: bool | ReplyCache = True,
     threshold: float | None = None,
     prompts: PromptLibrary | None = None,
+    concurrency: int | None = None,
     **options: Any,
 ) -> Attributor:
     """Return an attributor; nothing is loaded before it is started.
@@ -51,10 +52,13 @@ def open_attributor(
             name; else for NLI models whether entailment is the top label, 0.7 for overlap and 0.5
             for chat models.
         prompts: For ``llm``; the shipped and the user's own where None.
-        options: More for :class:`ChatModel`, where ``llm`` opens one.
+        concurrency: For ``llm``, how many questions are under way at once, over all calls; 8 where
+            None. What runs here runs one batch after the other.
+        options: More for :class:`ChatModel`, where ``llm`` opens one, such as ``base_url``.
 
     Raises:
-        InputError: There is no such attributor, or the threshold is out of range.
+        InputError: There is no such attributor, a number is out of range, or an option is not for
+            this attributor.
         ModelUnavailableError: The name of a chat model is malformed.
     """
     parsed = AttributorName.parse(name)
@@ -62,6 +66,11 @@ def open_attributor(
         parsed = dataclasses.replace(parsed, threshold=threshold)
     if parsed.entailment is not None and parsed.kind not in ("transformers", "onnx"):
         raise InputError(f"The attributor '{parsed.kind}' has no outputs: leave entailment= out.")
+    if options and parsed.kind in ("overlap", "transformers", "onnx"):
+        raise InputError(
+            f"The attributor '{parsed.kind}' asks no server: leave {next(iter(options))} out, or "
+            "choose llm."
+        )
     kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
     match parsed.kind, parsed.model:
         case "overlap", "":
@@ -69,12 +78,13 @@ def open_attributor(
 
             return OverlapAttributor(parsed)  # quicker than any cache
         case "llm", model:
-            from fairqr.agents.attribution.llm_attributor import LlmAttributor
+            from fairqr.agents.attribution.llm_attributor import PARALLEL, LlmAttributor
 
             if chat is None or model not in ("", chat.name):
                 chat = ChatModel(model or default_model(), cache=kept, **options)
             # The chat model keeps its replies; what is equal in a call need not go that far.
-            return CachedAttributor(LlmAttributor(chat, parsed, prompts), None)
+            at_once = PARALLEL if concurrency is None else concurrency
+            return CachedAttributor(LlmAttributor(chat, parsed, prompts, at_once), None)
         case (("transformers" | "onnx"), _):
             return CachedAttributor(_classifier(parsed), kept)
     raise InputError(

@@ -59,6 +59,17 @@ def read_pairs(path: Path) -> list[LabelledPair]:
 
 
 def write_pairs(path: Path, pairs: Iterable[LabelledPair]) -> None:
-    """Write pairs as JSON Lines."""
+    """Write pairs as JSON Lines.
+
+    Raises:
+        InputError: The folder does not exist, or the file cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"The folder {path.parent} does not exist; make it, or name another file.")
     lines = (json.dumps(pair.model_dump(), ensure_ascii=False) + "\n" for pair in pairs)
-    write_beside(path, "".join(lines))
+    try:
+        write_beside(path, "".join(lines))
+    except OSError as error:
+        raise InputError(
+            f"The file {path} cannot be written ({error.strerror}); name another."
+        ) from None

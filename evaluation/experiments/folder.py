@@ -174,6 +174,18 @@ class Folder(Generic[M]):
         Raises:
             InputError: The folder holds another run.
         """
+        self.check(manifest)
+        if self.exists():
+            return self._resumed(self.manifest(), manifest)
+        write_beside(self._manifest, manifest.model_dump_json(indent=1) + "\n")
+        return manifest
+
+    def check(self, manifest: M) -> None:
+        """Check that a run can be begun here, or gone on with; nothing is written.
+
+        Raises:
+            InputError: The folder holds another run.
+        """
         if not self.exists():
             # A kill may have left the lock and a file that was to become the manifest.
             own = (".lock", f".{self._manifest.name}.")
@@ -184,8 +196,7 @@ class Folder(Generic[M]):
                     f"The folder {self.folder} is not empty and has no {self._what}; "
                     "choose another."
                 )
-            write_beside(self._manifest, manifest.model_dump_json(indent=1) + "\n")
-            return manifest
+            return
         begun = self.manifest()
         for name in self._compared:
             # As text, since a file of settings may hold what compares otherwise once it was read.
@@ -195,7 +206,6 @@ class Folder(Generic[M]):
                     f"{_differing(getattr(begun, name), getattr(manifest, name))}; "
                     "choose another folder, or remove this one."
                 )
-        return self._resumed(begun, manifest)
 
     def _resumed(self, begun: M, manifest: M) -> M:
         """Note the versions that a run goes on with, where they are others."""

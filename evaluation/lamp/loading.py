@@ -27,10 +27,11 @@ def load_lamp(
 
     What cannot be asked is left out and counted: questions whose id stood already, without an
     output, with an output that is no label or rating of the task, with nothing to search for in the
-    input, or without a usable document. Documents without text, whose id stood already in the
-    profile, or that are the question with its very answer, are left out too; the collection's note
-    says how many. The last kind is not in LaMP, but sets of its shape have it, and with it every
-    retriever would find the gold.
+    input, or without a usable document. Left out too are documents without text, whose id or whose
+    fields stood already in the profile, or that are the question with its very answer; the
+    collection's note says how many. A document that stands twice would share the exposure that it
+    earns with its twin. The last kind is not in LaMP, but sets of its shape have it, and with it
+    every retriever would find the gold.
 
     Args:
         path: A folder, or a file of questions; see :func:`fairqr.evaluation.lamp.files.find_files`.
@@ -117,6 +118,7 @@ class _Reader:
         self._pool = pool
         self._without_text = 0
         self._twice = 0
+        self._alike = 0
         self._answers = 0
         self._seen: set[str] = set()
 
@@ -147,6 +149,7 @@ class _Reader:
                 is the answer itself.
         """
         found: dict[str, PoolDocument] = {}
+        contents: set[tuple[str, ...]] = set()
         for place, data in enumerate(profile):
             self._seen.update(data)
             fields = {name: _text(data.get(name)) for name in self._task.fields}
@@ -159,7 +162,10 @@ class _Reader:
                 self._twice += 1
             elif len(answer) > 1 and answer <= set(map(_flat, fields.values())):
                 self._answers += 1
+            elif (content := tuple(fields.values())) in contents:
+                self._alike += 1
             else:
+                contents.add(content)
                 found[id_] = PoolDocument(id_, fields, text, NO_GROUPS)
             if len(found) == self._pool:
                 break
@@ -183,6 +189,8 @@ class _Reader:
             notes.append(f"Documents without text, left out: {self._without_text}.")
         if self._twice:
             notes.append(f"Documents whose id stood already, left out: {self._twice}.")
+        if self._alike:
+            notes.append(f"Documents that are equal to an earlier one, left out: {self._alike}.")
         if self._answers:
             notes.append(
                 f"Documents that are the question and its gold, left out: {self._answers}."

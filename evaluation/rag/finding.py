@@ -30,7 +30,7 @@ def find_rag_collection(
             metric, see :data:`fairqr.evaluation.rag.jsonl.METRICS`.
         limit: How many questions are read from the front.
         pool: How many documents of each question's pool are taken from its front, for small runs;
-            for ``notables`` how many there are, 25 where None.
+            for ``notables`` how many there are, half of them relevant, 25 where None.
 
     Raises:
         CorpusError: There is nothing of that name, or a file is missing or malformed.

@@ -2,7 +2,8 @@
 
 Each line is ``{"id", "question", "query"?, "golds": […], "pool": [{"id", "text", "title"?, …}]}``.
 What retrievers are asked is the question where ``query`` is missing. A document has its labels in
-the fields that a schema names, as in a corpus. Beside ``own.jsonl`` may lie
+the fields that a schema names, as in a corpus. One without title and text is left out and counted,
+as in LaMP's profiles, and so is a question that has no other. Beside ``own.jsonl`` may lie
 
 - ``own.schema.yaml`` or ``schema.yaml``, the attributes of the documents;
 - ``own.yaml`` with ``title``, ``note`` and ``metric``, all of them optional.
@@ -11,6 +12,7 @@ the fields that a schema names, as in a corpus. Beside ``own.jsonl`` may lie
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,10 +76,11 @@ def load_jsonl(
         path: The file; unpacked while it is read where its name ends in ``.gz``.
         metric: One of :data:`METRICS`; where None, what ``own.yaml`` says, or ``rouge-l``.
         limit: How many lines are read at the most.
-        pool: How many documents of each pool are taken from its front; all where None.
+        pool: How many usable documents of each pool are taken from its front; all where None.
 
     Raises:
-        CorpusError: The file is missing or empty, or a line is no question; the line is named.
+        CorpusError: The file is missing or empty, no question can be asked, or a line is no
+            question; the line is named.
         SchemaError: The schema is wrong.
         InputError: There is no such metric, or a number is below 1.
     """
@@ -93,11 +96,10 @@ def load_jsonl(
     schema_path = _schema_beside(path, stem)
     schema = load_schema(schema_path) if schema_path else None
     queries: dict[str, RagQuery] = {}
-    for number, line in numbered_lines(path):
-        if len(queries) == limit:
-            break
+    without_text = 0
+    for number, line in itertools.islice(numbered_lines(path), limit):
         try:
-            query = _query(line, schema, pool)
+            query, blank = _query(line, schema, pool)
             if query.id in queries:
                 raise ValueError(f"the id '{one_line(query.id)}' stands twice")
         except (ValueError, RecursionError) as error:
@@ -105,8 +107,18 @@ def load_jsonl(
             what = "it is nested too deeply" if deep else one_line(error)
             raise CorpusError(f"{path}, line {number}: {what}; mend the question.") from None
         queries[query.id] = query
+        without_text += blank
     if not queries:
         raise CorpusError(f"{path} is empty; each line is a question with golds and a pool.")
+    asked = tuple(query for query in queries.values() if query.pool)
+    if not asked:
+        raise CorpusError(f"No document in {path} has a title or a text; give each some text.")
+    notes = [about.note] if about.note else []
+    if pool is not None:
+        notes.append(f"Of each pool the first {pool}.")
+    if without_text:
+        notes.append(f"Documents without text, left out: {without_text}.")
+    unasked = len(queries) - len(asked)
     digest = hashlib.sha256(sha256_of(path).encode())
     if schema_path:
         digest.update(sha256_of(schema_path).encode())
@@ -114,14 +126,12 @@ def load_jsonl(
     return RagCollection(
         name=stem,
         title=about.title or stem,
-        note=" ".join(
-            [*filter(None, [about.note]), *([f"Of each pool the first {pool}."] if pool else [])]
-        ),
+        note=" ".join(notes),
         task=RagTask(stem, "questions of one's own", "answer", METRICS[chosen]),
-        queries=tuple(queries.values()),
+        queries=asked,
         fingerprint=digest.hexdigest(),
         schema=schema,
-        left_out={},
+        left_out={"no document of its pool can be used": unasked} if unasked else {},
     )
 
 
@@ -144,8 +154,12 @@ def _schema_beside(path: Path, stem: str) -> Path | None:
     return None
 
 
-def _query(line: bytes, schema: CorpusSchema | None, pool: int | None) -> RagQuery:
-    """Read a line; raises ValueError for what is no question."""
+def _query(line: bytes, schema: CorpusSchema | None, pool: int | None) -> tuple[RagQuery, int]:
+    """Read a line, whose pool may turn out to be empty; raises ValueError for what is no question.
+
+    Returns:
+        The question, and how many documents without text were left out.
+    """
     try:
         data = json.loads(line)
         # Halves of surrogate pairs, which no index and no tokenizer takes.
@@ -159,7 +173,13 @@ def _query(line: bytes, schema: CorpusSchema | None, pool: int | None) -> RagQue
     except json.JSONDecodeError:
         raise ValueError("it is not valid JSON") from None
     documents: dict[str, PoolDocument] = {}
-    for place, fields in enumerate(read.pool[:pool], start=1):
+    blank = 0
+    for place, fields in enumerate(read.pool, start=1):
+        if len(documents) == pool:
+            break
+        if not any(_has_text(fields.get(name)) for name in ("title", "text")):
+            blank += 1
+            continue
         try:
             document = _document(fields, schema)
             if document.id in documents:
@@ -167,9 +187,14 @@ def _query(line: bytes, schema: CorpusSchema | None, pool: int | None) -> RagQue
         except ValueError as error:
             raise ValueError(f"document {place} of the pool: {error}") from None
         documents[document.id] = document
-    return RagQuery(
-        read.id, read.question, read.query or read.question, read.golds, tuple(documents.values())
-    )
+    query = read.query or read.question
+    made = RagQuery(read.id, read.question, query, read.golds, tuple(documents.values()))
+    return made, blank
+
+
+def _has_text(value: object) -> bool:
+    """Return whether a field has something to read, or is wrong, which is said where it is read."""
+    return value is not None and (not isinstance(value, str) or bool(value.strip()))
 
 
 def _document(fields: dict[str, Any], schema: CorpusSchema | None) -> PoolDocument:

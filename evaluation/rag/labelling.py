@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
-from fairqr.errors import InputError
+from fairqr.errors import InputError, one_line
 from fairqr.evaluation.rag.answering import Answerer, Cautious, Spent
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.progress import RagWatcher, all_of
@@ -24,6 +24,7 @@ from fairqr.prompts.template import PromptTemplate
 
 __all__ = [
     "check_labels",
+    "check_pools",
     "label_collection",
     "label_manifest",
     "label_queries",
@@ -199,6 +200,27 @@ def check_labels(given: LabelStore, wanted: LabelManifest) -> None:
             )
 
 
+def check_pools(folder: Path, queries: Sequence[RagQuery]) -> None:
+    """Check that labels have looked at all documents of the queries that they are of.
+
+    Args:
+        folder: Of the labels.
+        queries: Which need labels; those that the folder lacks are labelled later.
+
+    Raises:
+        InputError: A query has documents that were not looked at, or a line is damaged.
+    """
+    given = {label.query: label for label in LabelStore(folder).lines.read()}
+    for query in queries:
+        label = given.get(query.id)
+        if label and (unknown := [d.id for d in query.pool if d.id not in label.gains]):
+            raise InputError(
+                f"The labels in {folder} have nothing about {len(unknown)} documents of the "
+                f"query '{one_line(query.id)}'; make them with a --pool of {len(query.pool)} or "
+                "more."
+            )
+
+
 def take_labels(folder: Path, queries: Sequence[RagQuery], store: LabelStore) -> None:
     """Copy given labels into a folder that was begun, those of these queries alone.
 
@@ -210,6 +232,7 @@ def take_labels(folder: Path, queries: Sequence[RagQuery], store: LabelStore) ->
     Raises:
         InputError: A query has documents that were not looked at.
     """
+    check_pools(folder, queries)
     given = {label.query: label for label in LabelStore(folder).lines.read()}
     there = {label.query for label in store.lines.read()}
     with store.lines.writing():
@@ -217,11 +240,5 @@ def take_labels(folder: Path, queries: Sequence[RagQuery], store: LabelStore) ->
             label = given.get(query.id)
             if label is None or query.id in there:
                 continue
-            ids = [document.id for document in query.pool]
-            if unknown := [id_ for id_ in ids if id_ not in label.gains]:
-                raise InputError(
-                    f"The labels in {folder} have nothing about {len(unknown)} documents of the "
-                    f"query '{query.id}'; make them with a --pool of {len(ids)} or more."
-                )
-            gains = {id_: label.gains[id_] for id_ in ids}
+            gains = {document.id: label.gains[document.id] for document in query.pool}
             store.lines.add(label.model_copy(update={"gains": gains}))

@@ -1,15 +1,18 @@
 """The corpus of notable people as questions: name somebody of whom the documents tell.
 
-Each topic of the collection is a question. Its pool is what BM25 finds first in the corpus for the
-topic's title, so it has people who are meant and others whose text merely has the words. An answer
-is right if it names anybody of the corpus who is judged relevant, in the pool or not.
+Each topic of the collection is a question. Its pool is made with the judgements: half of it are
+people who are meant, half are others whose text merely has the words, since nearly all that BM25
+finds first for a topic is relevant, and a pool of nothing else could not show what retrieval does.
+The profiles of LaMP mix documents that help and others too. So retrieval over these pools cannot be
+compared with search in the corpus. An answer is right if it names anybody of the corpus who is
+judged relevant, in the pool or not.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
@@ -27,13 +30,18 @@ __all__ = ["POOL", "load_notables", "shares_of"]
 POOL = 25
 """How many documents a question has unless it is told otherwise."""
 
+FOUND = 300
+"""So many of the first documents that BM25 finds are looked at."""
+
 
 def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
     """Make questions of the topics; it takes about a second.
 
     Args:
         limit: How many topics at the most.
-        pool: How many documents each question has; :data:`POOL` where None.
+        pool: How many documents each question has, :data:`POOL` where None: of the first
+            :data:`FOUND` that BM25 finds, in its order, the first ⌈pool/2⌉ that are relevant and
+            the first ⌊pool/2⌋ that are not. Where there are not so many the pool is smaller.
 
     Raises:
         InputError: A number is below 1.
@@ -52,9 +60,10 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
     for topic in collection.topics[:limit]:
         scores = index.scores(topic.title)
         # Ties are broken by id, as in every index of fairqr.
-        order = np.lexsort((ids, -scores))[:size]
-        found = [documents[place] for place in order if scores[place] > 0]
-        golds = [by_id[id_].title for id_ in collection.relevant(topic.id) if id_ in by_id]
+        order = np.lexsort((ids, -scores))[:FOUND]
+        relevant = collection.relevant(topic.id)
+        found = _mixed([documents[at] for at in order if scores[at] > 0], set(relevant), size)
+        golds = [by_id[id_].title for id_ in relevant if id_ in by_id]
         if not found or not golds:
             left_out["no document is found" if golds else "no document is relevant"] += 1
             continue
@@ -75,7 +84,11 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
     return RagCollection(
         name="notables",
         title="Name one of the people",
-        note=f"Each pool has the first {size} documents that BM25 finds for the topic.",
+        note=(
+            "Each pool is made with the judgements: of what BM25 finds for the topic the first "
+            f"{size - size // 2} documents that are relevant and the first {size // 2} that are "
+            "not, in its order; how good retrieval is in it cannot be compared with search."
+        ),
         task=RagTask(
             name="notables",
             about="a person of the kind that is asked for",
@@ -101,6 +114,18 @@ def shares_of(document: Document, schema: CorpusSchema) -> Mapping[str, Mapping[
         membership = zip(attribute.universe, document.membership(attribute), strict=True)
         groups[name] = {group: share for group, share in membership if share > 0}
     return groups
+
+
+def _mixed(found: Sequence[Document], relevant: Set[str], size: int) -> list[Document]:
+    """Return the first documents of both kinds, in their order, half as many as asked of each."""
+    room = {True: size - size // 2, False: size // 2}
+    taken = []
+    for document in found:
+        is_relevant = document.id in relevant
+        if room[is_relevant]:
+            room[is_relevant] -= 1
+            taken.append(document)
+    return taken
 
 
 def _text(document: Document) -> str:

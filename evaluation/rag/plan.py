@@ -132,15 +132,11 @@ def make_rag_plan(
         notes: Sentences for the report.
 
     Raises:
-        InputError: A prompt is named that no collection asks with.
-        PromptError: A prompt does not exist.
+        PromptError: A prompt does not exist, or there is no such version of it.
     """
-    used = {collection.task.prompt for collection in collections}
-    if unused := sorted(experiment.prompts.keys() - used):
-        raise InputError(
-            f"The experiment names the prompt '{one_line(unused[0])}', which its collections do "
-            f"not ask with; they ask with {', '.join(sorted(used))}."
-        )
+    for name, version in experiment.prompts.items():
+        # Also of those that these collections do not ask with: a name may be misspelt.
+        prompts.get(name, version)
     parts = tuple(
         Part(
             collection,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["AnswerRecord", "LabelRecord", "Policy", "PolicyRecord"]
 
@@ -14,7 +15,7 @@ otherwise, which no retriever can do."""
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class LabelRecord(_Part):
@@ -52,7 +53,7 @@ class AnswerRecord(_Part):
     """
 
     ranking: tuple[int, ...]
-    times: int
+    times: int = Field(ge=1)
     status: str
     text: str = ""
     utility: float | None = None
@@ -84,13 +85,29 @@ class PolicyRecord(_Part):
     query: str
     pool: tuple[str, ...] = ()
     useful: tuple[int, ...] = ()
-    k: int
+    k: int = Field(ge=1)
     samples: tuple[tuple[int, ...], ...] = ()
     answers: tuple[AnswerRecord, ...] = ()
     model_calls: int = 0
     tokens: int = 0
     milliseconds: float = 0.0
     failure: str = ""
+
+    @model_validator(mode="after")
+    def _fits_its_pool(self) -> PolicyRecord:
+        places, length = range(len(self.pool)), min(self.k, len(self.pool))
+        if not _are_distinct(self.useful, places):
+            raise ValueError("'useful' has what is no place in the pool, or one twice")
+        for ranking in self._rankings():
+            if len(ranking) != length or not _are_distinct(ranking, places):
+                raise ValueError(f"a ranking is not made of {length} places in the pool")
+        if any(len(answer.used) not in (0, length) for answer in self.answers):
+            raise ValueError("an answer has verdicts of other documents than its ranking's")
+        return self
+
+    def _rankings(self) -> Iterator[tuple[int, ...]]:
+        yield from self.samples
+        yield from (answer.ranking for answer in self.answers)
 
     @property
     def key(self) -> tuple[str, str, str, str, float | None, int, str]:
@@ -104,3 +121,7 @@ class PolicyRecord(_Part):
             self.seed,
             self.query,
         )
+
+
+def _are_distinct(positions: tuple[int, ...], places: range) -> bool:
+    return len(set(positions)) == len(positions) and all(place in places for place in positions)

@@ -14,6 +14,7 @@ from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.generating import QueryWork
 from fairqr.evaluation.rag.labelling import (
     check_labels,
+    check_pools,
     label_manifest,
     label_queries,
     take_labels,
@@ -38,13 +39,15 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str]
         The folders by the names of the collection and the generator.
 
     Raises:
-        InputError: A folder holds no labels, or those of another collection, generator or prompt.
+        InputError: A folder holds no labels, those of another collection, generator or prompt, or
+            has not looked at all documents of the pools.
     """
     wanted = [
         _wanted(plan, part, generator)
         for part in plan.parts
         for generator in plan.manifest.experiment.generators
     ]
+    queries = {part.collection.name: part.collection.queries for part in plan.parts}
     matched: dict[tuple[str, str], Path] = {}
     for folder in folders:
         given = LabelStore(folder)
@@ -55,6 +58,7 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str]
             key=lambda one: sum(found[name] != value for name, value in one.model_dump().items()),
         )
         check_labels(given, nearest)
+        check_pools(folder, queries[nearest.collection])
         matched[nearest.collection, nearest.generator] = folder
     return matched
 
@@ -68,8 +72,9 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
         folders: Of labels that are given.
 
     Raises:
-        InputError: Given labels do not fit, or a line of the folder is damaged.
+        InputError: The folder holds another run, given labels do not fit, or a line is damaged.
     """
+    store.check(plan.manifest)
     experiment = plan.manifest.experiment
     given = match_labels(plan, folders)
     done = {record.key for record in store.records()}

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from fairqr.errors import one_line
 
@@ -17,6 +17,11 @@ Form = Literal["logits", "worths"]
 
 NO_ATTRIBUTOR = "none"
 """Attribution is left out."""
+
+# A switch such as "true" is no number.
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_Seed = Annotated[int, Field(ge=0, strict=True)]
+_Alpha = Annotated[float, Strict()]
 
 _RETRIEVER = re.compile(r"bm25|(?:splade|contriever|dense)(?::.+)?")
 
@@ -48,7 +53,8 @@ class FairRagExperiment(BaseModel):
             is measured on all samples, what needs answers on these.
         k: How many documents the generator reads.
         seeds: Of the sampling; each repeats it.
-        prompts: The version of a prompt by its id, where it is not the default one.
+        prompts: The version of a prompt by its id, where it is not the default one; those that the
+            collections do not ask with play no part.
         min_useful: Queries with fewer useful documents are dropped.
     """
 
@@ -59,20 +65,20 @@ class FairRagExperiment(BaseModel):
     about: str = ""
     collections: tuple[str, ...] = ()
     task: str | None = None
-    queries: int = Field(1000, ge=1)
-    pool: int | None = Field(None, ge=1)
+    queries: _Count = 1000
+    pool: _Count | None = None
     retrievers: tuple[str, ...] = ("bm25",)
     generators: tuple[str, ...]
     attributor: str = "overlap"
     hypothesis: Literal["raw", "task"] = "raw"
-    alphas: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    alphas: tuple[_Alpha, ...] = (1.0, 2.0, 4.0, 8.0)
     form: Form = "logits"
-    samples: int = Field(100, ge=1)
-    generated: int | None = Field(None, ge=1)
-    k: int = Field(5, ge=1)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    samples: _Count = 100
+    generated: _Count | None = None
+    k: _Count = 5
+    seeds: tuple[_Seed, ...] = (0,)
     prompts: dict[str, str] = {}
-    min_useful: int = Field(2, ge=1)
+    min_useful: _Count = 2
 
     @field_validator("retrievers")
     @classmethod

@@ -59,9 +59,10 @@ class PlackettLuce:
         Raises:
             InputError: There is no score, one is not finite, or alpha or the form is none.
         """
-        if not 0 <= alpha <= LARGEST_ALPHA:
+        is_number = isinstance(alpha, int | float | np.integer | np.floating)
+        if not (is_number and 0 <= alpha <= LARGEST_ALPHA):
             raise InputError(
-                f"The exponent alpha must be from 0 to {LARGEST_ALPHA:g}, not {alpha:g}: "
+                f"The exponent alpha must be from 0 to {LARGEST_ALPHA:g}, not {alpha!r:.20}: "
                 "0 ranks at random, and large ones by score."
             )
         if form not in get_args(Form):
@@ -87,7 +88,7 @@ class PlackettLuce:
         Raises:
             InputError: There is none, or one is NaN or +∞.
         """
-        weights = np.array(log_weights, dtype=np.float64)
+        weights = _numbers(log_weights).copy()
         _check_pool(weights)
         # NaN is not below ∞ either.
         if not weights.max() < np.inf:
@@ -122,10 +123,12 @@ class PlackettLuce:
             Shape (N, min(k, n)): in each row the positions of distinct items, best first.
 
         Raises:
-            InputError: N or k is below 1.
+            InputError: N or k is below 1, or no whole number.
         """
-        if samples < 1:
-            raise InputError(f"At least one ranking has to be sampled, not {samples}.")
+        if not _is_count(samples):
+            raise InputError(
+                f"The rankings to sample must be a whole number of at least 1, not {samples}."
+            )
         _check_cut(k)
         k = min(k, self.n)
         heavy = self._heavy
@@ -243,11 +246,20 @@ def _log_odds(placed: FloatArray, left: FloatArray) -> FloatArray:
 
 
 def _scores(scores: ArrayLike) -> FloatArray:
-    values = np.asarray(scores, dtype=np.float64)
+    values = _numbers(scores)
     _check_pool(values)
     if not np.isfinite(values).all():
         raise InputError("A score is not a finite number: leave the document out or score it anew.")
     return values
+
+
+def _numbers(values: ArrayLike) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):  # text, lists of several lengths, 10**400
+        raise InputError(
+            "These are not all floating point numbers: give a list with one for each item."
+        ) from None
 
 
 def _check_pool(values: FloatArray) -> None:
@@ -256,5 +268,9 @@ def _check_pool(values: FloatArray) -> None:
 
 
 def _check_cut(k: int) -> None:
-    if k < 1:
-        raise InputError(f"A ranking has to be cut at a k of at least 1, not {k}.")
+    if not _is_count(k):
+        raise InputError(f"A ranking has to be cut at a whole k of at least 1, not {k}.")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and int(value) >= 1

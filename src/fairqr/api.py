@@ -67,7 +67,8 @@ class FairSearch:
         generator: What answers, or its name; the model where None.
         attributor: What judges which documents an answer used, or its name; None leaves that out.
         prompts: Where prompts come from.
-        concurrency: How many rankings are answered from, or judged, at the same time.
+        concurrency: How many rankings are answered from, or judged, at the same time; and how many
+            questions a chat model that judges is asked, if it is named here.
     """
 
     def __init__(

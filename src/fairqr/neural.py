@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,12 @@ from fairqr.errors import ModelUnavailableError, one_line
 __all__ = ["Pretrained", "load_pretrained"]
 
 T = TypeVar("T")
+
+PROBE_SECONDS = 4.0
+"""How long the hub may take to answer whether it is there, for each step of the connection."""
+
+PLAIN_ENCODER = "AutoModel"
+"""The kind of which only the hidden states are used."""
 
 # A model that nobody holds any more gives its memory to the next.
 _loaded: WeakValueDictionary[tuple[str, str], Pretrained] = WeakValueDictionary()
@@ -66,6 +73,7 @@ async def load_pretrained(kind: str, name: str) -> Pretrained:
         kind: The class of transformers that loads it, e.g.
             ``AutoModelForSequenceClassification``.
         name: A folder, or an id at the hub, from where transformers downloads it on first use.
+            Where the hub cannot be reached, what was downloaded before is taken.
 
     Raises:
         ModelUnavailableError: The extra ``neural`` is missing, there is no such model, or it is one
@@ -90,19 +98,30 @@ def _new(kind: str, name: str) -> Pretrained:
         raise ModelUnavailableError(
             f"The model {name} needs torch and transformers: run `pip install 'fairqr[neural]'`."
         ) from None
+    missed = None
     try:
         with _quiet(transformers):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+            missed = _why_no_hub(name)
+            local = missed is not None
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
             model, report = getattr(transformers, kind).from_pretrained(
-                name, output_loading_info=True
+                name, local_files_only=local, output_loading_info=True
             )
     except Exception as error:
+        if missed is not None and isinstance(error, OSError):
+            raise ModelUnavailableError(
+                f"The model {name} was never downloaded as a whole, and the hub cannot be asked "
+                f"for it ({missed}); mend that, or name a folder with the model."
+            ) from None
         raise ModelUnavailableError(
             f"The model {name} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
             "or folder, and that the hub can be reached if it was never downloaded."
         ) from None
-    # Transformers fills what the files lack with random numbers. Nothing here uses a pooler.
-    missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
+    # Transformers fills what the files lack with random numbers. Encoders are saved without a
+    # pooler and used without; some classifiers judge by it.
+    missing = sorted(report.get("missing_keys", ()))
+    if kind == PLAIN_ENCODER:
+        missing = [key for key in missing if "pooler" not in key]
     if missing:
         raise ModelUnavailableError(
             f"The model {name} has no weights '{missing[0]}', which {kind} needs; choose one that "
@@ -112,19 +131,49 @@ def _new(kind: str, name: str) -> Pretrained:
     return Pretrained(name, model.to(device).eval(), tokenizer, device)
 
 
+def _why_no_hub(name: str) -> str | None:
+    """Return why the hub cannot be asked for a model; None where it can, or need not be.
+
+    One request finds out. Without it, each file would be tried again and again for half a minute.
+    """
+    from huggingface_hub import constants, utils
+
+    hub: Any = utils  # what it has is not typed as exported
+    if Path(name).is_dir():
+        return None
+    try:
+        hub.validate_repo_id(name)
+    except ValueError:  # nothing that a hub could have: loading says so at once
+        return None
+    try:
+        answer = hub.get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except Exception as error:  # no network, no such host, or HF_HUB_OFFLINE is set
+        return f"{constants.ENDPOINT}: {one_line(error, 150)}"
+    if answer.status_code >= 500:
+        return f"{constants.ENDPOINT} answered {answer.status_code}"
+    return None
+
+
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep bars and notices of transformers off a stderr that nobody watches."""
-    logging = transformers.utils.logging
-    if sys.stderr.isatty():
-        yield
-        return
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    """Keep notices of the hub off stderr, and all of transformers where nobody watches."""
+    from huggingface_hub import utils
+
+    hub: Any = utils
+    hub_logging, logging = hub.logging, transformers.utils.logging
+    hub_verbosity, verbosity = hub_logging.get_verbosity(), logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    hub_logging.set_verbosity_error()
+    if watched := sys.stderr.isatty():
+        bars = False
+    else:
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
+        if not watched:
+            logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()

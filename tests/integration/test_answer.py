@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ import pytest
 
 from fairqr import AnswerResult, FairSearch, Token, open_index
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.cli.main import main
 from fairqr.retrieval.catalog import Catalog
 from tests.integration.model_server import (
@@ -33,6 +35,7 @@ from tests.integration.model_server import (
     people,
     says,
     stream,
+    weighs,
     write_people,
 )
 
@@ -127,28 +130,80 @@ def test_equal_rankings_are_asked_about_once_and_the_distribution_is_printed(
 async def test_no_more_rankings_are_answered_at_once_than_allowed(
     model_server: ModelServer, people: Path
 ) -> None:
-    """Six requests pass a barrier in threes: never fewer are under way, and never more."""
-    barrier, lock = threading.Barrier(3), threading.Lock()
+    """While three of six requests are held, another question is answered from begin to end.
+
+    That gives a fourth request far more time than it takes to arrive, if it is allowed to.
+    """
+    opened, lock = threading.Event(), threading.Lock()
     at_once: list[int] = [0]
     most: list[int] = []
 
-    def together(asked: Asked) -> Answer:
+    def held(asked: Asked) -> Answer:
+        if "another" in asked.last_message:
+            return named(asked)
         with lock:
             at_once[0] += 1
             most.append(at_once[0])
-        barrier.wait(20)
+        opened.wait(20)
         with lock:
             at_once[0] -= 1
         return named(asked)
 
-    model_server.does(together)
+    model_server.does(held)
     index = await open_index(str(people))
     model = ChatModel("openai:fake", base_url=model_server.base_url)
     search = FairSearch(index, model, concurrency=3)
-    result = await search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
+    first = asyncio.create_task(
+        search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
+    )
+    await asyncio.to_thread(model_server.wait_for, 3)
+    other = await search.aanswer("another physicist", k=3)
+    assert other.counts.answered == 1
+    assert most == [1, 2, 3]
+    opened.set()
+    result = await first
     await index.close()
-    assert result.counts.rankings == len(model_server.asked) == 6
+    assert result.counts.rankings == len(most) == 6
     assert max(most) == 3
+
+
+@pytest.mark.parametrize("allowed", [1, 3])
+async def test_no_more_documents_are_judged_at_once_than_allowed(
+    model_server: ModelServer, people: Path, allowed: int
+) -> None:
+    """By a chat model, over all rankings; another question is answered while requests are held."""
+    opened, lock = threading.Event(), threading.Lock()
+    at_once: list[int] = [0]
+    most: list[int] = []
+
+    def held(asked: Asked) -> Answer:
+        if not asked.body.get("logprobs"):
+            return named(asked)
+        with lock:
+            at_once[0] += 1
+            most.append(at_once[0])
+        opened.wait(20)
+        with lock:
+            at_once[0] -= 1
+        return weighs({"Yes": 0.8, "No": 0.2})
+
+    model_server.does(held)
+    index = await open_index(str(people))
+    model = ChatModel("openai:fake", base_url=model_server.base_url)
+    search = FairSearch(index, model, attributor="llm", concurrency=allowed)
+    first = asyncio.create_task(
+        search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
+    )
+    await asyncio.to_thread(model_server.wait_for, 6 + allowed)
+    other = await FairSearch(index, model).aanswer("physicist", k=3)
+    assert other.counts.judged == 1
+    assert max(most) == allowed
+    opened.set()
+    result = await first
+    await index.close()
+    assert result.attribution_rate == 1
+    assert max(most) == allowed
+    assert len(most) == 2 * 6
 
 
 def test_samples_that_fail_are_said_and_the_rest_counts(
@@ -228,6 +283,45 @@ def test_a_small_corpus_takes_part_as_a_whole(
     assert "lower --pool" in refused.complaint()
 
 
+def test_a_pool_is_at_least_what_is_read(
+    fairqr: Fairqr, model_server: ModelServer, people: Path
+) -> None:
+    model_server.does(named)
+    run = fairqr(*arguments(model_server, people, "-k", "30", "--json"))
+    assert run.code == 0, run.stderr
+    assert (run.result["pool"], run.result["documents"]) == (30, 30)
+
+
+def test_more_documents_than_a_prompt_can_show_are_refused(
+    fairqr: Fairqr, model_server: ModelServer, people: Path
+) -> None:
+    """None of them counts as read by an answer; with a longer prompt all are."""
+    model_server.does(named)
+    asked = arguments(model_server, people, "-k", "60", "--pool", "60")
+    complaint = fairqr(*asked, "--input-tokens", "600").complaint()
+    assert re.search(r"room for \d+ of the 60 documents only; lower k, raise", complaint)
+    assert model_server.asked == []
+    run = fairqr(*asked, "--json")
+    assert run.code == 0, run.stderr
+    assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
+
+
+async def test_rankings_that_do_not_fit_are_told_of(
+    model_server: ModelServer, people: Path
+) -> None:
+    index = await open_index(str(people))
+    model = ChatModel("openai:fake", base_url=model_server.base_url)
+    generator = ChatGenerator(model, input_tokens=600)
+    search = FairSearch(index, model, generator=generator)
+    result = await search.aanswer("physicist", k=60, documents=60, samples=2, seed=1)
+    await index.close()
+    assert result.counts.failed == {"invalid_request": 2}
+    assert (result.counts.answered, result.distribution) == (0, [])
+    (warning,) = result.warnings
+    assert warning.startswith("2 of 2 samples have no answer. The prompt answer/v1 has room for ")
+    assert model_server.asked == []
+
+
 async def test_pieces_arrive_while_the_answer_is_still_written(
     model_server: ModelServer, people: Path
 ) -> None:
@@ -253,12 +347,37 @@ def test_on_a_terminal_the_answer_is_streamed_and_stands_there_once(
     command: Command, model_server: ModelServer, people: Path
 ) -> None:
     model_server.does(stream(["It ", "was ", "she."]))
+    code, shown = on_terminal(command, arguments(model_server, people))
+    assert code == 0, shown
+    assert model_server.asked[0].body["stream"] is True
+    assert shown.count("It was she.") == 1
+    assert shown.index("It was she.") < shown.index("sources")
+
+
+def test_an_answer_that_breaks_off_on_a_terminal_ends_with_a_sentence_on_a_line_of_its_own(
+    command: Command, model_server: ModelServer, people: Path
+) -> None:
+    """What was written stays; the request is not begun again."""
+    model_server.does(stream(["It ", "was "], finish_reason=None))
+    code, shown = on_terminal(command, arguments(model_server, people))
+    assert code == 2, shown
+    assert len(model_server.asked) == 1
+    assert "sources" not in shown
+    assert "Traceback" not in shown
+    *_, question, begun, complaint = shown.splitlines()
+    assert (question, begun.rstrip()) == ("Which physicist?", "It was")
+    assert complaint.startswith("fairqr: ")
+    assert complaint.endswith(".")
+
+
+def on_terminal(command: Command, arguments: Sequence[str | Path]) -> tuple[int, str]:
+    """Run the command on a terminal; return its exit code and all that stands there."""
     mine, theirs = pty.openpty()
     run = subprocess.Popen(
-        [command.executable, *map(str, arguments(model_server, people))],
+        [command.executable, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
-        stderr=subprocess.PIPE,
+        stderr=theirs,
         env={**os.environ, "TERM": "dumb"},
     )
     os.close(theirs)
@@ -266,11 +385,7 @@ def test_on_a_terminal_the_answer_is_streamed_and_stands_there_once(
     while piece := _read(mine):
         shown += piece
     os.close(mine)
-    _, stderr = run.communicate(timeout=60)
-    assert run.returncode == 0, stderr
-    assert model_server.asked[0].body["stream"] is True
-    assert shown.decode().count("It was she.") == 1
-    assert shown.decode().index("It was she.") < shown.decode().index("sources")
+    return run.wait(timeout=60), shown.decode()
 
 
 def _read(terminal: int) -> bytes:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from tests.integration.model_server import (
     Asked,
     Command,
     ModelServer,
+    Run,
     clean_environment,
     command,
     failure,
@@ -92,6 +96,13 @@ class TestCheck:
         assert one.stdout == two.stdout
         assert len(model_server.asked) == len(TOY)
 
+    def test_a_good_check_stays(self, command: Command, toy: Path) -> None:
+        """One of a few pairs, which says nothing, does not take its place; that is said."""
+        check = ["attribution", "check", "--attributor", "overlap", "notables", "-n"]
+        good = command(*check, "60").stdout.splitlines()[-1]
+        assert "This is not remembered: an earlier check" in command(*check, "6").stderr
+        assert good in command("attribution", "list").stdout
+
     def test_a_model_that_fails_is_counted(
         self, command: Command, toy: Path, model_server: ModelServer
     ) -> None:
@@ -99,9 +110,8 @@ class TestCheck:
         model_server.does(failure(400))
         arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
         run = command(*arguments, "--base-url", model_server.base_url)
-        assert run.code == 0
-        assert "40 invalid_request" in run.stdout
-        assert "judged none of 40 pairs: do not use it" in run.stdout
+        assert "llm:openai:fake judged none of 40 pairs (" in run.complaint()
+        assert "None was checked yet" in command("attribution", "list").stdout
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -113,6 +123,10 @@ class TestCheck:
             (["EMPTY", "--attributor", "overlap"], "has no pairs"),
             (["PAIRS", "--attributor", "onnx:nowhere"], "There is no nowhere/model.onnx"),
             (["notables", "--attributor", "overlap", "-n", "99999"], "too few for 99,999 pairs"),
+            (
+                ["PAIRS", "--attributor", "overlap", "--base-url", "http://127.0.0.1:1/v1"],
+                "The attributor 'overlap' asks no server: leave base_url out",
+            ),
         ],
     )
     def test_what_is_wrong_is_one_sentence(
@@ -137,6 +151,45 @@ class TestCheck:
         assert "that says nothing yet" in run.stdout
 
 
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and which nobody else is given."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+class TestHub:
+    def check(self, command: Command, toy: Path, name: str, **hub: str) -> Run:
+        pytest.importorskip("transformers", reason="needs the extra neural")
+        home = toy.parent / "hub"
+        hub = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), **hub}
+        return command("attribution", "check", toy, "--attributor", name, "--json", **hub)
+
+    def test_one_that_cannot_be_reached_is_asked_once(
+        self, command: Command, toy: Path, closed_port: int
+    ) -> None:
+        """One sentence after a moment; file by file it took a minute and many lines."""
+        endpoint = f"http://127.0.0.1:{closed_port}"
+        run = self.check(command, toy, "transformers", HF_ENDPOINT=endpoint)
+        assert "roberta-large-mnli was never downloaded as a whole" in run.complaint()
+        assert endpoint in run.stderr
+        assert run.seconds < 20
+
+    def test_what_was_downloaded_needs_no_hub(
+        self, command: Command, toy: Path, tiny_nli: Path, closed_port: int
+    ) -> None:
+        """A model in the cache is loaded from there."""
+        kept = toy.parent / "hub" / "hub" / "models--org--tiny"
+        shutil.copytree(tiny_nli, kept / "snapshots" / ("0" * 40))
+        (kept / "refs").mkdir()
+        (kept / "refs" / "main").write_text("0" * 40)
+        endpoint = f"http://127.0.0.1:{closed_port}"
+        run = self.check(command, toy, "transformers:org/tiny", HF_ENDPOINT=endpoint)
+        assert run.stderr == ""
+        assert json.loads(run.stdout)["accuracy"] == 1.0
+
+
 class TestPairs:
     def test_pairs_are_written_and_read_again(
         self, command: Command, clean_environment: Path
@@ -151,6 +204,15 @@ class TestPairs:
         by_word = json.loads(command(*check, "notables", "-n", "50", "--seed", "5", *same).stdout)
         assert by_file["confusion"] == by_word["confusion"]
         assert by_file["source"] == "pairs.jsonl"
+
+    def test_no_folders_are_made(self, command: Command, clean_environment: Path) -> None:
+        """A name with a slip in it would make them anywhere."""
+        path = clean_environment / "none" / "such" / "pairs.jsonl"
+        run = command("attribution", "pairs", "notables", "-n", "4", "-o", path)
+        assert f"The folder {path.parent} does not exist" in run.complaint()
+        assert not (clean_environment / "none").exists()
+        run = command("attribution", "pairs", "notables", "-n", "4", "-o", clean_environment)
+        assert "cannot be written" in run.complaint()
 
     def test_another_corpus_is_refused(self, command: Command, clean_environment: Path) -> None:
         """Only notables has facts to make pairs from."""

@@ -337,16 +337,21 @@ def test_labels_are_taken_where_they_fit(
     alone = [prompt for prompt in prompts_of(model_server) if prompt.count("* ") < 2]
     assert len(alone) == 1 + POOLS["q3"]
 
-    other = here(*given, "--generator", "openai:other", **server)
+    another = [*run_arguments(questions, "another"), "--labels", folder]
+    other = here(*another, "--generator", "openai:other", **server)
     assert other.complaint().endswith(
         f"The labels in {folder} are of the generator openai:fake, not of openai:other; make them "
         "anew with 'fairqr lamp label', or leave them out."
     )
     few = here(*run_arguments(questions, "few"), "--labels", small, **server)
-    assert few.stderr.splitlines()[-1] == (
-        f"fairqr: The labels in {small} have nothing about 4 documents of the query 'q0'; make "
-        "them with a --pool of 6 or more."
+    assert few.complaint() == (
+        f"The labels in {small} have nothing about 4 documents of the query 'q0'; make them with a "
+        "--pool of 6 or more."
     )
+    # Nothing was begun, so that the command with a smaller pool can have the folder.
+    assert not (questions.parent / "few").exists()
+    fewer = here(*run_arguments(questions, "few"), "--labels", small, "--pool", "2", **server)
+    assert fewer.code == 0, fewer
     changed = questions.read_text().replace("painter", "sculptor")
     questions.write_text(changed)
     stale = here(*run_arguments(questions, "stale"), "--labels", folder, **server)
@@ -410,8 +415,11 @@ def test_a_model_that_is_not_there_stops_the_run(
         ({"collections": ["nowhere"]}, "There is no collection of questions 'nowhere'; name"),
         ({"attributor": "psychic"}, "There is no attributor 'psychic'; choose "),
         ({"generators": ["fake"]}, "The model 'fake' names no provider; write provider:model"),
-        ({"prompts": {"lamp5": "v1"}}, "names the prompt 'lamp5', which its collections do not"),
         ({"prompts": {"answer": "v9"}}, "There is no prompt answer/v9; there are "),
+        ({"prompts": {"lamp5": "v9"}}, "There is no prompt lamp5/v9; there are "),
+        ({"k": True}, "at k: Input should be a valid integer."),
+        ({"seeds": [True]}, "at seeds.0: Input should be a valid integer."),
+        ({"alphas": [True]}, "at alphas.0: Input should be a valid number."),
         ({"kind": "poem"}, "is of the unknown kind 'poem'; write one of search, fair_rag."),
     ],
 )
@@ -423,6 +431,88 @@ def test_bad_input_has_its_sentence(
     assert run.stderr.startswith("fairqr: ")
     assert sentence in run.stderr.splitlines()[-1]
     assert not (questions.parent / "run" / "experiment.json").exists()
+
+
+def test_the_version_of_a_prompt_is_chosen_by_the_command(
+    here: Here, questions: Path, model_server: ModelServer
+) -> None:
+    """For experiments and for labels; before what the file says, and beside it."""
+    folder = questions.parent / "prompts" / "answer"
+    asked = "Say who: {question}\n{documents}"
+    changed = {**PROMPT, "version": "v2", "messages": [{"role": "user", "content": asked}]}
+    (folder / "v2.yaml").write_text(yaml.safe_dump(changed))
+    server = {"OPENAI_BASE_URL": model_server.base_url}
+    model_server.does(first_title)
+    files = {"prompts": {"answer": "v1", "lamp5": "v2"}}
+    arguments = run_arguments(questions, **files)
+    assert here(*arguments, "--prompt", "answer=v2", **server).code == 0
+    label = ["lamp", "label", questions, "--generator", "openai:fake", "--prompt"]
+    for name, version in (("named", "answer=v2"), ("bare", "v2")):
+        assert here(*label, version, "-o", questions.parent / name, **server).code == 0
+    assert all(prompt.startswith("Say who: ") for prompt in prompts_of(model_server))
+    manifest = RagStore(questions.parent / "run").manifest()
+    assert manifest.collections[0].prompt == "answer=v2"
+    assert manifest.experiment.prompts == {"answer": "v2", "lamp5": "v2"}
+
+    unused = here(*arguments, "--prompt", "lamp5=v1").complaint()
+    assert unused.startswith("The collections do not ask with the prompt 'lamp5' but with answer;")
+    wrong = here(*label, "lamp5=v2", "-o", questions.parent / "x").complaint()
+    assert wrong == "The collection asks with the prompt answer; write --prompt answer=v2."
+
+
+def test_a_folder_of_another_run_is_refused_before_its_cost_is_told(
+    here: Here, questions: Path, model_server: ModelServer
+) -> None:
+    """Not after it was said that nothing is left to do."""
+    server = {"OPENAI_BASE_URL": model_server.base_url}
+    model_server.does(first_title)
+    assert here(*run_arguments(questions), **server).code == 0
+    other = here(*run_arguments(questions, title="Another"), **server)
+    assert "holds a run with another experiment (title); choose another" in other.complaint()
+    label = ["lamp", "label", questions, "--generator", "openai:fake", "-o", questions.parent / "l"]
+    assert here(*label, **server).code == 0
+    assert "holds a run with another pool" in here(*label, "--pool", "2", **server).complaint()
+
+
+def test_a_line_that_cannot_be_of_its_pool_is_damaged(
+    here: Here, questions: Path, model_server: ModelServer
+) -> None:
+    """Each would have ended in a traceback, or in a wrong number, when it is measured."""
+    model_server.does(first_title)
+    arguments = run_arguments(questions, samples=4)
+    assert here(*arguments, OPENAI_BASE_URL=model_server.base_url).code == 0
+    lines = questions.parent / "run" / "records.jsonl"
+    whole = lines.read_text()
+    first = json.loads(whole.splitlines()[0])
+    answer = first["answers"][0]
+    for changed in (
+        {"useful": [99]},
+        {"useful": [-1]},
+        {"useful": [0, 0]},
+        {"samples": [[0, 1, 6]]},
+        {"samples": [[0, 1]]},
+        {"samples": [[0, 1, 1]]},
+        {"answers": [{**answer, "ranking": [0, 1, 6]}]},
+        {"answers": [{**answer, "used": [True]}]},
+        {"answers": [{**answer, "times": 0}]},
+        {"answers": [{**answer, "utility": float("nan")}]},
+        {"k": 0},
+    ):
+        lines.write_text(json.dumps({**first, **changed}) + "\n" + whole)
+        told = here("experiment", "report", lines.parent).complaint()
+        assert told == f"{lines}, line 1, is damaged; remove the line, and that part is done again."
+
+
+def test_a_report_without_its_labels_warns(
+    here: Here, questions: Path, model_server: ModelServer
+) -> None:
+    model_server.does(first_title)
+    assert here(*run_arguments(questions), OPENAI_BASE_URL=model_server.base_url).code == 0
+    folder = questions.parent / "run"
+    (folder / "labels").rename(questions.parent / "away")
+    report = here("experiment", "report", folder)
+    assert report.code == 0
+    assert "the labels of 3 of 3 queries that were ranked are gone" in report.stderr
 
 
 def test_options_of_the_other_kind_are_refused(here: Here, questions: Path) -> None:
@@ -459,6 +549,6 @@ def test_the_small_experiment_with_the_embedded_model(
     assert len(records) == len(kept) * 6
     for record in records:
         assert {answer.status for answer in record.answers} <= {"ok", "empty"}
-        assert sum(answer.times for answer in record.answers) == min(2, len(record.samples))
+        assert sum(answer.times for answer in record.answers) == min(3, len(record.samples))
     again = here("experiment", "run", "fair_rag_small", "-o", folder, *small)
     assert "nothing is left to ask" in again.stderr

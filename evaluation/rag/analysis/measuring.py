@@ -37,6 +37,7 @@ class MeasuredRag:
         label_cost: By the same, model calls, tokens and milliseconds.
         label_failures: By the same, how many answers failed, by status.
         schemas: By collection its groups; collections without groups are absent.
+        warnings: Sentences on what is missing, for the report and whoever asks for it.
     """
 
     manifest: RagManifest
@@ -45,6 +46,7 @@ class MeasuredRag:
     label_cost: Mapping[LabelKey, tuple[int, int, float]]
     label_failures: Mapping[LabelKey, Mapping[str, int]]
     schemas: Mapping[str, CorpusSchema]
+    warnings: tuple[str, ...] = ()
 
 
 def measure_fair_rag(
@@ -95,6 +97,7 @@ def measure_fair_rag(
         label_cost={key: _cost(found) for key, found in labels.items()},
         label_failures={key: _failures(found) for key, found in labels.items()},
         schemas=schemas,
+        warnings=tuple(_without_labels(manifest, records, labels)),
     )
 
 
@@ -191,6 +194,25 @@ class _Memberships:
                 for name, attribute in schema.attributes.items()
             }
         return self._known[key]
+
+
+def _without_labels(
+    manifest: RagManifest,
+    records: Sequence[PolicyRecord],
+    labels: Mapping[LabelKey, Sequence[LabelRecord]],
+) -> Iterator[str]:
+    """Yield what to know where rankings were made with labels that are gone."""
+    for entry in manifest.collections:
+        for generator in manifest.experiment.generators:
+            here = (entry.name, generator)
+            drawn = {one.query for one in records if (one.collection, one.generator) == here}
+            gone = drawn - {label.query for label in labels.get(here, ())}
+            if gone:
+                yield (
+                    f"{entry.title}, {generator}: the labels of {len(gone)} of {len(drawn)} "
+                    "queries that were ranked are gone, so what is said of labels is not of this "
+                    "run; bring the folder labels/ back, or run the experiment again."
+                )
 
 
 def _cost(labels: Sequence[LabelRecord]) -> tuple[int, int, float]:

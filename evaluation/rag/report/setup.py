@@ -85,7 +85,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 def failure_blocks(measured: MeasuredRag) -> Iterator[Block]:
     """Yield what failed, and over how many things each number is."""
-    notes = [*measured.manifest.notes, *_unfinished(measured)]
+    notes = [*measured.manifest.notes, *measured.warnings, *_unfinished(measured)]
     for entry in measured.manifest.collections:
         if entry.left_out:
             notes.append(f"{entry.title}: left out of the collection: {_counted(entry.left_out)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairqr.evaluation.experiments.report import parts
+from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Paragraph
 from fairqr.evaluation.rag.analysis.frame import Frame
@@ -20,6 +20,9 @@ from fairqr.evaluation.rag.report.common import (
 )
 
 __all__ = ["use_blocks"]
+
+SAME = 1e-9
+"""Means that differ by less differ by rounding."""
 
 _OF_USE = (
     Name.EAR,
@@ -67,9 +70,31 @@ def use_blocks(measured: MeasuredRag) -> Iterator[Block]:
                 for names, _, found in policy_rows(frame, by_generator=True)
             ),
         )
+        yield from _constant(title, frame)
         for name in (Name.EAR, Name.SHARE):
             if text := why_undefined(frame, name):
                 yield Paragraph(f"{title}: {text}")
+
+
+def _constant(title: str, frame: Frame) -> Iterator[Block]:
+    """Say where the attribution rate tells nothing, since it is the same for every policy."""
+    for generator in frame.generators:
+        means = [
+            mean.value
+            for _, _, found in policy_rows(frame.select(generator=generator), by_generator=False)
+            if (mean := found.mean(Name.EAR)).value is not None
+        ]
+        if len(means) < 2 or max(means) - min(means) > SAME:
+            continue
+        why = (
+            "the attributor says of no document that an answer used it, so nothing can be said of "
+            "use; try another attributor or threshold"
+            if max(means) == 0
+            else "so it does not tell policies apart"
+        )
+        yield Paragraph(
+            f"{title}, {generator}: EAR is {numbers.value(means[0])} for every policy: {why}."
+        )
 
 
 def _figures(title: str, frame: Frame) -> Iterator[Block]:

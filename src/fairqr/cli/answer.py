@@ -33,10 +33,16 @@ def answer(
     samples: Annotated[
         int, typer.Option(help="How many rankings are sampled; equal ones are answered once.")
     ] = 1,
-    k: Annotated[int, typer.Option("-k", help="How many documents the generator reads.")] = 5,
+    k: Annotated[
+        int, typer.Option("-k", min=1, max=1000, help="How many documents the generator reads.")
+    ] = 5,
     pool: Annotated[
         int | None,
-        typer.Option(help=f"How many documents take part in the sampling. [default: {POOL}]"),
+        typer.Option(
+            min=1,
+            max=10_000,
+            help=f"How many documents take part in the sampling. [default: {POOL}, or -k if more]",
+        ),
     ] = None,
     form: Annotated[str, typer.Option(help="Of the sampling: logits or worths.")] = "logits",
     method: Annotated[
@@ -86,9 +92,16 @@ def answer(
     seed: Annotated[
         int | None, typer.Option(help="Of the sampling; drawn, and shown, if not given.")
     ] = None,
+    input_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=64,
+            help="How long a prompt may be; what is longer is cut. [default: 2048; seq2seq: 512]",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one model request may take.")] = 60,
     concurrency: Annotated[
-        int, typer.Option(min=1, help="How many rankings are answered from at the same time.")
+        int, typer.Option(min=1, help="How many requests are made at the same time.")
     ] = 8,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
@@ -116,7 +129,7 @@ def answer(
         "temperature": temperature,
     }
     context: dict[str, Any] = {
-        "k": POOL if pool is None else pool,
+        "k": max(POOL, k) if pool is None else pool,
         "method": method,
         "attributes": attribute,
         "intersect": intersect,
@@ -129,7 +142,7 @@ def answer(
         from fairqr.agents.attribution.open import open_attributor
         from fairqr.agents.cache import ReplyCache
         from fairqr.agents.chat import ChatModel
-        from fairqr.agents.chat_generator import ChatGenerator
+        from fairqr.agents.chat_generator import INPUT_TOKENS, ChatGenerator
         from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.agents.generation import Generator
         from fairqr.agents.generators import SEQ2SEQ, open_generator
@@ -156,11 +169,13 @@ def answer(
                     f"The method '{method}' refines with a chat model, which {name} is not; choose "
                     "a method that does not refine, or a chat model."
                 )
-            generator: Generator = open_generator(name, cache=not no_cache)
+            generator: Generator = open_generator(
+                name, cache=not no_cache, input_tokens=input_tokens
+            )
         else:
             kept = None if no_cache else ReplyCache()
             refiner = ChatModel(name, cache=kept, base_url=base_url, timeout=timeout)
-            generator = ChatGenerator(refiner)
+            generator = ChatGenerator(refiner, input_tokens=input_tokens or INPUT_TOKENS)
         judge = None
         if attributor != "none":
             judge = open_attributor(
@@ -169,6 +184,7 @@ def answer(
                 cache=not no_cache,
                 threshold=threshold,
                 prompts=library,
+                concurrency=concurrency,
             )
         elif threshold is not None:
             raise InputError("Nothing is judged with --attributor none; leave --threshold out.")
@@ -182,7 +198,7 @@ def answer(
         shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
         view = AnswerView(question) if shows_pieces else QuietAnswerView()
         try:
-            context["k"] = await _pool_of(index, pool)
+            context["k"] = await _pool_of(index, pool, k)
             fair = FairSearch(
                 index,
                 refiner,
@@ -223,7 +239,7 @@ def answer(
         print_answer(result, written=written)
 
 
-async def _pool_of(index: Index, pool: int | None) -> int:
+async def _pool_of(index: Index, pool: int | None, k: int) -> int:
     """Return how many documents take part; a small corpus takes part as a whole.
 
     Raises:
@@ -236,4 +252,4 @@ async def _pool_of(index: Index, pool: int | None) -> int:
             "lower --pool."
         )
     # An empty index is complained of later, as anywhere.
-    return min(POOL, max(size, 1)) if pool is None else pool
+    return min(max(POOL, k), max(size, 1)) if pool is None else pool

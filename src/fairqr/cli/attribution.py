@@ -11,7 +11,7 @@ import typer
 from fairqr.cli.common import run, warn
 
 if TYPE_CHECKING:
-    from fairqr.agents.attribution.checking import AttributorCheck
+    from fairqr.agents.attribution.outcomes import AttributorCheck
     from fairqr.agents.attribution.pairs import LabelledPair
 
 __all__ = ["app"]
@@ -49,8 +49,11 @@ def list_(as_json: Json = False) -> None:
     typer.echo()
     if not checks:
         typer.echo("None was checked yet: fairqr attribution check notables --attributor NAME")
+    names = [check.attributor for check in checks]
     for check in checks:
-        typer.echo(f"{check.sentence} [{check.source}]")
+        # One name, but other weights, or another server.
+        which = f", {check.identity[:8]}" if names.count(check.attributor) > 1 else ""
+        typer.echo(f"{check.sentence} [{check.source}{which}]")
 
 
 @app.command()
@@ -83,12 +86,16 @@ def check(
     """
     from fairqr.agents.attribution.checking import check_attributor, remember
     from fairqr.agents.attribution.open import open_attributor
+    from fairqr.errors import ModelError
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     judge = open_attributor(attributor, cache=not no_cache, threshold=threshold, **options)
     labelled, source = _labelled(pairs, number, seed)
     outcome = run(check_attributor(judge, labelled, source=source))
-    remember(outcome)
+    if not outcome.judged:
+        raise ModelError(next(iter(outcome.failures)), outcome.sentence)
+    if not remember(outcome):
+        warn("This is not remembered: an earlier check on more pairs says more.")
     if as_json:
         typer.echo(json.dumps({**outcome.model_dump(), "sentence": outcome.sentence}, indent=2))
         return

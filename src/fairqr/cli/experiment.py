@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fairqr.cli.common import pairs
 from fairqr.cli.experiment_rag import report_fair_rag, run_fair_rag_here
 from fairqr.cli.experiment_searches import report_searches, run_searches
 
@@ -88,6 +89,9 @@ def run_(
     concurrency: Annotated[
         int, typer.Option(min=1, max=256, help="Searches or questions at a time; 1 for times.")
     ] = 2,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="RAG: the version of a prompt, e.g. lamp5=v2.")
+    ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
     ] = None,
@@ -106,6 +110,7 @@ def run_(
         "pool": pool,
         "task": task,
         "labels": labels,
+        "prompt": prompt,
     }
     seeds = tuple(seed) if seed else None
     if kind_of_file(path) == "fair_rag":
@@ -125,6 +130,7 @@ def run_(
             rag_changes,
             output,
             prompts=prompts,
+            versions=pairs(prompt or [], "a version of a prompt", "lamp5=v2"),
             labels=labels or [],
             concurrency=concurrency,
             report=report,

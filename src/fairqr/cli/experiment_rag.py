@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ def run_fair_rag_here(
     folder: Path,
     *,
     prompts: Path | None,
+    versions: Mapping[str, str],
     labels: Sequence[Path],
     concurrency: int,
     report: bool,
@@ -38,6 +39,7 @@ def run_fair_rag_here(
         changes: Values instead of the file's; those that are None are left.
         folder: Where everything goes.
         prompts: The user's own.
+        versions: Of prompts, by id, instead of the file's.
         labels: Folders of labels that are given.
         concurrency: How many queries may be under way at the same time.
         report: Write the report too.
@@ -56,6 +58,7 @@ def run_fair_rag_here(
     store = RagStore(folder)
     library = PromptLibrary(prompts)
     collections = open_collections(experiment)
+    experiment = _with_versions(experiment, versions, {one.task.prompt for one in collections})
     attributor = _attributor(experiment, store, library)
     warnings = _unchecked(attributor)
     plan = make_rag_plan(
@@ -106,6 +109,8 @@ def report_fair_rag(folder: Path) -> None:
     measured = measure_fair_rag(
         manifest, store.records(), store.all_labels(), {found.name: found for found in collections}
     )
+    for sentence in measured.warnings:
+        warn(sentence)
     for path in write_rag_report(store, measured):
         typer.echo(f"written: {path}")
 
@@ -118,6 +123,24 @@ def cost_in_words(cost: Cost) -> str:
         f"at most {cost.labels + cost.answers:,} answers ({cost.labels:,} of them for labels), "
         f"{cost.attributions:,} attributions, about {cost.tokens:,} tokens"
     )
+
+
+def _with_versions(
+    experiment: FairRagExperiment, versions: Mapping[str, str], asked_with: Set[str]
+) -> FairRagExperiment:
+    """Return the experiment with these versions of prompts before its own.
+
+    Raises:
+        InputError: One is of a prompt that the collections do not ask with.
+    """
+    from fairqr.errors import InputError, one_line
+
+    if unused := sorted(versions.keys() - asked_with):
+        raise InputError(
+            f"The collections do not ask with the prompt '{one_line(unused[0])}' but with "
+            f"{', '.join(sorted(asked_with))}; name one of these with --prompt."
+        )
+    return experiment.model_copy(update={"prompts": {**experiment.prompts, **versions}})
 
 
 def _attributor(

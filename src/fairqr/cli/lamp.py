@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import run
+from fairqr.cli.common import pairs, run
 from fairqr.cli.watching import Stages
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def label(
         int | None, typer.Option(min=1, help="At most so many documents a question; all if absent.")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="The version of the task's prompt, such as v1.")
+        str | None, typer.Option(help="The version of the task's prompt: lamp5=v2, or only v2.")
     ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
@@ -61,13 +61,16 @@ def label(
     One that was interrupted goes on where it stopped.
     """
     from fairqr.evaluation.rag.finding import find_rag_collection
-    from fairqr.evaluation.rag.labelling import label_collection, labelling_calls
+    from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
     from fairqr.evaluation.rag.store import LabelStore
     from fairqr.prompts.library import PromptLibrary
 
     collection = find_rag_collection(path, task=task, limit=limit, pool=pool)
-    template = PromptLibrary(prompts).get(collection.task.prompt, prompt)
+    template = PromptLibrary(prompts).get(
+        collection.task.prompt, _version(prompt, collection.task.prompt)
+    )
     store = LabelStore(output)
+    store.check(label_manifest(collection, generator, template, pool))
     done = {one.query for one in store.lines.read()}
     todo = [query for query in collection.queries if query.id not in done]
     typer.echo(
@@ -107,6 +110,24 @@ def report(
     manifest = store.manifest().model_dump(mode="json")
     summary = dataclasses.asdict(summarise_labels(store.lines.read(), min_useful))
     typer.echo(json.dumps({"labels": manifest, "summary": summary}, ensure_ascii=False))
+
+
+def _version(text: str | None, prompt: str) -> str | None:
+    """Read the version of a prompt, written with its name or without.
+
+    Raises:
+        InputError: It is of another prompt than the collection asks with.
+    """
+    from fairqr.errors import InputError
+
+    if text is None or "=" not in text:
+        return text
+    ((name, version),) = pairs([text], "a version of a prompt", "lamp5=v2").items()
+    if name != prompt:
+        raise InputError(
+            f"The collection asks with the prompt {prompt}; write --prompt {prompt}={version}."
+        )
+    return version
 
 
 def _print(store: LabelStore, min_useful: int) -> None:

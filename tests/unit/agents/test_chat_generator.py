@@ -101,6 +101,43 @@ async def test_a_prompt_keeps_to_its_room(model_server: ModelServer, room: int) 
     assert max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.parametrize("number", [300, 1000])
+async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer(
+    model_server: ModelServer, number: int
+) -> None:
+    """Nothing is asked, and the number that is said to fit does fit."""
+    model_server.does(says("Bridges."))
+    sources = [{"title": f"Bridge {n}", "text": "carry " * 50} for n in range(number)]
+    refused = await generator(model_server).generate(request(sources=sources))
+    assert (refused.status, refused.text, refused.usage) == ("invalid_request", "", Usage())
+    assert refused.message.endswith(
+        "lower k, raise input_tokens, or take a model with a larger window."
+    )
+    assert model_server.asked == []
+    told = re.search(rf"room for (\d+) of the {number} documents", refused.message)
+    assert told
+    fitting = int(told[1])
+    assert fitting > 50
+    answered = await generator(model_server).generate(request(sources=sources[:fitting]))
+    assert answered.status == "ok"
+    lines = [line for line in sent(model_server).splitlines() if line.startswith("[")]
+    assert [line.partition("]")[0] for line in lines] == [f"[{n + 1}" for n in range(fitting)]
+    assert all("Bridge" in line for line in lines)
+    more = generator(model_server, input_tokens=30_000)
+    assert (await more.generate(request(sources=sources))).status == "ok"
+
+
+@pytest.mark.parametrize("sources", [SOURCES, []])
+async def test_a_prompt_that_is_too_long_by_itself_is_not_sent(
+    model_server: ModelServer, sources: list[dict[str, str]]
+) -> None:
+    """Whether or not there are documents."""
+    refused = await generator(model_server, input_tokens=150).generate(request(sources=sources))
+    assert refused.status == "invalid_request"
+    assert "tokens with the question alone, and there is room for 150;" in refused.message
+    assert model_server.asked == []
+
+
 async def test_a_failure_is_typed_and_an_answer_streams(model_server: ModelServer) -> None:
     """What the model does wrong is a status; what it does right is told as it comes."""
     model_server.does(failure(400), says(" "), stream(["Bri", "dges."]))

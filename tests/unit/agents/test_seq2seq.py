@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generation import GenerationRequest
+from fairqr.agents.replies import Usage
 from fairqr.agents.seq2seq import Seq2SeqGenerator
 from fairqr.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.prompts.template import Message, PromptTemplate
@@ -63,7 +65,7 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _prompt(max_tokens: int = 8) -> PromptTemplate:
+def _prompt() -> PromptTemplate:
     return PromptTemplate.model_validate(
         {
             "id": "lamp5",
@@ -75,8 +77,8 @@ def _prompt(max_tokens: int = 8) -> PromptTemplate:
             ),
             "item": "{title}: {abstract}",
             "input_variables": ("question", "documents"),
-            "defaults": {"temperature": 0, "max_tokens": max_tokens},
-            "sha256": f"test-{max_tokens}",
+            "defaults": {"temperature": 0, "max_tokens": 8},
+            "sha256": "test",
         }
     )
 
@@ -84,12 +86,11 @@ def _prompt(max_tokens: int = 8) -> PromptTemplate:
 def _request(
     question: str = "users read the first few papers",
     sources: Sequence[Mapping[str, str]] = SOURCES,
-    max_tokens: int = 8,
 ) -> GenerationRequest:
-    return GenerationRequest(_prompt(max_tokens), question, sources)
+    return GenerationRequest(_prompt(), question, sources)
 
 
-def _directly(folder: Path, text: str, max_tokens: int = 8) -> str:
+def _directly(folder: Path, text: str, new_tokens: int = 128) -> str:
     import torch
     import transformers
 
@@ -104,7 +105,7 @@ def _directly(folder: Path, text: str, max_tokens: int = 8) -> str:
             },
             num_beams=4,
             do_sample=False,
-            max_new_tokens=max_tokens,
+            max_new_tokens=new_tokens,
         )
     answer: str = tokenizer.decode(written[0], skip_special_tokens=True)
     return answer.strip()
@@ -130,18 +131,25 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     assert told == [first.text]
     assert (first.usage.model_calls, first.usage.cached_calls) == (1, 0)
     assert first.usage.prompt_tokens > 10
-    assert 1 <= first.usage.completion_tokens <= 8
+    assert 1 <= first.usage.completion_tokens <= 128
     again = await generator.generate(_request(sources=sources))
     assert again == first
     other = await generator.generate(_request("equal merit", sources=[]))
     assert other.text == _directly(tiny_t5, "documents: none\nquestion: equal merit title:")
 
 
-async def test_the_prompt_says_how_much_is_written(tiny_t5: Path) -> None:
-    generator = Seq2SeqGenerator(str(tiny_t5))
-    for limit in (1, 3, 20):
-        made = await generator.generate(_request(max_tokens=limit))
-        assert made.usage.completion_tokens <= limit
+async def test_128_tokens_are_written_at_the_most_unless_told_otherwise(tiny_t5: Path) -> None:
+    """As in the paper, whatever a prompt says to chat models, here 8."""
+    text = "documents: none\nquestion: equal merit title:"
+    for limits in ({}, {"new_tokens": 1}, {"new_tokens": 20}):
+        made = await Seq2SeqGenerator(str(tiny_t5), **limits).generate(
+            _request("equal merit", sources=[])
+        )
+        assert made.text == _directly(tiny_t5, text, **limits)
+        assert made.usage.completion_tokens <= limits.get("new_tokens", 128)
+        assert limits or made.usage.completion_tokens > 8, "or it proves nothing"
+    with pytest.raises(InputError, match="for 1 or more, not 512, 256 and 0"):
+        Seq2SeqGenerator(str(tiny_t5), new_tokens=0)
 
 
 @pytest.mark.parametrize("input_tokens", [64, 100, 512])
@@ -156,6 +164,18 @@ async def test_the_input_has_no_more_tokens_than_it_may(tiny_t5: Path, input_tok
     assert text.endswith("question: users read title:")
     if input_tokens >= 100:
         assert all(source["title"] in text for source in SOURCES)
+
+
+async def test_documents_that_the_model_would_not_see_are_no_source(tiny_t5: Path) -> None:
+    """The model is not asked, and the message says how many fit; so many are answered from."""
+    generator = Seq2SeqGenerator(str(tiny_t5))
+    refused = await generator.generate(_request(sources=SOURCES[:1] * 200))
+    assert (refused.status, refused.usage) == ("invalid_request", Usage())
+    told = re.search(r"has room for (\d+) of the 200 documents only", refused.message)
+    assert told
+    assert int(told[1]) > 5
+    made = await generator.generate(_request(sources=SOURCES[:1] * int(told[1])))
+    assert made.usage.model_calls == 1
 
 
 async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_path: Path) -> None:
@@ -174,11 +194,11 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_pa
     for other in (
         _request("equal merit"),
         _request(sources=SOURCES[::-1]),
-        _request(max_tokens=5),
     ):
         assert (await generator.generate(other)).usage.model_calls == 1
-    shorter = Seq2SeqGenerator(str(tiny_t5), cache=cache, input_tokens=100)
-    assert (await shorter.generate(_request())).usage.model_calls == 1
+    for limits in ({"input_tokens": 100}, {"new_tokens": 5}):
+        shorter = Seq2SeqGenerator(str(tiny_t5), cache=cache, **limits)
+        assert (await shorter.generate(_request())).usage.model_calls == 1
     # Weights that change under the same name are another model.
     (tiny_t5 / "note.txt").write_text("trained on")
     assert (await generator.generate(_request())).usage.model_calls == 1
@@ -188,14 +208,15 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_pa
 async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, tmp_path: Path) -> None:
     """A late answer is a typed status, is not kept, and the model is free for the next."""
     cache = ReplyCache(tmp_path / "replies.sqlite")
-    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
+    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache, new_tokens=100_000)
     await generator.start()
-    late = await generator.generate(_request(max_tokens=100_000), deadline=0.2)
+    late = await generator.generate(_request(), deadline=0.2)
     assert late.status == "timeout"
     assert late.text == ""
     assert "within 0.2 s" in late.message
     nothing = await generator.generate(_request(), deadline=0)
     assert nothing.status == "timeout"
+    generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
     made = await generator.generate(_request(), deadline=60)
     assert made.status == "ok"
     assert made.usage.cached_calls == 0
@@ -227,10 +248,10 @@ async def test_an_answer_of_nothing_is_empty(tiny_t5: Path, tmp_path: Path) -> N
     model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5)
     model.generation_config.forced_eos_token_id = 1
     model.save_pretrained(folder)
-    generator = Seq2SeqGenerator(str(folder), cache=cache)
+    generator = Seq2SeqGenerator(str(folder), cache=cache, new_tokens=1)
     told: list[str] = []
     for cached in (0, 1):
-        made = await generator.generate(_request(max_tokens=1), on_token=told.append)
+        made = await generator.generate(_request(), on_token=told.append)
         assert (made.status, made.text, made.usage.cached_calls) == ("empty", "", cached)
     assert told == []
 

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from fairqr.errors import PromptError
 from fairqr.prompts.budget import (
+    LEAST_SHARE,
     NO_DOCUMENTS,
     Count,
+    NoRoomError,
     cut,
     estimated_tokens,
     fair_shares,
     render_documents,
+    require_room,
 )
 from fairqr.prompts.template import PromptTemplate
 
@@ -151,6 +154,30 @@ class TestDocuments:
 
         sources = [{"title": "t", "text": "x" * 50} for _ in range(4)]
         assert greedy(render_documents(TEMPLATE, sources, greedy, 80)) <= 80
+
+
+class TestRoom:
+    @given(st.lists(st.integers(0, 40), max_size=8), st.integers(-3, 200))
+    def test_each_document_is_shown_or_the_number_that_fits_is_told(
+        self, lengths: list[int], budget: int
+    ) -> None:
+        """Brute force: the longest run of documents whose fair shares are all enough."""
+        sources = [{"title": "t", "text": "x" * length} for length in lengths]
+        lines = [len(f"1. t: {source['text']}") for source in sources]
+
+        def enough(number: int) -> bool:
+            shares = fair_shares(lines[:number], budget - number)
+            needed = [min(length, LEAST_SHARE) for length in lines[:number]]
+            return all(share >= least for share, least in zip(shares, needed, strict=True))
+
+        if enough(len(sources)):
+            require_room(TEMPLATE, sources, len, budget)
+            shown = render_documents(TEMPLATE, sources, len, budget)
+            assert shown.count("\n") + 1 == max(len(sources), 1)
+            return
+        fitting = max(number for number in range(len(sources)) if enough(number))
+        with pytest.raises(NoRoomError, match=f"{fitting} of the {len(sources)} documents"):
+            require_room(TEMPLATE, sources, len, budget)
 
 
 class TestEstimate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,19 +14,21 @@ from hypothesis import strategies as st
 
 from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.attribution.checking import (
-    AttributorCheck,
-    area_under_curve,
     check_attributor,
+    identity_of,
     known_checks,
     recall,
     remember,
-    share_interval,
     unchecked_warning,
 )
+from fairqr.agents.attribution.figures import area_under_curve, share_interval
+from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.attribution.outcomes import AttributorCheck
 from fairqr.agents.attribution.pairs import LabelledPair
 from tests.integration.model_server import clean_environment
+from tests.unit.agents.attribution.tiny_nli import LABELS, relabelled, tiny_nli
 
-__all__ = ["clean_environment"]
+__all__ = ["clean_environment", "tiny_nli"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -92,7 +96,9 @@ class TestFigures:
         check = await checked(labelled("broken", True))
         assert (check.judged, check.accuracy, check.low, check.auc) == (0, None, None, None)
         assert check.finding == "unclear"
-        assert check.sentence == "saying judged none of 1 pairs: do not use it to judge."
+        assert check.sentence == (
+            "saying judged none of 1 pairs (timeout), so nothing is known of it."
+        )
 
     @given(
         st.lists(
@@ -188,10 +194,10 @@ class TestRemembering:
         assert warning is not None
         assert "was never checked" in warning
         assert "fairqr attribution check notables --attributor 'saying'" in warning
-        remember(await checked(*WRONG * 40))
-        assert "no better than a coin" in (unchecked_warning(Saying()) or "")
         remember(await checked(*RIGHT * 5))
         assert "says nothing yet" in (unchecked_warning(Saying()) or "")
+        remember(await checked(*WRONG * 40))
+        assert "no better than a coin" in (unchecked_warning(Saying()) or "")
         remember(await checked(*RIGHT * 40))
         assert unchecked_warning(Saying()) is None
 
@@ -203,3 +209,49 @@ class TestRemembering:
         assert recall("saying") is None
         assert known_checks() == []
         assert "never checked" in (unchecked_warning(Saying()) or "")
+
+    async def test_what_says_nothing_takes_no_place(self) -> None:
+        """Neither a check without a verdict nor an unclear one of fewer pairs is kept."""
+        good = await checked(*RIGHT * 40)
+        assert remember(good)
+        assert not remember(await checked(*[labelled("broken", True)] * 100))
+        assert not remember(await checked(*RIGHT * 5))
+        assert recall("saying") == good
+        worse = await checked(*WRONG * 20)
+        assert remember(worse), "one that concludes counts, with fewer pairs too"
+        assert recall("saying") == worse
+
+    async def test_a_check_is_of_a_server(self) -> None:
+        """The same name at another server is another model; what it told is not shown."""
+        urls = ("http://user:secret@127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
+        one, two = (open_attributor("llm:openai:fake", base_url=url) for url in urls)
+        good = await checked(*RIGHT * 40)
+        assert identity_of(one) != identity_of(two)
+        assert "secret" not in (identity_of(one) or "")
+        renamed = {"attributor": one.name, "identity": identity_of(one)}
+        remember(good.model_copy(update=renamed))
+        assert unchecked_warning(one) is None
+        warning = unchecked_warning(two) or ""
+        assert "had other weights, another server or other prompts than now" in warning
+        remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
+        assert unchecked_warning(one) is unchecked_warning(two) is None
+
+    async def test_a_check_is_of_weights(self, tiny_nli: Path, tmp_path: Path) -> None:
+        """A folder whose model was exchanged was not checked, whatever stood there before."""
+        pytest.importorskip("torch", reason="needs the extra neural")
+        folder = tmp_path / "model"
+        shutil.copytree(tiny_nli, folder)
+        attributor = open_attributor(f"transformers:{folder}")
+        assert identity_of(attributor) is None, "its weights are not known before it is started"
+        gold = LabelledPair(premise="the gold river", hypothesis="a tree", entailed=True)
+        mud = LabelledPair(premise="the mud road", hypothesis="a tree", entailed=False)
+        check = await check_attributor(attributor, [gold, mud] * 20, source="here")
+        assert remember(check)
+        assert unchecked_warning(attributor) is None
+        shutil.rmtree(folder)
+        relabelled(tiny_nli, folder, (2, 1, 0), LABELS)
+        del attributor
+        gc.collect()
+        exchanged = open_attributor(f"transformers:{folder}")
+        await exchanged.start()
+        assert "had other weights" in (unchecked_warning(exchanged) or "")

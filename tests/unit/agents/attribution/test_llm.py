@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from pathlib import Path
@@ -14,6 +15,10 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.base import Attributor, Pair
 from fairqr.agents.attribution.llm_attributor import LONGEST_ANSWER, STRETCH, stretches
 from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.question import Wanted
+from fairqr.agents.replies import Choice
+from fairqr.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -42,6 +47,32 @@ def judge(server: ModelServer, cache: bool = False, **options: Any) -> Attributo
         attempts=1,
         **options,
     )
+
+
+class Watched(ChatModel):
+    """The real one, which says what it was started for, and how many questions were under way."""
+
+    most = under_way = 0
+    started: Wanted | None = None
+
+    async def start(self, wanted: Wanted = "object") -> None:
+        self.started = wanted
+        await super().start(wanted)
+
+    async def weigh(self, *question: Any, **options: Any) -> Choice:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return await super().weigh(*question, **options)
+        finally:
+            self.under_way -= 1
+
+
+class Gone(ChatModel):
+    """Cannot be started any more once it is asked."""
+
+    async def weigh(self, *question: Any, **options: Any) -> Choice:
+        raise ModelUnavailableError("The weights are gone; pull them again.")
 
 
 class TestWeighing:
@@ -133,6 +164,39 @@ class TestWeighing:
         assert [verdict.attributed for verdict in verdicts] == [bool(n % 3) for n in range(20)]
         assert len(model_server.asked) == 20
 
+    async def test_one_bound_holds_for_all_calls(self, model_server: ModelServer) -> None:
+        """Calls at the same time share the places; another event loop has its own."""
+        model_server.does(YES)
+        chat = Watched("openai:fake", base_url=model_server.base_url)
+        judging = open_attributor("llm", chat=chat, concurrency=3)
+
+        async def several() -> None:
+            calls = [judging.judge([Pair(f"{n} {m}", "x") for m in range(5)]) for n in range(4)]
+            found = [verdict for verdicts in await asyncio.gather(*calls) for verdict in verdicts]
+            assert [verdict.status for verdict in found] == ["ok"] * 20
+
+        await several()
+        assert chat.most == 3
+        await asyncio.to_thread(asyncio.run, several())
+        assert chat.most == 3
+
+    def test_a_bound_is_positive(self) -> None:
+        """With none, all would wait for ever."""
+        with pytest.raises(InputError, match="at least 1, not 0"):
+            open_attributor("llm:openai:fake", concurrency=0)
+
+    async def test_it_is_started_for_what_it_is_asked(self, model_server: ModelServer) -> None:
+        """The embedded model has one server for choices and another for objects."""
+        chat = Watched("openai:fake", base_url=model_server.base_url)
+        await open_attributor("llm", chat=chat).start()
+        assert chat.started == "choice"
+
+    async def test_a_model_that_goes_away_is_said_plainly(self, model_server: ModelServer) -> None:
+        """One error of ours, and not a group of them."""
+        chat = Gone("openai:fake", base_url=model_server.base_url)
+        with pytest.raises(ModelUnavailableError, match="weights are gone"):
+            await open_attributor("llm", chat=chat).judge([PAIR, Pair("x", "y")])
+
 
 class TestWithoutProbabilities:
     async def test_a_json_verdict_takes_their_place(self, model_server: ModelServer) -> None:
@@ -149,6 +213,27 @@ class TestWithoutProbabilities:
             ("ok", True, None),
             ("ok", False, None),
         ]
+
+    async def test_a_threshold_is_not_passed_over(self, model_server: ModelServer) -> None:
+        """There is nothing to compare it with, so there is no verdict, and that is said."""
+
+        def answer(asked: Asked) -> Answer:
+            if asked.wants_schema:
+                return says({"entailed": True})
+            return failure(400, "Unrecognized request argument: logprobs")
+
+        model_server.does(answer)
+        attributor = judge(model_server, threshold=0.9)
+        for _ in range(2):
+            verdicts = await attributor.judge([PAIR])
+            assert [(v.status, v.attributed) for v in verdicts] == [("unsupported", None)]
+            assert "leave the threshold out" in verdicts[0].message
+        assert not any(asked.wants_schema for asked in model_server.asked)
+
+    def test_a_threshold_is_refused_where_it_is_known_to_be_idle(self) -> None:
+        """Before anything is asked."""
+        with pytest.raises(InputError, match="leave the threshold out"):
+            open_attributor("llm:anthropic:any", threshold=0.9)
 
     async def test_a_reply_that_is_no_verdict_is_a_status(self, model_server: ModelServer) -> None:
         """It was asked for twice."""

@@ -164,6 +164,18 @@ def test_a_document_that_is_the_question_and_its_gold_is_left_out(tmp_path: Path
         _load(tmp_path, [_five("1", profile=profile[:1])], {"1": "Merit or not"})
 
 
+def test_a_document_that_stands_twice_under_two_ids_is_left_out(tmp_path: Path) -> None:
+    """Equal in all fields of the task, in the same profile; one that differs in a field stays."""
+    first = {"id": "a", "title": "T", "abstract": "Of it."}
+    profile = [first, {**first, "id": "b", "date": "1"}, {**first, "id": "c", "abstract": "No."}]
+    entries = [_five("1", profile=profile), _five("2", profile=profile[:1])]
+    found = _load(tmp_path, entries, {"1": "G", "2": "G"})
+    assert [[d.id for d in query.pool] for query in found.queries] == [["a", "c"], ["a"]]
+    assert "Documents that are equal to an earlier one, left out: 1." in found.note
+    capped = _load(tmp_path, entries, {"1": "G", "2": "G"}, pool=2)
+    assert [document.id for document in capped.queries[0].pool] == ["a", "c"]
+
+
 def test_golds_that_are_no_label_or_rating_are_left_out(tmp_path: Path) -> None:
     for number, wrong in ((1, "[3]"), (2, "politics"), (3, "0"), (3, "good")):
         entries = [{"id": "a", **ENTRIES[number]}, {"id": "b", **ENTRIES[number]}]
@@ -321,14 +333,14 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not LIKE.is_dir(), reason=f"{LIKE} is absent")
 def test_a_real_set_of_that_shape_is_read_whole() -> None:
-    """200 authors with 9 to 91 papers each, one of which is the paper that is asked about."""
+    """200 authors, 1,718 papers, each under two ids, and the paper that is asked about."""
     found = load_lamp(LIKE)
     assert found.name == "LaMP_5_like"
     assert len(found.queries) == 200
     assert found.left_out == {}
     sizes = [len(query.pool) for query in found.queries]
-    assert (min(sizes), max(sizes)) == (8, 90)
-    assert sum(sizes) / len(sizes) == pytest.approx(17.18, abs=0.01)
+    assert (min(sizes), max(sizes), sum(sizes)) == (4, 45, 1718)
+    assert "equal to an earlier one, left out: 1718." in found.note
     assert "the question and its gold, left out: 200." in found.note
     for query in found.queries:
         assert query.question.endswith(query.query)

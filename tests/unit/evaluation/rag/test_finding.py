@@ -48,8 +48,8 @@ def test_notables_are_asked_by_topic(notables: RagCollection) -> None:
     assert notables.left_out == {}
     assert (notables.task.prompt, notables.task.utility.name) == ("names", "names a right one")
     for query in notables.queries:
-        assert len(query.pool) == 25
-        assert len({document.id for document in query.pool}) == 25
+        assert 17 <= len(query.pool) <= 25
+        assert len({document.id for document in query.pool}) == len(query.pool)
         relevant = set(collection.relevant(query.id))
         assert len(query.golds) == len(relevant)
         for document in query.pool:
@@ -70,15 +70,37 @@ def test_the_groups_of_notables_are_shares(notables: RagCollection) -> None:
     assert continents == set(notables.schema.attribute("continent").groups)
 
 
-async def test_the_pools_of_notables_are_what_the_index_finds_first(
+async def test_the_pools_of_notables_are_what_the_index_finds_first_of_both_kinds(
     notables: RagCollection, tmp_path: Path
 ) -> None:
     """In the same order: the statistics are those of the whole corpus, ties go by id."""
+    collection = find_collection("notables")
     index = await Catalog(tmp_path / "indexes").resolve("notables")
     for query in notables.queries[::10]:
-        found = await index.search(query.query, 25)
-        assert [document.id for document in query.pool] == found.ids
+        ids = (await index.search(query.query, 300)).ids
+        relevant = set(collection.relevant(query.id))
+        first = [
+            *[id_ for id_ in ids if id_ in relevant][:13],
+            *[id_ for id_ in ids if id_ not in relevant][:12],
+        ]
+        assert [document.id for document in query.pool] == sorted(first, key=ids.index)
     await index.close()
+
+
+@pytest.mark.parametrize("pool", [8, 25])
+def test_the_pools_of_notables_are_mixed_by_the_judgements(pool: int) -> None:
+    """Else the right answer stands in every document, and no relevance can be measured."""
+    found = find_rag_collection("notables", pool=pool)
+    collection = find_collection("notables")
+    halves = 0
+    for query in found.queries:
+        judged = set(collection.relevant(query.id))
+        relevant = sum(document.id in judged for document in query.pool)
+        assert 0 < relevant < len(query.pool)
+        halves += (relevant, len(query.pool)) == ((pool + 1) // 2, pool)
+    assert (len(found.queries), halves) == (57, 57 if pool == 8 else 52)
+    for said in ("made with the judgements", "cannot be compared with search"):
+        assert said in found.note
 
 
 async def test_pools_of_notables_have_useful_documents_and_others(
@@ -101,7 +123,10 @@ async def test_pools_of_notables_have_useful_documents_and_others(
 def test_notables_can_be_small(notables: RagCollection) -> None:
     small = find_rag_collection("notables", limit=3, pool=4)
     assert [query.id for query in small.queries] == [query.id for query in notables.queries[:3]]
-    assert small.queries[0].pool == notables.queries[0].pool[:4]
+    for few, many in zip(small.queries, notables.queries[:3], strict=True):
+        # In the same order, so that labels of the larger pools have all that is asked.
+        assert list(few.pool) == [document for document in many.pool if document in few.pool]
+        assert len(few.pool) == 4
     assert small.fingerprint == notables.fingerprint
     for wrong in ({"limit": 0}, {"pool": 0}):
         with pytest.raises(InputError, match="must be 1 or more"):
@@ -179,8 +204,11 @@ def test_the_metric_is_named_beside_the_file_or_when_it_is_read(tmp_path: Path) 
         ({**LINE, "golds": []}, "golds: Tuple should have at least 1"),
         ({**LINE, "golds": ["a", " "]}, r"golds.1: String"),
         ({**LINE, "pool": []}, "pool: Tuple should have at least 1"),
-        ({**LINE, "pool": [{"id": "a"}]}, "document 1 of the pool: it has neither title nor text"),
         ({**LINE, "pool": [{"text": "a"}]}, "document 1 of the pool: it has no id"),
+        (
+            {**LINE, "pool": [{"id": "a"}, {"id": "b", "text": 1}]},
+            "document 2 of the pool: its text",
+        ),
         ({**LINE, "pool": LINE["pool"][:1] * 2}, "document 2 of the pool: its id 'a' stands twice"),
         ({**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]}, "gender is 'x', which is"),
         (LINE, "the id '1' stands twice"),
@@ -192,6 +220,21 @@ def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: object, what:
         find_rag_collection(_write(tmp_path, LINE, "", line))
     assert "line 3" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_documents_of_ones_own_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
+    """As in LaMP's profiles; the others of the pool come up, and a question without any is left."""
+    blank = [{"id": "x"}, {"id": "x", "title": " ", "text": None}]
+    lines = (
+        {**LINE, "pool": [*blank, *LINE["pool"]]},
+        {**LINE, "id": "2", "pool": blank[:1]},
+    )
+    found = find_rag_collection(_write(tmp_path, *lines), pool=2)
+    assert [[document.id for document in query.pool] for query in found.queries] == [["a", "b"]]
+    assert found.note == "Of each pool the first 2. Documents without text, left out: 3."
+    assert found.left_out == {"no document of its pool can be used": 1}
+    with pytest.raises(CorpusError, match=r"No document in .* has a title or a text"):
+        find_rag_collection(_write(tmp_path, lines[1]))
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -285,6 +285,40 @@ def test_without_an_attributor_the_report_says_so_and_has_the_rest() -> None:
     assert "EAR against" not in text
 
 
+def test_an_attribution_rate_that_is_the_same_everywhere_is_said_to_be(no_plots: None) -> None:
+    """A sentence for each generator of which it is so, and none where it differs."""
+    said = "EAR is 0.0000 for every policy: the attributor says of no document"
+    run = made(generators=("g",))
+    assert "for every policy" not in _texts(build_rag_report(run.measured()))
+    records = run.records
+    for verdict, sentence in (
+        (False, said),
+        (True, "EAR is 1.0000 for every policy: so it does not tell"),
+    ):
+        run.records = [
+            record.model_copy(
+                update={
+                    "answers": tuple(
+                        a.model_copy(update={"used": (verdict,) * len(a.ranking)})
+                        for a in record.answers
+                    )
+                }
+            )
+            for record in records
+        ]
+        assert _texts(build_rag_report(run.measured())).count(f"Films, g: {sentence}") == 1
+
+
+def test_labels_that_are_gone_are_missed(no_plots: None) -> None:
+    """Rankings were made with them, so a table of no labels would be wrong without a word."""
+    run = made(generators=("g",))
+    assert run.measured().warnings == ()
+    run.labels = {("films", "g"): []}
+    (sentence,) = run.measured().warnings
+    assert sentence.startswith("Films, g: the labels of 6 of 6 queries that were ranked are gone")
+    assert sentence in _texts(build_rag_report(run.measured()))
+
+
 def test_groups_are_left_out_where_there_are_none(no_plots: None) -> None:
     assert "Groups" not in _texts(build_rag_report(made(schema=None).measured()))
 

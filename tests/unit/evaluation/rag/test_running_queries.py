@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.base import Attributor, Pair, Verdict
+from fairqr.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import find_experiment, load_experiment
 from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagQuery
@@ -245,12 +246,24 @@ def test_the_plan_names_what_was_asked_with(form: str) -> None:
     assert second.startswith("Nothing judged what answers used")
 
 
+def test_versions_of_prompts_that_are_not_asked_with_play_no_part() -> None:
+    """So one file serves several collections; a version that does not exist is still refused."""
+    collection = collection_of(query_of("q0"))
+    experiment = experiment_of(prompts={"lamp5": "v2", "answer": "v1"})
+    plan = make_rag_plan(experiment, [collection], PromptLibrary(), "")
+    assert plan.manifest.collections[0].prompt == "answer=v1"
+    for wrong in ({"lamp5": "v99"}, {"limp5": "v1"}):
+        with pytest.raises(PromptError, match="There is no prompt"):
+            make_rag_plan(experiment_of(prompts=wrong), [collection], PromptLibrary(), "")
+
+
 def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
     paper = load_experiment(find_experiment("fair_rag"), FairRagExperiment)
     assert paper.retrievers == ("bm25", "splade", "contriever")
     assert paper.alphas == (1, 2, 4, 8)
     assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
-    assert len(draws_of(paper)) == 3 * 5 + 1
+    assert len(paper.seeds) > 1, "the paper repeats its sampling"
+    assert len(draws_of(paper)) == (3 * 5 + 1) * len(paper.seeds)
     small = load_experiment(find_experiment("fair_rag_small"), FairRagExperiment)
     plan = make_rag_plan(small, open_collections(small), PromptLibrary(), "overlap")
     assert [entry.name for entry in plan.manifest.collections] == ["notables"]

@@ -238,6 +238,15 @@ BAD = {
     "alpha nan": lambda: PlackettLuce.of([1.0], math.nan),
     "alpha inf": lambda: PlackettLuce.of([1.0], math.inf),
     "alpha too large": lambda: PlackettLuce.of([1.0], 1001),
+    "alpha none": lambda: PlackettLuce.of([1.0], None),  # type: ignore[arg-type]
+    "alpha text": lambda: PlackettLuce.of([1.0], "2"),  # type: ignore[arg-type]
+    "alpha huge": lambda: PlackettLuce.of([1.0], 10**400),
+    "alpha complex": lambda: PlackettLuce.of([1.0], 1j),  # type: ignore[arg-type]
+    "words": lambda: PlackettLuce.of(["a"], 1),
+    "huge": lambda: PlackettLuce.of([10**400, 1], 1),
+    "ragged": lambda: PlackettLuce.from_log_weights([[1.0], [1.0, 2.0]]),  # type: ignore[arg-type]
+    "half a sample": lambda: PlackettLuce.of([1.0], 1).sample(1.5, 1, stream_of(0)),  # type: ignore[arg-type]
+    "half a place": lambda: PlackettLuce.of([1.0], 1).sample(1, 1.5, stream_of(0)),  # type: ignore[arg-type]
     "form": lambda: PlackettLuce.of([1.0], 1, "odds"),  # type: ignore[arg-type]
     "no weights": lambda: PlackettLuce.from_log_weights([]),
     "weight nan": lambda: PlackettLuce.from_log_weights([0.0, math.nan]),
