@@ -72,7 +72,7 @@ async def test_the_documents_stand_in_order_and_fenced(model_server: ModelServer
     )
     body = model_server.asked[0].body
     assert (body["temperature"], body["seed"]) == (0.7, 5)
-    assert body.get("max_completion_tokens", body.get("max_tokens")) == 160
+    assert body.get("max_completion_tokens", body.get("max_tokens")) == 96
 
 
 async def test_without_documents_the_question_is_asked_all_the_same(
