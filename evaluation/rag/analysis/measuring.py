@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fairqr.errors import InputError
 from fairqr.evaluation.rag.analysis.cells import Cell, measure_record
 from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
+from fairqr.evaluation.rag.analysis.official import Official, official_of_deterministic
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection
 from fairqr.evaluation.rag.labels import LabelSummary, summarise_labels
 from fairqr.evaluation.rag.measures.groups import memberships_of
@@ -37,6 +38,8 @@ class MeasuredRag:
         label_cost: By the same, model calls, tokens and milliseconds.
         label_failures: By the same, how many answers failed, by status.
         schemas: By collection its groups; collections without groups are absent.
+        official: LaMP's own measures of deterministic rankings, by the names of the collection, the
+            generator and the retriever; absent for other collections.
         warnings: Sentences on what is missing, for the report and whoever asks for it.
     """
 
@@ -46,6 +49,7 @@ class MeasuredRag:
     label_cost: Mapping[LabelKey, tuple[int, int, float]]
     label_failures: Mapping[LabelKey, Mapping[str, int]]
     schemas: Mapping[str, CorpusSchema]
+    official: Mapping[tuple[str, str, str], Official]
     warnings: tuple[str, ...] = ()
 
 
@@ -61,7 +65,7 @@ def measure_fair_rag(
         manifest: What it was run with.
         records: One for each policy on each query; equal records in another order give the same.
         labels: By the names of the collection and the generator.
-        collections: By name; for the groups of documents.
+        collections: By name; for golds and the groups of documents.
 
     Raises:
         InputError: Nothing was drawn yet, or a record names a collection that is not there.
@@ -97,6 +101,7 @@ def measure_fair_rag(
         label_cost={key: _cost(found) for key, found in labels.items()},
         label_failures={key: _failures(found) for key, found in labels.items()},
         schemas=schemas,
+        official=official_of_deterministic(records, collections),
         warnings=tuple(_without_labels(manifest, records, labels)),
     )
 

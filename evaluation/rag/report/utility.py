@@ -66,6 +66,30 @@ def utility_blocks(measured: MeasuredRag) -> Iterator[Block]:
         )
         if text := why_undefined(frame, Name.EU_MAX):
             yield Paragraph(f"{title}: {text}")
+        yield from _official(measured, title, frame.collections[0])
+
+
+def _official(measured: MeasuredRag, title: str, collection: str) -> Iterator[Block]:
+    """Yield the measures that LaMP's own evaluation gives, where it has any."""
+    rows = [(key, found) for key, found in measured.official.items() if key[0] == collection]
+    if not rows:
+        return
+    names = list(dict.fromkeys(name for _, found in rows for name in found.values))
+    yield parts.Table(
+        f"{title}: LaMP's own measures of the answers from deterministic rankings. Generations "
+        "that failed are left out.",
+        ("generator", "retriever", *names, "answers", "failed"),
+        tuple(
+            (
+                Cell(generator),
+                Cell(retriever),
+                *(Cell(numbers.value(found.values.get(name))) for name in names),
+                Cell(str(found.answers)),
+                Cell(str(found.failed)),
+            )
+            for (_, generator, retriever), found in rows
+        ),
+    )
 
 
 def interval_blocks(measured: MeasuredRag) -> Iterator[Block]:

@@ -1,0 +1,77 @@
+"""LaMP's own measures in the report: over which answers they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fairqr.evaluation.experiments.report.parts import Table
+from fairqr.evaluation.lamp.metrics import FourMinusError
+from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.records import AnswerRecord
+from fairqr.evaluation.rag.report.writing import build_rag_report
+from tests.unit.evaluation.rag.made_records import made
+
+
+def rated(replies: list[tuple[str, str]]) -> MeasuredRag:
+    """Measure ratings: of each query the status and the text of the deterministic answers.
+
+    The gold is 4 everywhere.
+    """
+    built = made(queries=len(replies), generators=["small"], retrievers=["bm25"])
+    films = built.collections["films"]
+    built.collections["films"] = dataclasses.replace(
+        films,
+        task=dataclasses.replace(films.task, utility=FourMinusError()),
+        queries=tuple(dataclasses.replace(query, golds=("4",)) for query in films.queries),
+    )
+    by_query = {query.id: reply for query, reply in zip(films.queries, replies, strict=True)}
+    again = []
+    for record in built.records:
+        if record.policy == "deterministic":
+            status, text = by_query[record.query]
+            worth = None if status not in ("ok", "empty") else 1.0
+            answer = AnswerRecord(
+                ranking=record.samples[0],
+                times=1,
+                status=status,
+                text=text,
+                utility=worth,
+                used=(False,) * record.k if worth is not None else (),
+            )
+            record = record.model_copy(update={"answers": (answer,)})
+            # Another seed has the same ranking, and counts no second time.
+            again.append(record.model_copy(update={"seed": 1}))
+        again.append(record)
+    built.records = again
+    return built.measured()
+
+
+def test_each_query_counts_once_and_failures_not_at_all() -> None:
+    """MAE and RMSE of 5, 1 and nothing, which counts as the worse end, beside a gold of 4."""
+    measured = rated([("ok", "5"), ("ok", "1"), ("empty", ""), ("timeout", "")])
+    found = measured.official["films", "small", "bm25"]
+    assert (found.answers, found.failed) == (3, 1)
+    assert found.values["MAE"] == pytest.approx((1 + 3 + 3) / 3)
+    assert found.values["RMSE"] == pytest.approx(((1 + 9 + 9) / 3) ** 0.5)
+
+
+def test_the_report_shows_them() -> None:
+    """In a table of their own, with the number of answers."""
+    tables = [
+        block
+        for block in build_rag_report(rated([("ok", "5"), ("timeout", "")])).blocks
+        if isinstance(block, Table) and "LaMP's own measures" in block.caption
+    ]
+    assert [table.header for table in tables] == [
+        ("generator", "retriever", "MAE", "RMSE", "answers", "failed")
+    ]
+    assert [cell.text for cell in tables[0].rows[0]] == [
+        *("small", "bm25", "1.0000", "1.0000", "1", "1")
+    ]
+
+
+def test_other_collections_have_none() -> None:
+    """A utility that is none of LaMP's has no official measure beside it."""
+    assert made().measured().official == {}
