@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, pairs, run, warn
+from fairqr.cli.common import (
+    AsJson,
+    BackendOption,
+    BaseUrl,
+    NoCache,
+    PromptsFolder,
+    SchemaPath,
+    Timeout,
+    TraceContent,
+    TracePath,
+    UrlOption,
+    choice,
+    indexing_bar,
+    pairs,
+    run,
+    warn,
+)
 from fairqr.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -67,7 +82,7 @@ def answer(
             "seq2seq:google/flan-t5-small. A chat model refines too, where the method does."
         ),
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")] = None,
+    base_url: BaseUrl = None,
     attributor: Annotated[
         str,
         typer.Option(
@@ -83,9 +98,7 @@ def answer(
     prompt: Annotated[
         list[str] | None, typer.Option(help="The version of a prompt, e.g. answer=v1.")
     ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
-    ] = None,
+    prompts: PromptsFolder = None,
     temperature: Annotated[
         float | None, typer.Option(help="Of the answer; the prompt's own if not given.")
     ] = None,
@@ -99,23 +112,17 @@ def answer(
             help="How long a prompt may be; what is longer is cut. [default: 2048; seq2seq: 512]",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one model request may take.")] = 60,
+    timeout: Timeout = 60,
     concurrency: Annotated[
         int, typer.Option(min=1, help="How many requests are made at the same time.")
     ] = 8,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
-    ] = False,
+    no_cache: NoCache = False,
     backend: Annotated[str | None, BackendOption] = None,
     url: Annotated[str | None, UrlOption] = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="The schema of a corpus that is a path.")
-    ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")] = None,
-    trace_content: Annotated[
-        bool, typer.Option("--trace-content", help="Record questions and answers too.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    schema: SchemaPath = None,
+    trace: TracePath = None,
+    trace_content: TraceContent = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer from a sampled ranking; with more samples show who is exposed, and who is used."""
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.

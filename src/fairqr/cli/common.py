@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,7 +16,24 @@ if TYPE_CHECKING:
 
     from fairqr.retrieval.catalog import Choice
 
-__all__ = ["BackendOption", "UrlOption", "choice", "indexing_bar", "notes", "pairs", "run", "warn"]
+__all__ = [
+    "AsJson",
+    "BackendOption",
+    "BaseUrl",
+    "NoCache",
+    "PromptsFolder",
+    "SchemaPath",
+    "Timeout",
+    "TraceContent",
+    "TracePath",
+    "UrlOption",
+    "choice",
+    "indexing_bar",
+    "notes",
+    "pairs",
+    "run",
+    "warn",
+]
 
 T = TypeVar("T")
 
@@ -25,6 +43,23 @@ BackendOption = typer.Option(
 UrlOption = typer.Option(
     help="The Elasticsearch server; FAIRQR_ELASTICSEARCH_URL where not given.", metavar="URL"
 )
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
+]
+PromptsFolder = Annotated[
+    Path | None,
+    typer.Option("--prompts", help="A folder of your own prompts; FAIRQR_PROMPTS_DIR."),
+]
+SchemaPath = Annotated[Path | None, typer.Option(help="The schema of a corpus that is a path.")]
+Timeout = Annotated[float, typer.Option(help="Seconds that one model request may take.")]
+TraceContent = Annotated[
+    bool, typer.Option("--trace-content", help="Record queries and replies too.")
+]
+TracePath = Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")]
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

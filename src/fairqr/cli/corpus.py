@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fairqr.cli.common import AsJson
 from fairqr.errors import CorpusError
 
 __all__ = ["app"]
@@ -26,7 +27,7 @@ def check(
     schema: Annotated[
         Path | None, typer.Option(help="The schema; the one beside the file where not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with a corpus, by line, and how large each group is."""
     from fairqr.retrieval.corpus import BUILT_IN, check_corpus, find_corpus

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, notes, run, warn
+from fairqr.cli.common import AsJson, BackendOption, UrlOption, choice, notes, run, warn
 from fairqr.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def evaluate(
     csv: Annotated[
         Path | None, typer.Option(help="Write the value of each query to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the relevance and the fairness of a run, and compare it with others."""
     if measures and "help" in measures:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import pairs
+from fairqr.cli.common import PromptsFolder, pairs
 from fairqr.cli.experiment_rag import report_fair_rag, run_fair_rag_here
 from fairqr.cli.experiment_searches import report_searches, run_searches
 
@@ -92,9 +92,7 @@ def run_(
     prompt: Annotated[
         list[str] | None, typer.Option(help="RAG: the version of a prompt, e.g. lamp5=v2.")
     ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
-    ] = None,
+    prompts: PromptsFolder = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write the report too, when all is done.")
     ] = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import pairs, run
+from fairqr.cli.common import PromptsFolder, pairs, run
 from fairqr.cli.watching import Stages
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def label(
     prompt: Annotated[
         str | None, typer.Option(help="The version of the task's prompt: lamp5=v2, or only v2.")
     ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
-    ] = None,
+    prompts: PromptsFolder = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Questions at a time.")] = 2,
     min_useful: MinUseful = 2,
 ) -> None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fairqr.cli.common import PromptsFolder
 from fairqr.errors import PromptError
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Look at prompts, and check your own.")
 
-Folder = Annotated[
-    Path | None,
-    typer.Option("--prompts", help="A folder of your own prompts; FAIRQR_PROMPTS_DIR."),
-]
-
 
 @app.command("list")
-def list_(folder: Folder = None) -> None:
+def list_(folder: PromptsFolder = None) -> None:
     """List all prompts; an asterisk marks the version that is used where none is named."""
     from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
 
@@ -36,7 +31,7 @@ def list_(folder: Folder = None) -> None:
 @app.command()
 def show(
     prompt: Annotated[str, typer.Argument(help="What it is for, e.g. refine or refine=v2.")],
-    folder: Folder = None,
+    folder: PromptsFolder = None,
     as_yaml: Annotated[
         bool, typer.Option("--yaml", help="Print the file itself, to copy it.")
     ] = False,
@@ -70,7 +65,7 @@ def show(
 
 
 @app.command()
-def check(folder: Folder = None) -> None:
+def check(folder: PromptsFolder = None) -> None:
     """Check all prompts, your own included; each file that is wrong is named."""
     from fairqr.prompts.library import PromptLibrary
 

@@ -9,7 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, pairs, run, warn
+from fairqr.cli.common import (
+    AsJson,
+    BackendOption,
+    BaseUrl,
+    NoCache,
+    PromptsFolder,
+    SchemaPath,
+    Timeout,
+    TraceContent,
+    TracePath,
+    UrlOption,
+    choice,
+    indexing_bar,
+    pairs,
+    run,
+    warn,
+)
 from fairqr.errors import ModelError
 
 if TYPE_CHECKING:
@@ -90,13 +106,11 @@ def search(
         str | None,
         typer.Option(help="openai:gpt-4o and the like, local:smollm2-135m, or feedback."),
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")] = None,
+    base_url: BaseUrl = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="The version of a prompt, e.g. refine=v2.")
     ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="A folder of your own prompts; FAIRQR_PROMPTS_DIR.")
-    ] = None,
+    prompts: PromptsFolder = None,
     temperature: Annotated[
         float | None, typer.Option(help="Of the model; the prompt's own if not given.")
     ] = None,
@@ -114,26 +128,20 @@ def search(
     max_calls: Annotated[int | None, typer.Option(help="Budget of model calls.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Budget of tokens.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Budget of time.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one model request may take.")] = 60,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
-    ] = False,
+    timeout: Timeout = 60,
+    no_cache: NoCache = False,
     backend: Annotated[str | None, BackendOption] = None,
     url: Annotated[str | None, UrlOption] = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="The schema of a corpus that is a path.")
-    ] = None,
+    schema: SchemaPath = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 2 if the model failed.")
     ] = False,
-    trace: Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")] = None,
-    trace_content: Annotated[
-        bool, typer.Option("--trace-content", help="Record queries and replies too.")
-    ] = False,
+    trace: TracePath = None,
+    trace_content: TraceContent = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the exposure by round: a .png or .html file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search fairly: refine the query toward under-represented groups, and re-rank."""
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
