@@ -3,7 +3,8 @@
 Each is a :class:`fairqr.evaluation.rag.collection.Utility`: more is better, an empty answer is
 worth 0, and of several golds the best one counts. Where LaMP's own evaluation takes a label or a
 rating only if the answer is nothing but that, these read it out of a sentence too, in the ways that
-are stated; for an answer that is a bare label both agree.
+are stated. For an answer that is a bare label of the task both agree; a number off the scale of
+ratings counts here as none.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ class PolicyTest:
         one, other: The policies.
         difference: The mean of other − one; None where no query has both.
         count: Over how many queries.
-        p: Two-sided; None where the test has no value.
-        corrected: By Holm, for all tests made together.
+        p: Two-sided, not corrected; None where the test has no value.
     """
 
     one: PolicyKey
@@ -49,13 +48,12 @@ class PolicyTest:
     difference: float | None
     count: int
     p: float | None
-    corrected: float | None
 
 
 def compare_policies(
     frame: Frame, name: Name, policies: Sequence[PolicyKey] | None = None
 ) -> list[PolicyTest]:
-    """Test each two policies against each other (Student's paired t, Holm for all pairs).
+    """Test each two policies against each other (Student's paired t).
 
     Args:
         frame: Of one retriever.
@@ -76,9 +74,8 @@ def compare_policies(
             if query in values[one]
         ]
         mean = float(np.mean(differences)) if differences else None
-        found.append((one, other, mean, len(differences), paired_t(differences)))
-    corrected = corrected_by_holm([p for *_, p in found])
-    return [PolicyTest(*row, p) for row, p in zip(found, corrected, strict=True)]
+        found.append(PolicyTest(one, other, mean, len(differences), paired_t(differences)))
+    return found
 
 
 def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -139,12 +136,12 @@ class IntervalCell:
     """Random rankings of one interval of EE-D against the deterministic ranking.
 
     Attributes:
-        difference: The mean over pairs of query and policy of utility − the deterministic
-            ranking's for the same query; None without pairs.
-        pairs: How many there are; seeds count each.
+        difference: The mean over queries of utility − the deterministic ranking's; the pairs of
+            one query, its policies and seeds in the interval, are averaged first, since they are
+            not independent. None without pairs.
+        pairs: How many there are.
         queries: Of how many queries.
-        p: Of the paired t test over these queries, the pairs of one query averaged first, since
-            they are not independent; None where the test has no value.
+        p: Of the paired t test over these queries; None where the test has no value.
         corrected: By Holm, for all cells of the table.
     """
 
@@ -229,11 +226,12 @@ def _row(frame: Frame, names: tuple[str, str, str], disparity: Name, utility: Na
 
 
 def _cell(found: dict[QueryKey, list[float]]) -> IntervalCell:
-    pairs = [difference for differences in found.values() for difference in differences]
-    if not pairs:
+    if not found:
         return IntervalCell(None, 0, 0, None)
     means = [float(np.mean(differences)) for differences in found.values()]
-    return IntervalCell(float(np.mean(pairs)), len(pairs), len(found), paired_t(means))
+    return IntervalCell(
+        float(np.mean(means)), sum(map(len, found.values())), len(found), paired_t(means)
+    )
 
 
 def _corrected(row: IntervalRow, p_values: Sequence[float | None]) -> IntervalRow:

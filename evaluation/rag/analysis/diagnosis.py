@@ -5,12 +5,14 @@ its useful documents is split (see :mod:`fairqr.evaluation.rag.measures.inequali
 queries with a value come 95% percentile bootstrap intervals of the means of
 
 * R, the part from retrieval,
-* P, the part from picking, and
-* R − P, paired by query.
+* P, the part from picking,
+* R − P, paired by query, and
+* R − P − S, likewise; S is the part from repetition.
 
 A part is *there* where its whole interval is above 0. The verdict is
 
-* ``retrieval`` where R is there and R − P is above 0,
+* ``retrieval`` where R is there and R − P − S is above 0: where nearly all samples are the same,
+  what the generator prefers shows as repetition, and not as picking,
 * ``picking`` where P is there and R − P is below 0,
 * ``both`` where R and P are there and the interval of R − P holds 0,
 * ``cannot be told`` in all other cases, and for fewer than :data:`FEWEST` queries.
@@ -44,8 +46,9 @@ class Diagnosis:
         total: The mean inequality of use; the sum of the three parts.
         retrieval: R.
         picking: P.
-        repetition: The part that the same answer adds by being served again; it has no say.
+        repetition: S, the part that the same answer adds by being served again.
         difference: R − P.
+        lead: R − P − S.
     """
 
     verdict: Verdict
@@ -54,6 +57,7 @@ class Diagnosis:
     picking: Mean
     repetition: Mean
     difference: Mean
+    lead: Mean
 
 
 def is_above(mean: Mean) -> bool:
@@ -69,24 +73,28 @@ def is_below(mean: Mean) -> bool:
 def diagnose(frame: Frame) -> Diagnosis:
     """Judge the cells of a frame: one collection, generator, retriever and policy."""
     retrieval, picking = frame.by_query(Name.FROM_RETRIEVAL), frame.by_query(Name.FROM_PICKING)
+    repetition = frame.by_query(Name.FROM_REPETITION)
     # All parts are there or none is, so the queries are the same.
-    differences = [retrieval[query] - picking[query] for query in retrieval]
-    difference = mean_of(differences, "from retrieval − from picking")
+    differences = {query: retrieval[query] - picking[query] for query in retrieval}
+    leads = [differences[query] - repetition[query] for query in differences]
+    difference = mean_of(list(differences.values()), "from retrieval − from picking")
+    lead = mean_of(leads, "from retrieval − from picking − from repetition")
     exposed, picked = frame.mean(Name.FROM_RETRIEVAL), frame.mean(Name.FROM_PICKING)
     return Diagnosis(
-        verdict=_verdict(exposed, picked, difference),
+        verdict=_verdict(exposed, picked, difference, lead),
         total=frame.mean(Name.USE_UNEQUAL),
         retrieval=exposed,
         picking=picked,
         repetition=frame.mean(Name.FROM_REPETITION),
         difference=difference,
+        lead=lead,
     )
 
 
-def _verdict(retrieval: Mean, picking: Mean, difference: Mean) -> Verdict:
+def _verdict(retrieval: Mean, picking: Mean, difference: Mean, lead: Mean) -> Verdict:
     if difference.count < FEWEST:
         return "cannot be told"
-    if is_above(retrieval) and is_above(difference):
+    if is_above(retrieval) and is_above(difference) and is_above(lead):
         return "retrieval"
     if is_above(picking) and is_below(difference):
         return "picking"

@@ -107,7 +107,8 @@ ABOUT: dict[Name, About] = {
         "low is even",
     ),
     Name.SHARE: About(
-        "Σ (ε^a)²/Σ ε^a: the chance that what one answer used another uses (reconstructed)",
+        "Σ (ε^a)²/Σ ε^a: the chance that what one answer used is used by one drawn again, itself "
+        "included (reconstructed)",
         "0 to 1",
         "low is even",
     ),

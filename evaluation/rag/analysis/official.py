@@ -37,7 +37,7 @@ def official_of_deterministic(
     """Return them by the names of the collection, the generator and the retriever.
 
     Collections with a utility that is none of LaMP's are left out. A deterministic ranking is the
-    same under every seed, so that each query counts once.
+    same under every seed, so that each query counts once, by the first seed with an answer.
 
     Args:
         records: Of all policies.
@@ -48,7 +48,9 @@ def official_of_deterministic(
         utility = collections[record.collection].task.utility
         if record.policy == "deterministic" and record.answers and isinstance(utility, _LAMP):
             key = (record.collection, record.generator, record.retriever)
-            found.setdefault(key, {}).setdefault(record.query, record)
+            rows = found.setdefault(key, {})
+            if record.query not in rows or not is_answer(rows[record.query].answers[0]):
+                rows[record.query] = record
     return {key: _official(collections[key[0]], rows) for key, rows in found.items()}
 
 

@@ -87,9 +87,9 @@ def attributed_disparity(exposure: ArrayLike, k: int) -> float:
 def attribution_share(exposure: ArrayLike) -> Score:
     """Return EAE-D/(k·EAR) = Σ (ε^a_i)² / Σ ε^a_i, in (0, 1] (reconstructed).
 
-    The chance that a document is used in another sample, given that it was used in one: 1 where the
-    same documents are used always, low where use is spread. With k·EAR taken as the sum of ε^a,
-    which it is where every verdict is known, it stays in (0, 1].
+    The chance that what was used in one sample is used in one that is drawn again, itself included:
+    1 where the same documents are used always, low where use is spread. With k·EAR taken as the sum
+    of ε^a, which it is where every verdict is known, it stays in (0, 1].
 
     Returns:
         Undefined for EAR = 0.

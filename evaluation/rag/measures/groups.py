@@ -72,7 +72,8 @@ class GroupExposure:
     def rates(self) -> list[Score]:
         """Return by group, the unknown last, the share of its exposure that was used, in [0, 1].
 
-        Undefined for a group that no answered sample exposed.
+        The attribution rate of a group; a document without a verdict counts as not used. Undefined
+        for a group that no answered sample exposed.
         """
         return [
             min(1.0, float(used / shown)) if shown > 0 else Undefined(Reason.EMPTY_GROUP)

@@ -14,7 +14,8 @@ which can be below 0 by chance.
 For what answers use, y_s = u_s, the useful documents that answer s used, V splits exactly into
 three parts (this project's own; the paper has none). Let x_s be the useful documents that answer s
 read, and ρ the share of them that is used, over the query's answers: its square is estimated as
-Σ |u_s||u_t| / Σ |x_s||x_t| over pairs of different rankings.
+Σ |u_s||u_t| / Σ |x_s||x_t| over pairs of different rankings. Where one ranking alone shows useful
+documents there are no such pairs, and no split.
 
 * retrieval: ρ²·V(x). What is left if each useful document that is read were used equally often.
 * picking: the rest over pairs with different rankings. Do answers to different rankings come back
@@ -119,7 +120,8 @@ def use_inequality(
         useful: Shape (n,).
 
     Returns:
-        Undefined for fewer than two useful documents, two samples, or without any verdict.
+        Undefined for fewer than two useful documents, two samples, without any verdict, and where
+        useful documents are read in one ranking alone.
     """
     ranked, labels = np.asarray(rankings, dtype=np.intp), np.asarray(useful, dtype=bool)
     weights = np.asarray(times, dtype=np.float64)
@@ -135,6 +137,8 @@ def use_inequality(
     used = _rows(ranked, (np.asarray(attributed, dtype=bool) & known).astype(np.float64), labels)
     total = _inequality(used, weights, m)
     rate = _squared_rate(read, used, weights)
+    if rate is None:
+        return Undefined(Reason.ONE_RANKING)
     retrieval = rate * _inequality(read, weights, m)
     again = weights * (weights - 1)
     rest = _own(used, m) - rate * _own(read, m)
@@ -142,14 +146,16 @@ def use_inequality(
     return Inequality(total, retrieval, total - retrieval - repetition, repetition)
 
 
-def _squared_rate(read: FloatArray, used: FloatArray, times: FloatArray) -> float:
-    """Return ρ², the square of the share of the useful documents read that was used."""
+def _squared_rate(read: FloatArray, used: FloatArray, times: FloatArray) -> float | None:
+    """Return ρ², the square of the share of the useful documents read that was used.
+
+    None where one ranking alone has useful documents: the square of its rate would be too large on
+    average. 0 where none has any.
+    """
     over, under = (_different(rows.sum(axis=1), times) for rows in (used, read))
     if under > 0:
         return over / under
-    # One ranking alone has useful documents: its own rate is all there is.
-    shown = float(times @ read.sum(axis=1))
-    return (float(times @ used.sum(axis=1)) / shown) ** 2 if shown else 0.0
+    return None if read.any() else 0.0
 
 
 def _different(sums: FloatArray, times: FloatArray) -> float:

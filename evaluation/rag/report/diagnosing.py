@@ -166,6 +166,7 @@ _PARTS = (
     ("from picking", "picking"),
     ("from repetition", "repetition"),
     ("retrieval − picking", "difference"),
+    ("retrieval − both others", "lead"),
 )
 
 
@@ -179,11 +180,12 @@ def diagnosis_blocks(measured: MeasuredRag) -> Iterator[Block]:
         "to different rankings add by coming back to the same documents; it is 0 on average if "
         "each useful document that is read is used with the same chance. From repetition: what the "
         "same answer adds by being served again. A part is there if its 95% bootstrap interval "
-        "over queries is above 0. The verdict is retrieval, or picking, where that part is there "
-        "and its difference from the other is too, by the paired bootstrap; both, where both are "
-        "there and that interval holds 0; and else that it cannot be told, which does not say that "
-        "there is none. Intervals are not corrected for their number. A deterministic ranking has "
-        "one answer, and gives nothing to split."
+        "over queries is above 0. The verdict is picking where that part is there and is larger "
+        "than that from retrieval, by the paired bootstrap; retrieval where that part is there and "
+        "is larger than both others together, since with nearly fixed rankings a preference shows "
+        "as repetition; both, where both are there and neither is larger; and else that it cannot "
+        "be told, which does not say that there is none. Intervals are not corrected for their "
+        "number. A deterministic ranking has one answer, and gives nothing to split."
     )
     for title, frame in by_collection(measured):
         rows = []

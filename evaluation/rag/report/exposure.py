@@ -116,14 +116,15 @@ def _tests(title: str, frame: Frame) -> Iterator[Block]:
             Cell(numbers.difference(test.difference)),
             Cell(str(test.count)),
             Cell(numbers.p_value(p)),
-            Cell("yes" if p is not None and p <= LEVEL else "no"),
+            Cell("–" if p is None else "yes" if p <= LEVEL else "no"),
         )
         for (retriever, test), p in zip(found, corrected, strict=True)
     )
     yield parts.Table(
         f"{title}: differences in normalised EE-D between α, over the queries where both have a "
-        f"value. p is of the paired t test, corrected by Holm for the {len(rows)} tests of this "
-        f"table; a difference is significant where it is at most {LEVEL:g}.",
+        f"value. p is of the paired t test, corrected by Holm for all tests of this table that "
+        f"have one; a difference is significant where it is at most {LEVEL:g}. Fewer than two "
+        "differences, or equal ones, have none.",
         ("retriever", "difference between", "EE-D", "queries", "p", "significant"),
         rows,
     )

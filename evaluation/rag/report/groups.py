@@ -12,6 +12,7 @@ from fairqr.evaluation.rag.analysis.frame import Frame, Mean, QueryKey, mean_of
 from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
 from fairqr.evaluation.rag.measures.groups import GroupExposure
 from fairqr.evaluation.rag.report.common import mean_cell, policy_rows, title_of
+from fairqr.evaluation.scores import Undefined
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import UNKNOWN
 
@@ -59,12 +60,14 @@ def _shares(title: str, frame: Frame, attribute: str, groups: tuple[str, ...]) -
             _mean_share(own, lambda one: one.useful_exposure, place) for place in range(len(groups))
         ]
         used = [_mean_share(own, lambda one: one.attributed, p) for p in range(len(groups))]
+        rates = [_mean_rate(own, place) for place in range(len(groups))]
         cells = [
             Cell(
                 numbers.value(k[place][0]),
                 f"target {numbers.value(target[place][0])}, "
                 f"of useful {numbers.value(useful[place][0])}, "
-                f"of use {numbers.value(used[place][0])}",
+                f"of use {numbers.value(used[place][0])}, "
+                f"rate {numbers.value(rates[place])}",
             )
             for place in range(len(groups))
         ]
@@ -72,8 +75,9 @@ def _shares(title: str, frame: Frame, attribute: str, groups: tuple[str, ...]) -
         rows.append((*map(Cell, names), *cells, Cell(str(len(own)), over)))
     return parts.Table(
         f"{title}: the share of exposure of each group, and below it the share that is its target, "
-        "its share of the exposure of useful documents, and its share of what answers used. Means "
-        "over the queries that have the share; the last column tells how many these are.",
+        "its share of the exposure of useful documents, its share of what answers used, and its "
+        "attribution rate: how much of its exposure was used. Means over the queries that have the "
+        "share; the last column tells how many these are.",
         ("generator", "retriever", "policy", *groups, "queries"),
         tuple(rows),
     )
@@ -91,6 +95,16 @@ def _mean_share(
         if mean.sum() > 0:
             shares.append(float(mean[place] / mean.sum()))
     return (float(np.mean(shares)) if shares else None), len(shares)
+
+
+def _mean_rate(own: dict[QueryKey, list[GroupExposure]], place: int) -> float | None:
+    """Return the mean attribution rate of a group over queries with one; seeds come first."""
+    by_query = [
+        [rate for one in found if not isinstance(rate := one.rates()[place], Undefined)]
+        for found in own.values()
+    ]
+    rates = [float(np.mean(found)) for found in by_query if found]
+    return float(np.mean(rates)) if rates else None
 
 
 def _measures(title: str, frame: Frame, attribute: str) -> parts.Table:

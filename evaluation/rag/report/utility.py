@@ -114,9 +114,10 @@ def _interval_table(
     header = [f"{disparity} [{low:g}, {high:g})" for low, high in itertools.pairwise(EDGES)]
     return parts.Table(
         f"Utility of random rankings less that of the deterministic ranking, by how uneven the "
-        f"exposure is, {convention}: {utility}, the mean over pairs of a query and an α whose "
-        f"{disparity} is in the interval. * where the paired t test, over queries and corrected by "
-        f"Holm for all cells of the table, has p at most {LEVEL:g}; n counts pairs / queries. The "
+        f"exposure is, {convention}: {utility}, the mean over queries, for each of which the "
+        f"pairs with an α whose {disparity} is in the interval are averaged first. * where the "
+        "paired t test over queries, corrected by Holm for all cells of the table, has p at most "
+        f"{LEVEL:g}; n counts pairs / queries. The "
         "deterministic ranking has exactly 1 and stands outside; so do pairs whose rankings were "
         "all the same.",
         (

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fairqr.evaluation.rag.analysis.cells import Cell, Counts
-from fairqr.evaluation.rag.analysis.curves import compare_policies, curve_of, interval_rows
+from fairqr.evaluation.rag.analysis.curves import (
+    compare_policies,
+    corrected_by_holm,
+    curve_of,
+    interval_rows,
+)
 from fairqr.evaluation.rag.analysis.diagnosis import FEWEST, diagnose
 from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.analysis.names import Name
@@ -83,7 +88,8 @@ def test_policies_are_compared_by_the_paired_t_test_with_holm() -> None:
         assert test.difference == pytest.approx(float(np.mean((other - one)[:shared])))
         expected.append(float(stats.ttest_rel(other[:shared], one[:shared]).pvalue))
     assert [test.p for test in found] == pytest.approx(expected)
-    assert [test.corrected for test in found] == pytest.approx(holm(expected))
+    corrected = corrected_by_holm([None, *(test.p for test in found)])
+    assert corrected == [None, *map(pytest.approx, holm(expected))]
 
 
 @settings(max_examples=50, deadline=None)
@@ -153,8 +159,8 @@ def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside()
     assert row.fixed == 1
     assert row.left_out == 2
     first = row.cells[0]
-    assert first.difference == pytest.approx((-0.1 - 0.3 + 0.75) / 3)
-    # The two of the query a are averaged before the test.
+    # The two of the query a are averaged first, for the difference and for the test.
+    assert first.difference == pytest.approx((-0.2 + 0.75) / 2)
     assert first.p == pytest.approx(float(stats.ttest_1samp([-0.2, 0.75], 0).pvalue))
     assert row.cells[2].difference is None
 
@@ -183,7 +189,9 @@ def test_every_pair_is_in_one_place_and_tests_are_corrected_over_the_table() -> 
     )
 
 
-def _split_of(retrieval: Sequence[float], picking: Sequence[float]) -> Frame:
+def _split_of(
+    retrieval: Sequence[float], picking: Sequence[float], repetition: float = 0.0
+) -> Frame:
     return Frame(
         [
             _cell(
@@ -191,8 +199,8 @@ def _split_of(retrieval: Sequence[float], picking: Sequence[float]) -> Frame:
                 {
                     Name.FROM_RETRIEVAL: r,
                     Name.FROM_PICKING: p,
-                    Name.FROM_REPETITION: 0.0,
-                    Name.USE_UNEQUAL: r + p,
+                    Name.FROM_REPETITION: repetition,
+                    Name.USE_UNEQUAL: r + p + repetition,
                 },
             )
             for i, (r, p) in enumerate(zip(retrieval, picking, strict=True))
@@ -222,6 +230,14 @@ def test_the_verdict_follows_from_the_intervals(
         statistics.fmean((retrieval + NOISE) - (picking + NOISE[::-1]))
     )
     assert found.total.count == 30
+
+
+def test_retrieval_has_to_outweigh_repetition_too() -> None:
+    """With nearly fixed rankings a favourite of the generator is served again and again."""
+    found = diagnose(_split_of(0.25 + NOISE, NOISE[::-1], repetition=0.5))
+    assert found.verdict == "cannot be told"
+    assert found.lead.value == pytest.approx(-0.25, abs=0.02)
+    assert diagnose(_split_of(0.25 + NOISE, NOISE[::-1], repetition=0.1)).verdict == "retrieval"
 
 
 def test_what_differs_a_lot_from_query_to_query_cannot_be_told() -> None:

@@ -11,11 +11,16 @@ from fairqr.evaluation.lamp.metrics import FourMinusError
 from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
 from fairqr.evaluation.rag.records import AnswerRecord
 from fairqr.evaluation.rag.report.writing import build_rag_report
-from tests.unit.evaluation.rag.made_records import made
+from tests.unit.evaluation.rag.made_records import Made, made
 
 
 def rated(replies: list[tuple[str, str]]) -> MeasuredRag:
-    """Measure ratings: of each query the status and the text of the deterministic answers.
+    """Measure ratings; see :func:`rated_records`."""
+    return rated_records(replies).measured()
+
+
+def rated_records(replies: list[tuple[str, str]]) -> Made:
+    """Make ratings: of each query the status and the text of the deterministic answers.
 
     The gold is 4 everywhere.
     """
@@ -45,7 +50,7 @@ def rated(replies: list[tuple[str, str]]) -> MeasuredRag:
             again.append(record.model_copy(update={"seed": 1}))
         again.append(record)
     built.records = again
-    return built.measured()
+    return built
 
 
 def test_each_query_counts_once_and_failures_not_at_all() -> None:
@@ -55,6 +60,23 @@ def test_each_query_counts_once_and_failures_not_at_all() -> None:
     assert (found.answers, found.failed) == (3, 1)
     assert found.values["MAE"] == pytest.approx((1 + 3 + 3) / 3)
     assert found.values["RMSE"] == pytest.approx(((1 + 9 + 9) / 3) ** 0.5)
+
+
+def test_the_seed_with_an_answer_counts() -> None:
+    """A generation that failed under one seed costs nothing where another seed has the answer."""
+    built = rated_records([("timeout", ""), ("ok", "3")])
+    records = []
+    for record in built.records:
+        if record.policy == "deterministic" and record.seed == 1 and record.query == "q0":
+            (answer,) = record.answers
+            answer = answer.model_copy(
+                update={"status": "ok", "text": "4", "utility": 4.0, "used": (False,) * record.k}
+            )
+            record = record.model_copy(update={"answers": (answer,)})
+        records.append(record)
+    built.records = records
+    found = built.measured().official["films", "small", "bm25"]
+    assert (found.answers, found.failed, found.values["MAE"]) == (2, 0, 0.5)
 
 
 def test_the_report_shows_them() -> None:
