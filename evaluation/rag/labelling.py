@@ -190,6 +190,8 @@ def check_labels(given: LabelStore, wanted: LabelManifest) -> None:
         "generator": f"of the generator {found.generator}, not of {wanted.generator}",
         "prompt_sha256": f"made with the prompt {found.prompt}, not with {wanted.prompt}",
     }
+    if found.collection != wanted.collection:
+        what["fingerprint"] = f"of '{found.collection}', not of '{wanted.collection}'"
     if found.prompt == wanted.prompt:
         what["prompt_sha256"] = f"made with another text of the prompt {wanted.prompt}"
     for name, difference in what.items():

@@ -46,7 +46,7 @@ def toy(clean_environment: Path) -> Path:
 class TestCheck:
     def test_notables_are_judged_offline(self, command: Command) -> None:
         """What the docs show: figures, the four counts, and a sentence; then the list has it."""
-        run = command("attribution", "check", "notables", "--attributor", "overlap", "-n", "60")
+        run = command("attribution", "check", "notables", "-n", "60")
         assert run.code == 0
         assert "notables, 60 pairs, seed 0" in run.stdout
         assert "accuracy  0." in run.stdout

@@ -61,8 +61,8 @@ class Diagnosis:
 
 
 def is_above(mean: Mean) -> bool:
-    """Return whether the whole interval is above 0; rounding does not count."""
-    return mean.interval is not None and mean.interval.low > 1e-12
+    """Return whether the whole interval, of enough queries, is above 0; rounding does not count."""
+    return mean.interval is not None and mean.count >= FEWEST and mean.interval.low > 1e-12
 
 
 def is_below(mean: Mean) -> bool:

@@ -68,7 +68,7 @@ def check(
     ],
     attributor: Annotated[
         str, typer.Option("--attributor", help="As `fairqr attribution list` writes them.")
-    ],
+    ] = "overlap",
     threshold: Annotated[
         float | None, typer.Option(help="The score from which a document counts as used.")
     ] = None,

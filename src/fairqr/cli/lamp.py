@@ -73,7 +73,7 @@ def label(
     todo = [query for query in collection.queries if query.id not in done]
     typer.echo(
         f"{collection.name}: {len(todo):,} of {len(collection.queries):,} questions to label, "
-        f"{labelling_calls(todo):,} answers",
+        f"at most {labelling_calls(todo):,} answers",
         err=True,
     )
     with Stages() as watcher:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AnswerView", "QuietAnswerView", "print_answer"]
 
-BESIDE = 24
-"""Cells that the other columns of the table of answers take."""
-
 _STEPS = {
     "retrieve": "measuring",
     "choose_group": "refining",
@@ -110,7 +107,7 @@ def print_answer(result: AnswerResult, *, written: bool = False) -> None:
         console.print(_sources(result, answer))
     else:
         console.print(_heading(result.question))
-        console.print(_answers(result, max(NAME, console.width - BESIDE)))
+        console.print(_answers(result))
         console.print(_documents(result))
         for attribute in result.groups:
             console.print(_groups(attribute))
@@ -154,12 +151,14 @@ def _sources(result: AnswerResult, answer: RankingAnswer) -> Table:
     return table
 
 
-def _answers(result: AnswerResult, width: int) -> Table:
+def _answers(result: AnswerResult) -> Table:
     table = _table(("\nsamples", True), ("\nanswer", False), ("\nrankings", True))
+    # Answers may differ in their last words.
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
     for answer in result.distribution:
         table.add_row(
             f"{answer.samples} of {result.counts.samples}",
-            Text(shortened(answer.text, width)),
+            Text(printable(" ".join(answer.text.split()))),
             str(answer.rankings),
         )
     for status, lost in result.counts.failed.items():
