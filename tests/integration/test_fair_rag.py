@@ -290,7 +290,7 @@ def test_labels_whose_answers_fail(here: Here, questions: Path, model_server: Mo
     folder = questions.parent / "labels"
     run = here(*arguments, "-o", folder, OPENAI_BASE_URL=model_server.base_url)
     assert run.code == 0, run
-    assert f"people: 4 of 4 questions to label, {LABELS} answers" in run.stderr
+    assert f"people: 4 of 4 questions to label, at most {LABELS} answers" in run.stderr
     labels = {label.query: label for label in LabelStore(folder).lines.read()}
     assert labels["q0"].without is None
     assert set(labels["q0"].gains.values()) == {None}
