@@ -16,7 +16,7 @@ from fairqr.evaluation.statistics import (
     RESAMPLES,
     Interval,
     bootstrap_mean,
-    holm,
+    corrected_by_holm,
     paired_randomisation,
     paired_t,
     stream,
@@ -157,19 +157,13 @@ def compare(
                     "exact": tested.exact if tested else False,
                 }
             )
-    t = _corrected([draft["t"] for draft in drafts])
-    randomisation = _corrected([draft["randomisation"] for draft in drafts])
+    t = corrected_by_holm([draft["t"] for draft in drafts])
+    randomisation = corrected_by_holm([draft["randomisation"] for draft in drafts])
     rows = tuple(
         Comparison(**draft, t_corrected=by_t, randomisation_corrected=by_randomisation)
         for draft, by_t, by_randomisation in zip(drafts, t, randomisation, strict=True)
     )
     return Comparisons(rows, alpha, sum(p is not None for p in randomisation))
-
-
-def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct the p values that there are."""
-    corrected = iter(holm([p for p in p_values if p is not None]))
-    return [None if p is None else next(corrected) for p in p_values]
 
 
 def _p(value: float | None) -> str:

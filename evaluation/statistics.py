@@ -20,6 +20,7 @@ __all__ = [
     "Interval",
     "Randomisation",
     "bootstrap_mean",
+    "corrected_by_holm",
     "holm",
     "paired_randomisation",
     "paired_t",
@@ -194,6 +195,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - done) * p_values[place]))
         corrected[place] = highest
     return corrected
+
+
+def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct the p values that there are for their number; the others stay None."""
+    there = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(there) for p in p_values]
 
 
 def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models import open_model
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import FairqrError, QueryError
+from fairqr.errors import QueryError
+from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.plan import Cell, Plan
@@ -200,24 +200,13 @@ async def _run_cell(
         model = await workshop.model(cell.system.model or experiment.model, index)
     weights = await _weights(cell, plan, workshop, index)
     graph = build_graph(index=index, model=model, prompts=workshop.prompts)
-    slots = asyncio.Semaphore(at_once)
 
     async def search(topic: Topic) -> None:
-        async with slots:
-            record = await _search(cell, topic, plan, graph, weights.get(topic.id), at_once)
+        record = await _search(cell, topic, plan, graph, weights.get(topic.id), at_once)
         workshop.store.add(record)
         workshop.watcher.finished(record)
 
-    stopped: list[BaseException] = []
-    try:
-        async with asyncio.TaskGroup() as group:
-            for topic in topics:
-                group.create_task(search(topic))
-    except* (FairqrError, OSError) as errors:
-        stopped += errors.exceptions
-    if stopped:
-        # What stops one search stops them all; the first sentence says it.
-        raise stopped[0]
+    await all_of(topics, search, at_once)
 
 
 async def _search(

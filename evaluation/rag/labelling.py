@@ -14,9 +14,10 @@ from pathlib import Path
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
 from fairqr.errors import InputError, one_line
+from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.rag.answering import Answerer, Cautious, Spent
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
-from fairqr.evaluation.rag.progress import RagWatcher, all_of
+from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.evaluation.rag.records import LabelRecord
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore
 from fairqr.evaluation.versions import now, versions_of

@@ -1,16 +1,10 @@
-"""Doing several things at a time, and telling how far it has come."""
+"""Telling how far a run has come."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from fairqr.errors import FairqrError
-
-__all__ = ["RagWatcher", "all_of"]
-
-T = TypeVar("T")
+__all__ = ["RagWatcher"]
 
 
 class RagWatcher(Protocol):
@@ -27,27 +21,3 @@ class RagWatcher(Protocol):
     def note(self, sentence: str) -> None:
         """Take a sentence for people."""
         ...
-
-
-async def all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-    """Do something with each thing, at most so many at a time.
-
-    Raises:
-        FairqrError: What stopped one; the others are stopped too.
-    """
-    slots = asyncio.Semaphore(at_once)
-
-    async def one(thing: T) -> None:
-        async with slots:
-            await work(thing)
-
-    stopped: list[BaseException] = []
-    try:
-        async with asyncio.TaskGroup() as group:
-            for thing in things:
-                group.create_task(one(thing))
-    except* (FairqrError, OSError) as errors:
-        stopped += errors.exceptions
-    if stopped:
-        # What stops one stops them all; the first sentence says it.
-        raise stopped[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
+from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.rag.answering import Answerer, Cautious
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.generating import QueryWork
@@ -22,7 +23,7 @@ from fairqr.evaluation.rag.labelling import (
 from fairqr.evaluation.rag.labels import useful_positions, why_dropped
 from fairqr.evaluation.rag.plan import Cost, Part, RagPlan, cost_of
 from fairqr.evaluation.rag.policies import Draw
-from fairqr.evaluation.rag.progress import RagWatcher, all_of
+from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore, RagStore
 from fairqr.retrieval.exposure import FloatArray

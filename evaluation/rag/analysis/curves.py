@@ -12,7 +12,7 @@ import numpy as np
 from fairqr.evaluation.rag.analysis.frame import Frame, PolicyKey, QueryKey
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.scores import Undefined
-from fairqr.evaluation.statistics import holm, paired_t
+from fairqr.evaluation.statistics import corrected_by_holm, paired_t
 
 __all__ = [
     "EDGES",
@@ -76,12 +76,6 @@ def compare_policies(
         mean = float(np.mean(differences)) if differences else None
         found.append(PolicyTest(one, other, mean, len(differences), paired_t(differences)))
     return found
-
-
-def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct the p values that there are for their number; the others stay None."""
-    there = iter(holm([p for p in p_values if p is not None]))
-    return [None if p is None else next(there) for p in p_values]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure, Para
 from fairqr.evaluation.rag.analysis.curves import (
     Curve,
     compare_policies,
-    corrected_by_holm,
     curve_of,
 )
 from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
@@ -26,6 +25,7 @@ from fairqr.evaluation.rag.report.common import (
     why_undefined,
 )
 from fairqr.evaluation.rag.report.plots import Point, Series, draw_series
+from fairqr.evaluation.statistics import corrected_by_holm
 
 __all__ = ["disparity_blocks", "relevance_blocks"]
 

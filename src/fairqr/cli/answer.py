@@ -20,9 +20,10 @@ from fairqr.cli.common import (
     TracePath,
     UrlOption,
     choice,
-    indexing_bar,
+    open_to_search,
     pairs,
-    run,
+    print_json,
+    run_recorded,
     warn,
 )
 from fairqr.errors import InputError, ModelError
@@ -157,8 +158,6 @@ def answer(
         from fairqr.cli.render_answer import AnswerView, QuietAnswerView
         from fairqr.graph.context import make_context
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.retrieval.catalog import Catalog
-        from fairqr.retrieval.vectors.open import open_retriever
         from fairqr.settings import default_model
 
         given = {name: value for name, value in options.items() if value is not None}
@@ -199,9 +198,7 @@ def answer(
         await generator.start()
         if judge is not None:
             await judge.start()
-        with indexing_bar() as bar:
-            index = await Catalog().resolve(corpus, choice(backend, url), bar, schema)
-            index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        index = await open_to_search(corpus, choice(backend, url), schema, retriever)
         shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
         view = AnswerView(question) if shows_pieces else QuietAnswerView()
         try:
@@ -224,12 +221,7 @@ def answer(
             await index.close()
         return view.result, view.has_written
 
-    from fairqr.telemetry import record_to
-
-    with record_to(trace, content=trace_content) if trace else contextlib.nullcontext() as recorder:
-        result, written = run(work())
-    if recorder and recorder.failure:
-        warn(f"The trace {trace} is not whole: {recorder.failure}.")
+    result, written = run_recorded(work(), trace, content=trace_content)
     if not result.counts.answered:
         first = result.answers[0]
         why = first.message or f"The model {result.generator} gave no answer ({first.status})."
@@ -237,9 +229,7 @@ def answer(
     for warning in result.warnings:
         warn(warning)
     if as_json:
-        # JSON is UTF-8, whatever the terminal takes.
-        sys.stdout.buffer.write(result.model_dump_json().encode() + b"\n")
-        sys.stdout.buffer.flush()
+        print_json(result.model_dump_json())
     else:
         from fairqr.cli.render_answer import print_answer
 

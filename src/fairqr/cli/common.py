@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fairqr.retrieval.catalog import Choice
+    from fairqr.retrieval.index import Index
 
 __all__ = [
     "AsJson",
@@ -30,8 +31,11 @@ __all__ = [
     "choice",
     "indexing_bar",
     "notes",
+    "open_to_search",
     "pairs",
+    "print_json",
     "run",
+    "run_recorded",
     "warn",
 ]
 
@@ -65,6 +69,53 @@ TracePath = Annotated[Path | None, typer.Option(help="Record the run, as JSON li
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run asynchronous work to its end."""
     return asyncio.run(work)
+
+
+def run_recorded(work: Coroutine[Any, Any, T], trace: Path | None, *, content: bool) -> T:
+    """Run asynchronous work to its end, and record it where that is asked for.
+
+    Args:
+        work: What to run.
+        trace: The file to record to, if any; one that could not be written whole is warned of.
+        content: Record queries and replies too.
+    """
+    if trace is None:
+        return run(work)
+    from fairqr.telemetry import record_to
+
+    with record_to(trace, content=content) as recorder:
+        result = run(work)
+    if recorder.failure:
+        warn(f"The trace {trace} is not whole: {recorder.failure}.")
+    return result
+
+
+async def open_to_search(
+    corpus: str,
+    where: Choice | None,
+    schema: Path | None,
+    retriever: str,
+) -> Index:
+    """Open an index, made first where it has to be; a bar shows that.
+
+    Args:
+        corpus: A built-in corpus, an index, or a path.
+        where: The index is; None where nothing was said.
+        schema: Of a corpus that is a path.
+        retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
+    """
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.vectors.open import open_retriever
+
+    with indexing_bar() as bar:
+        index = await Catalog().resolve(corpus, where, bar, schema)
+        return await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+
+
+def print_json(text: str) -> None:
+    """Print a JSON text as UTF-8, as JSON is, whatever the terminal takes."""
+    sys.stdout.buffer.write(text.encode() + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def notes() -> Console:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson, BackendOption, UrlOption, choice, notes, run, warn
+from fairqr.cli.common import AsJson, BackendOption, UrlOption, choice, notes, print_json, run, warn
 from fairqr.errors import InputError
 
 if TYPE_CHECKING:
@@ -140,10 +140,8 @@ def evaluate(
             "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
             "comparisons": comparisons.as_json() if comparisons else None,
         }
-        # JSON is UTF-8, whatever the terminal takes; and it has no NaN.
-        text = json.dumps(found, ensure_ascii=False, allow_nan=False)
-        sys.stdout.buffer.write(text.encode() + b"\n")
-        sys.stdout.buffer.flush()
+        # JSON has no NaN.
+        print_json(json.dumps(found, ensure_ascii=False, allow_nan=False))
         return
     for evaluation in evaluations:
         print_evaluation(evaluation, by_query=by_query)

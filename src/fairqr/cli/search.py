@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +20,10 @@ from fairqr.cli.common import (
     TracePath,
     UrlOption,
     choice,
-    indexing_bar,
+    open_to_search,
     pairs,
-    run,
+    print_json,
+    run_recorded,
     warn,
 )
 from fairqr.errors import ModelError
@@ -182,8 +182,6 @@ def search(
         from fairqr.graph.context import make_context
         from fairqr.graph.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.retrieval.catalog import Catalog
-        from fairqr.retrieval.vectors.open import open_retriever
         from fairqr.settings import default_model
 
         asked = make_context(**context)
@@ -197,9 +195,7 @@ def search(
             refiner = open_model(name, **options)
             # What is missing is better known before a large corpus is indexed.
             await refiner.start()
-        with indexing_bar() as bar:
-            index = await Catalog().resolve(corpus, choice(backend, url), bar, schema)
-            index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        index = await open_to_search(corpus, choice(backend, url), schema, retriever)
         if asked.rounds and refiner is None:
             refiner = open_model(name, index=index)
         view = QuietView() if as_json else LiveView(query, corpus, asked, refiner)
@@ -215,18 +211,11 @@ def search(
             await index.close()
         return SearchResult.model_validate(result)
 
-    from fairqr.telemetry import record_to
-
-    with record_to(trace, content=trace_content) if trace else contextlib.nullcontext() as recorder:
-        result = run(work())
-    if recorder and recorder.failure:
-        warn(f"The trace {trace} is not whole: {recorder.failure}.")
+    result = run_recorded(work(), trace, content=trace_content)
     for warning in result.warnings:
         warn(warning)
     if as_json:
-        # JSON is UTF-8, whatever the terminal takes.
-        sys.stdout.buffer.write(result.model_dump_json().encode() + b"\n")
-        sys.stdout.buffer.flush()
+        print_json(result.model_dump_json())
     else:
         from fairqr.cli.render import print_result
 

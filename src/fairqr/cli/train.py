@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, pairs, run
+from fairqr.cli.common import BackendOption, UrlOption, choice, open_to_search, pairs, run
 from fairqr.errors import InputError
 
 __all__ = ["train"]
@@ -46,10 +46,8 @@ def train(
     from fairqr.evaluation.experiments.training import TRAINED, gather
     from fairqr.evaluation.experiments.training import train as fit
     from fairqr.graph.context import make_context
-    from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.dimension import factors_of
     from fairqr.retrieval.rerankers.weights import TrainedModel
-    from fairqr.retrieval.vectors.open import open_retriever
 
     if method not in TRAINED:
         raise InputError(f"There is nothing to train for '{method}'; choose {', '.join(TRAINED)}.")
@@ -63,9 +61,7 @@ def train(
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> TrainedModel:
-        with indexing_bar() as bar:
-            index = await Catalog().resolve(found.corpus_name, choice(backend, url), bar)
-            index = await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        index = await open_to_search(found.corpus_name, choice(backend, url), None, retriever)
         try:
             topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
             examples = await gather(index, topics, found.qrels, context, depth=depth)

@@ -15,7 +15,6 @@ from scipy import integrate, stats
 from fairqr.evaluation.rag.analysis.cells import Cell, Counts
 from fairqr.evaluation.rag.analysis.curves import (
     compare_policies,
-    corrected_by_holm,
     curve_of,
     interval_rows,
 )
@@ -24,7 +23,7 @@ from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.evaluation.statistics import holm
+from fairqr.evaluation.statistics import corrected_by_holm, holm
 
 
 def _cell(query: str, values: Mapping[Name, Score], **changes: Any) -> Cell:
