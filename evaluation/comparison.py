@@ -11,7 +11,7 @@ import numpy as np
 from fairqr.errors import InputError
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.results import Evaluation
-from fairqr.evaluation.statistics import (
+from fairqr.statistics import (
     PERMUTATIONS,
     RESAMPLES,
     Interval,

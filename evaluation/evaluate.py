@@ -18,10 +18,10 @@ from fairqr.evaluation.query_results import DEFAULT_TARGET, QueryResults, Target
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
 from fairqr.evaluation.runs import Qrels, Run
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.evaluation.statistics import RESAMPLES, bootstrap_mean, stream
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.target import Target
+from fairqr.statistics import RESAMPLES, bootstrap_mean, stream
 
 __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 

@@ -13,7 +13,7 @@ from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.notes import Note
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.evaluation.statistics import Interval
+from fairqr.statistics import Interval
 
 __all__ = ["Evaluation", "MeasureResult", "Missing"]
 

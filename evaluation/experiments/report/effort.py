@@ -17,7 +17,7 @@ from fairqr.evaluation.experiments.report.rounds import Series, by_topic, refini
 from fairqr.evaluation.experiments.store import Record, Round
 from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.scores import Undefined
-from fairqr.evaluation.statistics import bootstrap_mean, stream
+from fairqr.statistics import bootstrap_mean, stream
 
 __all__ = ["at_once", "cost_blocks", "drift_blocks", "rounds_table"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
 from fairqr.evaluation.experiments.report.labels import Box, place_labels
 from fairqr.evaluation.experiments.report.style import FAMILIES, INK
-from fairqr.evaluation.statistics import Interval
+from fairqr.statistics import Interval
 
 __all__ = ["Point", "draw_trade_off"]
 

@@ -19,8 +19,8 @@ from fairqr.evaluation.experiments.report.naming import (
     title_of,
 )
 from fairqr.evaluation.experiments.report.parts import Block, Cell
-from fairqr.evaluation.statistics import Interval, bootstrap_mean, stream
 from fairqr.retrieval.dimension import factors_of
+from fairqr.statistics import Interval, bootstrap_mean, stream
 
 __all__ = ["result_tables"]
 

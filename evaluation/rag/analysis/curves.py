@@ -12,7 +12,7 @@ import numpy as np
 from fairqr.evaluation.rag.analysis.frame import Frame, PolicyKey, QueryKey
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.scores import Undefined
-from fairqr.evaluation.statistics import corrected_by_holm, paired_t
+from fairqr.statistics import corrected_by_holm, paired_t
 
 __all__ = [
     "EDGES",

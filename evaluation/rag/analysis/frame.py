@@ -19,7 +19,7 @@ from fairqr.evaluation.rag.analysis.cells import Cell
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import Policy
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.evaluation.statistics import Interval, bootstrap_mean, stream
+from fairqr.statistics import Interval, bootstrap_mean, stream
 
 __all__ = ["Frame", "Mean", "PolicyKey", "QueryKey", "mean_of", "policy_name"]
 

@@ -25,7 +25,7 @@ from fairqr.evaluation.rag.report.common import (
     why_undefined,
 )
 from fairqr.evaluation.rag.report.plots import Point, Series, draw_series
-from fairqr.evaluation.statistics import corrected_by_holm
+from fairqr.statistics import corrected_by_holm
 
 __all__ = ["disparity_blocks", "relevance_blocks"]
 

@@ -12,8 +12,8 @@ from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation
 from fairqr.evaluation.runs import Run
-from fairqr.evaluation.statistics import holm, paired_t
 from fairqr.retrieval.ranking import Ranking
+from fairqr.statistics import holm, paired_t
 
 QUERIES = [f"q{number}" for number in range(10)]
 QRELS = {query: {"a": 1, "b": 0, "c": 0} for query in QUERIES}

@@ -23,7 +23,7 @@ from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.evaluation.statistics import corrected_by_holm, holm
+from fairqr.statistics import corrected_by_holm, holm
 
 
 def _cell(query: str, values: Mapping[Name, Score], **changes: Any) -> Cell:

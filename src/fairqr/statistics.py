@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fairqr.errors import InputError
-from fairqr.retrieval.exposure import FloatArray
 
 __all__ = [
     "Interval",
@@ -26,6 +25,8 @@ __all__ = [
     "paired_t",
     "stream",
 ]
+
+FloatArray = NDArray[np.float64]
 
 RESAMPLES = 2_000
 PERMUTATIONS = 20_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fairqr.errors import InputError
-from fairqr.evaluation.statistics import (
+from fairqr.statistics import (
     bootstrap_mean,
     holm,
     paired_randomisation,

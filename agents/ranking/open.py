@@ -1,0 +1,152 @@
+"""Opening language models that rank, and rankers, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.ranking.base import ItemRanker, Shown
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.prompts.library import PromptLibrary
+from fairqr.settings import default_model
+
+__all__ = ["CAUSAL", "RANKERS", "RankerName", "RankerOptions", "open_ranker", "open_ranking_model"]
+
+CAUSAL = "causal"
+"""What stands before the colon in the name of a decoder-only model of transformers."""
+
+RankerName = Literal["listwise", "pairwise", "monot5", "monobert"]
+
+RANKERS: Mapping[RankerName, str] = {
+    "listwise": "a language model that orders windows of the list, from its end to its begin "
+    "(RankGPT, Sun et al. 2023)",
+    "pairwise": "a language model that compares two documents, in both orders "
+    "(PRP, Qin et al. 2024)",
+    "monot5": "a T5 that says whether a document is relevant (Nogueira et al. 2020)",
+    "monobert": "a BERT that classifies a document as relevant (Nogueira & Cho 2019)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RankerOptions:
+    """How a ranker works; each kind heeds what concerns it.
+
+    Attributes:
+        shown: What it reads of an item; the kind's own where None: language models titles and
+            texts, neural ones too.
+        length: At most so many characters of an item are shown.
+        window, step: Of the listwise ranker.
+        context: Tokens that the model reads and writes at once, where that is known.
+        strategy: Of the pairwise ranker: all pairs, a sort, or sliding passes.
+        passes: Of the sliding strategy.
+        by: How the pairwise ranker asks.
+        concurrency: Comparisons at a time.
+        weights: The hub id or folder of monoT5 or monoBERT.
+        versions: Of prompts, by id.
+    """
+
+    shown: Shown | None = None
+    length: int = 2000
+    window: int = 20
+    step: int = 10
+    context: int | None = None
+    strategy: Literal["all", "sorting", "sliding"] = "sorting"
+    passes: int = 10
+    by: Literal["probabilities", "reply"] = "probabilities"
+    concurrency: int = 8
+    weights: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_ranking_model(
+    name: str | None = None, *, cache: bool | ReplyCache = True, **options: Any
+) -> RankingModel:
+    """Return a language model that can be asked to rank.
+
+    Args:
+        name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
+            of transformers: a hub id, a folder, a folder of an adapter, a GGUF file, or the name of
+            embedded weights. The configured model where None.
+        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
+        options: More for :class:`ChatModel`; a model in this process has no use for them.
+
+    Raises:
+        ModelUnavailableError: The name is none, or that of what writes no text.
+    """
+    name = name or default_model()
+    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    kind, _, model = name.partition(":")
+    if kind == CAUSAL:
+        if not model:
+            raise ModelUnavailableError(
+                f"The name '{name}' lacks a model; write it like causal:smollm2-135m."
+            )
+        from fairqr.agents.ranking.causal import CausalModel
+
+        return CausalModel(model, cache=kept)
+    if name == FeedbackRefiner.name:
+        raise ModelUnavailableError(
+            "Relevance feedback ranks nothing; name a language model, such as openai:gpt-4o or "
+            "local:smollm2-135m."
+        )
+    return ChatModel(name, cache=kept, **options)
+
+
+def open_ranker(
+    name: str,
+    model: RankingModel | None = None,
+    prompts: PromptLibrary | None = None,
+    options: RankerOptions = RankerOptions(),
+) -> ItemRanker:
+    """Return a ranker.
+
+    Args:
+        name: One of :data:`RANKERS`.
+        model: What is asked; monoT5 and monoBERT need none.
+        prompts: Where prompts come from.
+        options: How it works.
+
+    Raises:
+        InputError: There is no such ranker, or an option is out of its range.
+        ModelUnavailableError: It needs a language model, and none is given.
+        PromptError: There is no such prompt.
+    """
+    if name not in RANKERS:
+        raise InputError(f"There is no ranker '{one_line(name)}'; choose {', '.join(RANKERS)}.")
+    if name in ("monot5", "monobert"):
+        from fairqr.agents.ranking.pointwise import open_pointwise
+
+        return open_pointwise(name, options)
+    if model is None:
+        raise ModelUnavailableError(
+            f"The ranker {name} asks a language model, and none is given; name one, such as "
+            "openai:gpt-4o or local:smollm2-135m."
+        )
+    prompts = prompts or PromptLibrary()
+    prompt = prompts.get(name, options.versions.get(name))
+    if name == "listwise":
+        from fairqr.agents.ranking.listwise import ListwiseRanker
+
+        return ListwiseRanker(
+            model,
+            prompt,
+            window=options.window,
+            step=options.step,
+            shown=options.shown or "title_text",
+            length=options.length,
+            context=options.context,
+        )
+    from fairqr.agents.ranking.pairwise import PairwiseJudge
+    from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker
+
+    judge = PairwiseJudge(
+        model, prompt, by=options.by, shown=options.shown or "title_text", length=options.length
+    )
+    return PairwiseRanker(
+        judge, strategy=options.strategy, passes=options.passes, concurrency=options.concurrency
+    )

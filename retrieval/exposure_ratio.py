@@ -1,0 +1,51 @@
+"""How much more a reader sees of one group than of all others, item by item."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairqr.retrieval.exposure import Discount
+
+__all__ = ["INVERSE_LOG", "expected_exposure_ratio", "exposure_ratio"]
+
+INVERSE_LOG = Discount("inverse_log")
+
+
+def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> float | None:
+    """Return the ratio of the mean exposure of protected items to that of the others.
+
+    Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(a) = 1/log(1+a), over the whole list; the base of the
+    logarithm cancels (Wang et al. 2024, section 3.2.2; Singh & Joachims 2018).
+
+    Args:
+        protected: Shape (n,), in order of rank: whether the item there belongs to the protected
+            group.
+        discount: v.
+
+    Returns:
+        1 where the groups are treated alike, more where the protected group stands higher; None
+        where one of the groups has no item.
+    """
+    mask = np.asarray(protected, dtype=bool)
+    return expected_exposure_ratio(np.eye(mask.size), mask, discount)
+
+
+def expected_exposure_ratio(
+    places: ArrayLike, protected: ArrayLike, discount: Discount = INVERSE_LOG
+) -> float | None:
+    """Return :func:`exposure_ratio` of the expectation over a distribution of rankings.
+
+    Args:
+        places: Shape (n, n): the probability that item i stands at rank a, as ``places[i, a − 1]``.
+        protected: Shape (n,): whether item i belongs to the protected group.
+        discount: v.
+
+    Returns:
+        None where one of the groups has no item.
+    """
+    mask = np.asarray(protected, dtype=bool)
+    if mask.all() or not mask.any():
+        return None
+    exposed = np.asarray(places, dtype=np.float64) @ discount.weights(mask.size)
+    return float(exposed[mask].mean() / exposed[~mask].mean())

@@ -1,0 +1,126 @@
+"""One group against the rest: which documents are protected, and what the two sides are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.errors import InputError, one_line
+from fairqr.retrieval.schema import UNKNOWN, Attribute
+
+__all__ = ["SIDES_HELP", "Sides", "parse_sides"]
+
+SIDES_HELP = "The protected group: female; not Europe; or 'female vs male' to leave others out."
+
+TOLERANCE = 1e-9
+
+_ADJECTIVES = {
+    "Africa": "African",
+    "Asia": "Asian",
+    "Europe": "European",
+    "North America": "North American",
+    "Oceania": "Oceanian",
+    "South America": "South American",
+}
+_VERSUS = re.compile(r"\s+vs\.?\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two sides of an attribute.
+
+    Attributes:
+        attribute: Its name.
+        universe: All groups that memberships are over.
+        protected: The groups that count as protected.
+        unprotected: The groups that do not. A group that is in neither decides nothing.
+        words: What the protected side and the other are called in a sentence: ``female``.
+    """
+
+    attribute: str
+    universe: tuple[str, ...]
+    protected: tuple[str, ...]
+    unprotected: tuple[str, ...]
+    words: tuple[str, str]
+
+    def of(self, memberships: ArrayLike) -> NDArray[np.int8]:
+        """Return the side of each document: 1 protected, 0 not, −1 where it cannot be told.
+
+        A document is on the side that has more of it; it cannot be told where both have as much, or
+        neither has any.
+
+        Args:
+            memberships: Shape (n, G) over ``universe``.
+
+        Returns:
+            Shape (n,).
+        """
+        members = np.asarray(memberships, dtype=np.float64)
+        gain = members[:, self._places(self.protected)].sum(axis=1)
+        gain = gain - members[:, self._places(self.unprotected)].sum(axis=1)
+        sides = np.where(gain > TOLERANCE, 1, np.where(gain < -TOLERANCE, 0, -1))
+        return sides.astype(np.int8)
+
+    def _places(self, groups: Sequence[str]) -> list[int]:
+        return [self.universe.index(group) for group in groups]
+
+
+def parse_sides(attribute: Attribute, text: str, words: tuple[str, str] | None = None) -> Sides:
+    """Read which groups are protected.
+
+    Args:
+        attribute: Of the schema.
+        text: Groups with commas between them, against all others: ``female``; ``not`` and groups,
+            which protects all others: ``not Europe``; or both sides, ``female vs male``.
+        words: What the sides are called; where None, a side is called by its one group, or by
+            ``non-`` and the other side's one group, or by its groups with ``or`` between them.
+
+    Raises:
+        InputError: A group does not exist or is on both sides, or one side has none.
+    """
+    known = [group for group in attribute.universe if group != UNKNOWN]
+    parts = _VERSUS.split(text.strip())
+    negated = parts[0].startswith("not ")
+    if len(parts) > 2 or (negated and len(parts) > 1):
+        raise InputError(
+            f"'{one_line(text, 100)}' names no two sides; write one 'vs' or one 'not'."
+        )
+    named = [_groups(part.removeprefix("not "), known, attribute.name) for part in parts]
+    rest = [group for group in known if group not in named[0]]
+    one, other = named[0], named[1] if len(named) > 1 else rest
+    if set(one) & set(other):
+        raise InputError(f"'{one_line(text, 100)}' has a group on both sides; leave it on one.")
+    if not other:
+        raise InputError(
+            f"'{one_line(text, 100)}' leaves no group of {attribute.name} for the other side."
+        )
+    protected, unprotected = (other, one) if negated else (one, other)
+    if words is None:
+        words = (_word(protected, unprotected), _word(unprotected, protected))
+    if not all(word.strip() for word in words):
+        raise InputError("A side needs a word that it is called by, such as female.")
+    return Sides(attribute.name, attribute.universe, tuple(protected), tuple(unprotected), words)
+
+
+def _groups(text: str, known: Sequence[str], attribute: str) -> list[str]:
+    # A group may have a comma in its own name.
+    names = [text.strip()] if text.strip() in known else [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"There is no group '{one_line(name, 60)}' of {attribute}; choose among "
+                f"{', '.join(known)}."
+            )
+    return list(dict.fromkeys(names))
+
+
+def _word(groups: Sequence[str], others: Sequence[str]) -> str:
+    if len(groups) == 1:
+        return _ADJECTIVES.get(groups[0], groups[0])
+    if len(others) == 1:
+        return f"non-{_ADJECTIVES.get(others[0], others[0])}"
+    return " or ".join(_ADJECTIVES.get(group, group) for group in groups)
