@@ -44,7 +44,8 @@ experiments: $(READY)
 	  $(if $(RAG_COLLECTION),--collection $(RAG_COLLECTION))
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its
-# builds fits depends on the machine.
+# builds fits depends on the machine. What the lock names is whole otherwise, so pip looks for nothing
+# more, which would be torch for peft.
 lock: $(READY)
 	echo "torch ; python_version < '0'" > $(VENV)/without.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
@@ -57,7 +58,7 @@ notables: $(READY)
 
 $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
