@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.exposure import Discount, FloatArray
 
 __all__ = ["INVERSE_LOG", "expected_exposure_ratio", "exposure_ratio"]
 
@@ -25,10 +25,11 @@ def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> fl
 
     Returns:
         1 where the groups are treated alike, more where the protected group stands higher; None
-        where one of the groups has no item.
+        where one of the groups has no item, or a discount of which only the first ranks have some
+        leaves the others without exposure.
     """
     mask = np.asarray(protected, dtype=bool)
-    return expected_exposure_ratio(np.eye(mask.size), mask, discount)
+    return _ratio(discount.weights(mask.size), mask)
 
 
 def expected_exposure_ratio(
@@ -42,10 +43,15 @@ def expected_exposure_ratio(
         discount: v.
 
     Returns:
-        None where one of the groups has no item.
+        None where one of the groups has no item, or the others are not exposed at all.
     """
     mask = np.asarray(protected, dtype=bool)
+    return _ratio(np.asarray(places, dtype=np.float64) @ discount.weights(mask.size), mask)
+
+
+def _ratio(exposed: FloatArray, mask: NDArray[np.bool_]) -> float | None:
+    """Return the ratio of means, from the exposure of each item and whether it is protected."""
     if mask.all() or not mask.any():
         return None
-    exposed = np.asarray(places, dtype=np.float64) @ discount.weights(mask.size)
-    return float(exposed[mask].mean() / exposed[~mask].mean())
+    others = float(exposed[~mask].mean())
+    return float(exposed[mask].mean()) / others if others > 0 else None

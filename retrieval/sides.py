@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.errors import InputError, one_line
-from fairqr.retrieval.schema import UNKNOWN, Attribute
+from fairqr.retrieval.schema import Attribute
 
-__all__ = ["SIDES_HELP", "Sides", "parse_sides"]
+__all__ = ["SIDES_HELP", "Sides", "default_protected", "parse_sides"]
 
 SIDES_HELP = "The protected group: female; not Europe; or 'female vs male' to leave others out."
 
+DEFAULT = "female"
 TOLERANCE = 1e-9
+LONGEST_WORD = 100
 
 _ADJECTIVES = {
     "Africa": "African",
@@ -80,16 +82,20 @@ def parse_sides(attribute: Attribute, text: str, words: tuple[str, str] | None =
             ``non-`` and the other side's one group, or by its groups with ``or`` between them.
 
     Raises:
-        InputError: A group does not exist or is on both sides, or one side has none.
+        InputError: A group does not exist or is on both sides, one side has none, or the words do
+            not tell the sides apart.
     """
-    known = [group for group in attribute.universe if group != UNKNOWN]
-    parts = _VERSUS.split(text.strip())
-    negated = parts[0].startswith("not ")
+    known = list(attribute.groups)
+    # A group may have such words in its own name.
+    parts = [text.strip()] if text.strip() in known else _VERSUS.split(text.strip())
+    negated = parts[0].startswith("not ") and parts[0] not in known
     if len(parts) > 2 or (negated and len(parts) > 1):
         raise InputError(
             f"'{one_line(text, 100)}' names no two sides; write one 'vs' or one 'not'."
         )
-    named = [_groups(part.removeprefix("not "), known, attribute.name) for part in parts]
+    if negated:
+        parts = [parts[0].removeprefix("not ")]
+    named = [_groups(part, known, attribute.name) for part in parts]
     rest = [group for group in known if group not in named[0]]
     one, other = named[0], named[1] if len(named) > 1 else rest
     if set(one) & set(other):
@@ -101,9 +107,37 @@ def parse_sides(attribute: Attribute, text: str, words: tuple[str, str] | None =
     protected, unprotected = (other, one) if negated else (one, other)
     if words is None:
         words = (_word(protected, unprotected), _word(unprotected, protected))
-    if not all(word.strip() for word in words):
-        raise InputError("A side needs a word that it is called by, such as female.")
+    else:
+        words = _checked(words)
     return Sides(attribute.name, attribute.universe, tuple(protected), tuple(unprotected), words)
+
+
+def default_protected(attribute: Attribute) -> str:
+    """Return the group that is protected where nobody says which: ``female``.
+
+    Raises:
+        InputError: The attribute has no such group.
+    """
+    if DEFAULT not in attribute.groups:
+        raise InputError(
+            f"Name the protected group of {attribute.name}: one of {', '.join(attribute.groups)}, "
+            "or 'not' and one of them."
+        )
+    return DEFAULT
+
+
+def _checked(words: tuple[str, str]) -> tuple[str, str]:
+    """Return the words of a user, which stand in prompts and in tables."""
+    one, other = (word.strip() for word in words)
+    for word in (one, other):
+        if not word or not word.isprintable() or len(word) > LONGEST_WORD:
+            raise InputError(
+                "A side needs a word that it is called by, such as female: one line of at most "
+                f"{LONGEST_WORD} characters."
+            )
+    if one.casefold() == other.casefold():
+        raise InputError(f"Both sides are called '{one}'; choose two words.")
+    return one, other
 
 
 def _groups(text: str, known: Sequence[str], attribute: str) -> list[str]:

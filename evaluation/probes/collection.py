@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["CELLS", "Cell", "Order", "ProbeCollection", "ProbeItem", "ProbeManifest", "ProbeQuery"]
+__all__ = [
+    "CELLS",
+    "Cell",
+    "Order",
+    "ProbeCollection",
+    "ProbeItem",
+    "ProbeManifest",
+    "ProbeQuery",
+    "Short",
+    "cell_of",
+    "shortfalls",
+]
 
 Cell = Literal[
     "relevant_unprotected",
@@ -27,6 +39,9 @@ CELLS: tuple[Cell, ...] = (
 Order = Literal["shuffled", "bm25", "discriminatory"]
 """The order in which a ranker sees the items first."""
 
+Short = dict[Cell, dict[Literal["queries", "items"], int]]
+"""By cell, how many queries lack items in it, and how many items that is together."""
+
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -36,7 +51,8 @@ class ProbeItem(BaseModel):
     Attributes:
         id: Of the document.
         title: Its title.
-        text: Its text; empty where only titles were kept.
+        text: Its text. Where only titles were kept it is empty, unless there is no title: a ranker
+            would then have nothing to read.
         relevant: Whether it is relevant for this query.
         protected: Whether it belongs to the protected group.
     """
@@ -52,8 +68,7 @@ class ProbeItem(BaseModel):
     @property
     def cell(self) -> Cell:
         """Where it belongs."""
-        relevance = "relevant" if self.relevant else "irrelevant"
-        return f"{relevance}_{'protected' if self.protected else 'unprotected'}"  # type: ignore[return-value]
+        return cell_of(self.relevant, self.protected)
 
 
 class ProbeQuery(BaseModel):
@@ -74,6 +89,12 @@ class ProbeQuery(BaseModel):
     items: tuple[ProbeItem, ...]
     short: dict[Cell, _Count] = {}
 
+    @model_validator(mode="after")
+    def _ids_are_distinct(self) -> ProbeQuery:
+        if len({item.id for item in self.items}) < len(self.items):
+            raise ValueError("an item stands twice")
+        return self
+
     def of_cell(self, cell: Cell) -> list[ProbeItem]:
         """Return the items of a cell, in order."""
         return [item for item in self.items if item.cell == cell]
@@ -84,8 +105,9 @@ class ProbeManifest(BaseModel):
 
     Attributes:
         format: Of the folder.
-        name: What results call it, e.g. ``notables, gender``.
+        name: What results call it, e.g. ``notables, gender: female``.
         source: The collection it was built from, as ``find_collection`` takes it.
+        split: Its judgements, where there are several.
         source_fingerprint: A hash over the documents, topics and judgements it was built from.
         attribute: Of the schema.
         protected: What stands for the protected group, e.g. ``female`` or ``non-European``; the
@@ -98,11 +120,12 @@ class ProbeManifest(BaseModel):
         seed: Of the draws and of ``shuffled``.
         texts: Whether texts were kept beside titles.
         queries: How many queries it has.
-        dropped: Why topics were left out, with how many: ``fewer_than_two_cells``, …
+        dropped: Why topics were left out, with how many: ``no_relevant_item``.
         short: By cell, how many queries have fewer items in it than they should, and how many items
             are missing together.
-        undecided: How many documents were left out since they belong to both sides alike, or to a
-            group that is unknown.
+        undecided: How many documents that are relevant for any topic were left out since they
+            belong to both sides alike, or to neither: their group is unknown.
+        missing: How many of these the corpus lacks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,6 +133,7 @@ class ProbeManifest(BaseModel):
     format: Literal[1] = 1
     name: str
     source: str
+    split: str | None = None
     source_fingerprint: str
     attribute: str
     protected: str
@@ -120,10 +144,11 @@ class ProbeManifest(BaseModel):
     order: Order
     seed: int
     texts: bool
-    queries: int
-    dropped: dict[str, int] = {}
-    short: dict[Cell, dict[Literal["queries", "items"], int]] = {}
-    undecided: int = 0
+    queries: _Count
+    dropped: dict[str, _Count] = {}
+    short: Short = {}
+    undecided: _Count = 0
+    missing: _Count = 0
 
 
 class ProbeCollection(BaseModel):
@@ -133,3 +158,21 @@ class ProbeCollection(BaseModel):
 
     manifest: ProbeManifest
     queries: tuple[ProbeQuery, ...]
+
+
+def cell_of(relevant: bool, protected: bool) -> Cell:
+    """Return where an item belongs."""
+    if relevant:
+        return "relevant_protected" if protected else "relevant_unprotected"
+    return "irrelevant_protected" if protected else "irrelevant_unprotected"
+
+
+def shortfalls(queries: Iterable[ProbeQuery]) -> Short:
+    """Return what queries lack together, by cell; cells that are full everywhere are left out."""
+    found: Short = {}
+    for query in queries:
+        for cell, items in query.short.items():
+            total = found.setdefault(cell, {"queries": 0, "items": 0})
+            total["queries"] += 1
+            total["items"] += items
+    return {cell: found[cell] for cell in CELLS if cell in found}

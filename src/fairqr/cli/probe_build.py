@@ -1,0 +1,170 @@
+"""The command ``fairqr probe build``: queries with items, for probes of rankers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairqr.cli.common import AsJson, notes, print_json, run
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.probes.collection import ProbeCollection
+
+__all__ = ["bars", "build", "read_words"]
+
+
+def build(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.")],
+    attribute: Annotated[str, typer.Option(help="Of the collection's schema, such as gender.")],
+    collection: Annotated[
+        str, typer.Argument(help="The name of a collection, or its folder.")
+    ] = "notables",
+    protected: Annotated[
+        str | None,
+        typer.Option(help="female; not Europe; or 'female vs male'. Where absent, female."),
+    ] = None,
+    words: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROTECTED/UNPROTECTED", help="What the sides are called, such as women/men."
+        ),
+    ] = None,
+    size: Annotated[int, typer.Option(help="Items of a query, a multiple of 4.")] = 200,
+    order: Annotated[
+        str, typer.Option(help="Initial: shuffled, bm25 or discriminatory.")
+    ] = "shuffled",
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws and of the order.")] = 0,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="At most so many; all if absent.")
+    ] = None,
+    titles_only: Annotated[
+        bool, typer.Option("--titles-only", help="Keep no texts beside titles.")
+    ] = False,
+    split: Annotated[
+        str | None, typer.Option(help="The judgements, where there are several: train or eval.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build a probe collection: for each query items that are relevant or not, of a group or not.
+
+    Irrelevant items are drawn from those that are relevant for other queries.
+    """
+    from fairqr.errors import InputError
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.probes.files import check_folder, write_probe_collection
+    from fairqr.evaluation.probes.sources import open_probe_collection
+    from fairqr.evaluation.probes.specification import ProbeSource
+    from fairqr.retrieval.sides import default_protected
+
+    # Before a large corpus is read for nothing.
+    check_folder(output)
+    chosen = read_words(words)
+    if not attribute or protected == "":
+        raise InputError(
+            "Name an --attribute, such as gender, and a group to protect, not nothing."
+        )
+    with bars() as preparing:
+        if protected is None:
+            found = find_collection(
+                collection, split, progress=preparing(f"importing {collection}")
+            )
+            protected = default_protected(found.corpus.schema.attribute(attribute))
+        built = run(
+            open_probe_collection(
+                ProbeSource(attribute=attribute, protected=protected, words=chosen),
+                collection,
+                split,
+                size=size,
+                order=order,  # type: ignore[arg-type]
+                seed=seed,
+                queries=queries,
+                texts=not titles_only,
+                preparing=preparing,
+            )
+        )
+    write_probe_collection(built, output)
+    items = sum(len(query.items) for query in built.queries)
+    if as_json:
+        data = {"folder": str(output), "items": items, **built.manifest.model_dump(mode="json")}
+        print_json(json.dumps(data, ensure_ascii=False))
+        return
+    from fairqr.cli.render import printable
+
+    for line in [*_told(built, items), f"written: {output}"]:
+        typer.echo(printable(line))
+
+
+def read_words(text: str | None) -> tuple[str, str] | None:
+    """Read what the sides are called, ``women/men``.
+
+    Raises:
+        InputError: These are not two words.
+    """
+    from fairqr.errors import InputError, one_line
+
+    if text is None:
+        return None
+    one, slash, other = text.partition("/")
+    if not slash or "/" in other:
+        raise InputError(
+            f"'{one_line(text, 100)}' is no pair of words; write PROTECTED/UNPROTECTED, such as "
+            "women/men."
+        )
+    return one, other
+
+
+def _told(built: ProbeCollection, items: int) -> Iterator[str]:
+    """Say what was built, what is short, and what was left out."""
+    manifest = built.manifest
+    yield manifest.name
+    kept = "titles and texts" if manifest.texts else "titles"
+    yield (
+        f"{manifest.queries:,} queries, {items:,} items ({kept}); at most {manifest.size:,} items "
+        f"a query, {manifest.size // 4:,} a cell"
+    )
+    yield f"initial order: {manifest.order}; seed {manifest.seed}"
+    yield f"protected: {manifest.protected} ({', '.join(manifest.protected_groups)})"
+    yield f"unprotected: {manifest.unprotected} ({', '.join(manifest.unprotected_groups)})"
+    for cell, lack in manifest.short.items():
+        yield (
+            f"short: {cell.replace('_', ' ')}, in {lack['queries']:,} of {manifest.queries:,} "
+            f"queries, {lack['items']:,} items together"
+        )
+    for reason, topics in manifest.dropped.items():
+        yield f"dropped: {topics:,} topics, {reason.replace('_', ' ')}"
+    if manifest.undecided:
+        yield f"left out: {manifest.undecided:,} relevant documents of neither side"
+    if manifest.missing:
+        yield f"left out: {manifest.missing:,} relevant documents that the corpus lacks"
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Callable[[str], Callable[[int], None]]]:
+    """Show how many documents were handled, if anybody watches, once there is one.
+
+    Yields a function that takes what begins, and returns what is told the number.
+    """
+    if not sys.stderr.isatty():
+        yield lambda what: lambda count: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} documents"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=notes(), transient=True) as progress:
+
+        def begin(what: str) -> Callable[[int], None]:
+            task = progress.add_task(what, total=None, visible=False)
+            return lambda count: progress.update(task, completed=count, visible=True)
+
+        yield begin
