@@ -96,7 +96,7 @@ def parameters_for(
     parameters: dict[str, Any] = {
         "temperature": defaults.temperature if temperature is None else temperature,
         # What is weighed is the first token.
-        "max_tokens": 1 if wanted == "choice" else defaults.max_tokens,
+        "max_tokens": 1 if wanted == "choice" else question.reply_tokens,
     }
     if speaks_openai(provider):
         local = provider == "local"

@@ -43,6 +43,8 @@ class Question:
         temperature: In [0, 2]; the prompt's own where None.
         seed: For repeatable sampling, where the provider supports it.
         may_ask_again: Whether to ask once more where a reply is not the object that was asked for.
+        max_tokens: Of the reply; the prompt's own where None. It must follow from the prompt and
+            the values, by which replies are kept.
     """
 
     prompt: PromptTemplate
@@ -52,3 +54,9 @@ class Question:
     temperature: float | None = None
     seed: int | None = None
     may_ask_again: bool = True
+    max_tokens: int | None = None
+
+    @property
+    def reply_tokens(self) -> int:
+        """How many tokens a reply may have."""
+        return self.max_tokens or self.prompt.defaults.max_tokens

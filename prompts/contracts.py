@@ -64,6 +64,17 @@ CONTRACTS = {
     # With it a model is asked for the probability of Yes, and with the other for a JSON object.
     "attribute": _judges(),
     "attribute_json": _judges("entailed"),
+    "listwise": Contract(
+        inputs=frozenset({"group", "query", "passages", "number"}),
+        needed_inputs=frozenset({"group", "query", "passages"}),
+        fields=frozenset({"number", "passage"}),
+        needed_fields=frozenset({"number", "passage"}),
+    ),
+    # Answered with A or B; see fairqr.agents.ranking.pairwise_reply.
+    "pairwise": Contract(
+        inputs=frozenset({"group", "query", "first", "second"}),
+        needed_inputs=frozenset({"group", "query", "first", "second"}),
+    ),
 }
 
 

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.stem for path in (SHIPPED / "refine").glob("*.yaml"))
 
 # What the prompts that answer are asked for, with a document that has every field there is.
-ANSWERING = sorted(id_ for id_, contract in CONTRACTS.items() if contract.fields)
+ANSWERING = sorted(id_ for id_, contract in CONTRACTS.items() if "documents" in contract.inputs)
 JUDGING = ["attribute", "attribute_json"]
 SOURCE = {
     "title": "A Study of Bridges </documents>",

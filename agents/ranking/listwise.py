@@ -1,0 +1,183 @@
+"""Ranking by a language model that orders one window of the list after the other."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from fairqr.agents.local import CONTEXT_TOKENS
+from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem, Shown
+from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.permutation import parse_permutation
+from fairqr.agents.ranking.windows import windows
+from fairqr.agents.replies import Usage
+from fairqr.errors import InputError
+from fairqr.prompts.template import PromptTemplate
+
+__all__ = ["ListwiseRanker"]
+
+
+class ListwiseRanker:
+    """Asks a language model to order windows, from the end of the list to its begin.
+
+    One window is asked about after the other, since each holds what the one before brought up
+    (RankGPT, Sun et al. 2023). A window whose question fails, or whose reply is no list, stays as
+    it was and is counted; see :func:`parse_permutation` for what is mended. The temperature is 0.
+
+    Where the model's context is known, long passages are cut fairly to what fits. If that would
+    leave less than 48 tokens to some, the windows shrink, and the ranking says so.
+
+    Args:
+        model: What is asked.
+        prompt: ``listwise``, in some version.
+        window: Items of a window; at least 2.
+        step: How much nearer to the front the next window is; in [1, window - 1].
+        shown: What is read of an item.
+        length: At most so many characters of an item are shown.
+        context: Tokens that the model reads and writes at once; what the model itself says where
+            None, and no limit where it says nothing.
+
+    Raises:
+        InputError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: RankingModel,
+        prompt: PromptTemplate,
+        *,
+        window: int = 20,
+        step: int = 10,
+        shown: Shown = "title_text",
+        length: int = 2000,
+        context: int | None = None,
+    ) -> None:
+        windows(0, window, step)  # refuses what is out of range
+        if length < 1:
+            raise InputError(f"At least 1 character of an item must be shown, not {length}.")
+        if context is not None and context < 1:
+            raise InputError(f"The context of a model has at least 1 token, not {context}.")
+        self._model = model
+        self._prompt = prompt
+        self._window = window
+        self._step = step
+        self._shown: Shown = shown
+        self._length = length
+        self._context = context
+
+    @property
+    def name(self) -> str:
+        """``listwise(``, the model, and the window with its step."""
+        return f"listwise({self._model.name}, {self._window}/{self._step})"
+
+    async def start(self) -> None:
+        """Start the model.
+
+        Raises:
+            ModelUnavailableError: It cannot be started.
+        """
+        await self._model.start("text")
+
+    def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
+        """Return the number of windows, and the tokens of as many prompts and replies.
+
+        Which passages meet in a window is not known beforehand, so the longest ones are counted in
+        each.
+
+        Raises:
+            InputError: As :meth:`rank` raises it.
+        """
+        passages = ListwisePrompt.passages(items, self._shown, self._length)
+        prompt = ListwisePrompt(self._prompt, query, group, self._room())
+        asked, _ = self._windows(prompt, passages)
+        if not asked:
+            return Cost()
+        return Cost(len(asked), len(asked) * prompt.most_tokens(passages, len(asked[0])))
+
+    async def rank(
+        self,
+        query: str,
+        items: Sequence[RankItem],
+        *,
+        group: str = "",
+        deadline: float | None = None,
+    ) -> ItemRanking:
+        """Rank the items; see :meth:`fairqr.agents.ranking.base.ItemRanker.rank`.
+
+        Windows that the deadline leaves no time for count as asked, with the failure ``timeout``.
+
+        Raises:
+            ModelUnavailableError: The model cannot be started.
+            InputError: Not even two items fit into the context.
+        """
+        end = None if deadline is None else time.monotonic() + deadline
+        if len(items) > 1:
+            await self.start()  # only then do some models know their context
+        passages = ListwisePrompt.passages(items, self._shown, self._length)
+        prompt = ListwisePrompt(self._prompt, query, group, self._room())
+        asked, warnings = self._windows(prompt, passages)
+        order = list(range(len(items)))
+        failures: Counter[str] = Counter()
+        repairs: Counter[str] = Counter()
+        usage = Usage()
+        for window in asked:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                failures["timeout"] += 1
+                continue
+            stretch = order[window.start : window.stop]
+            reply = await self._model.write(prompt.question([passages[it] for it in stretch]), left)
+            usage += reply.usage
+            if reply.status != "ok":
+                failures[reply.status] += 1
+                continue
+            found = parse_permutation(reply.text, len(stretch))
+            if found.status != "ok":
+                failures[found.status] += 1
+                continue
+            repairs.update(found.repairs)
+            order[window.start : window.stop] = [stretch[it] for it in found.order]
+        return ItemRanking(
+            tuple(order),
+            asked=len(asked),
+            failures=dict(failures),
+            repairs=dict(repairs),
+            usage=usage,
+            warnings=warnings,
+        )
+
+    def _room(self) -> int | None:
+        """Return the tokens that the model reads and writes at once, where that is known."""
+        if self._context is not None:
+            return self._context
+        if self._model.name.startswith("local:"):
+            return CONTEXT_TOKENS
+        # A model in this process knows its own once it was started.
+        found: int | None = getattr(self._model, "context_tokens", None)
+        return found
+
+    def _windows(
+        self, prompt: ListwisePrompt, passages: Sequence[str]
+    ) -> tuple[list[range], tuple[str, ...]]:
+        """Return the windows, shrunk to what fits, and what a user should know of that.
+
+        Raises:
+            InputError: Windows of 2 do not fit.
+        """
+        wanted = min(self._window, len(passages))
+        if wanted < 2:
+            return [], ()
+        size = prompt.largest_window(passages, wanted)
+        if size == wanted:
+            return windows(len(passages), self._window, self._step), ()
+        limit = f"The model {self._model.name} reads and writes {self._room()} tokens at once"
+        if not size:
+            raise InputError(
+                f"{limit}, which is too few for two items and the prompt; shorten the query, or "
+                "take a model with a larger context."
+            )
+        step = max(1, min(self._step, size // 2))
+        warning = f"{limit}, too few for {wanted} items; it was asked for {size} with step {step}."
+        return windows(len(passages), size, step), (warning,)

@@ -1,0 +1,164 @@
+"""Replies that are to be an order: what counts as a list, and what is mended."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.ranking.permutation import Permutation, parse_permutation
+
+orders = st.integers(2, 40).flatmap(lambda n: st.permutations(range(1, n + 1)))
+
+
+@given(orders, st.sampled_from([" > ", ">", ", ", ",", "\n", " >\n", "\r\n"]), st.booleans())
+def test_every_order_is_read_as_it_was_written(
+    order: list[int], between: str, brackets: bool
+) -> None:
+    """In brackets or bare, with each separator; nothing is mended."""
+    reply = between.join(f"[{it}]" if brackets else str(it) for it in order)
+    found = parse_permutation(reply, len(order))
+    assert found == Permutation("ok", tuple(it - 1 for it in order))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "[3] > [1] > [2]",
+        "[3] [1] [2]",
+        "[3][1][2]",
+        "[ 3 ] > [01] > [2]",
+        "3 > 1 > 2",
+        "3, 1, 2",
+        "3\n1\n2",
+        "[3, 1, 2]",
+        "```json\n[3, 1, 2]\n```",
+        "**[3] > [1] > [2]**",
+        "Ranking: [3] > [1] > [2]",
+        "Here is the list of all passages that you asked me for:\n\n[3] > [1] > [2]",
+        "[3] > [1] > [2]\n\nI put [3] first since it speaks of the query, which [1] does not.",
+        "1. [3]\n2. [1]\n3. [2]",
+        "1) 3\n2) 1\n3) 2",
+        "- [3]\n- [1]\n- [2]",
+        "[3] The one about rivers\n[1] Something else in 1970\n[2] The rest, see [3]",
+        "[3] Rivers > [1] Lakes > [2] Seas",
+        "First I thought of [1] > [2] > [3].\nBut in the end: [3] > [1] > [2]",
+    ],
+)
+def test_forms_of_one_and_the_same_order(reply: str) -> None:
+    """Models differ in how they write it."""
+    assert parse_permutation(reply, 3) == Permutation("ok", (2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("reply", "n", "order", "repairs"),
+    [
+        ("[3] > [1]", 4, (2, 0, 1, 3), {"missing": 2}),
+        ("[3] > [1] > [3] > [3] > [2]", 3, (2, 0, 1), {"duplicate": 2}),
+        ("[3] > [9] > [1] > [0] > [2] > [-1]", 3, (2, 0, 1), {"stranger": 3}),
+        ("[2] > [2] > [7]> [1]", 3, (1, 0, 2), {"missing": 1, "duplicate": 1, "stranger": 1}),
+        ("[2] > [99999999999999999999] > [1]", 2, (1, 0), {"stranger": 1}),
+        ("[2] > [1] > [", 20, (1, 0, *range(2, 20)), {"missing": 18}),
+        ("Ranking: 4, 2", 20, (3, 1, 0, 2, *range(4, 20)), {"missing": 18}),
+    ],
+)  # fmt: skip
+def test_what_is_mended_is_counted_in_items(
+    reply: str, n: int, order: tuple[int, ...], repairs: dict[str, int]
+) -> None:
+    """Missing ones stand at the end as they were; the first mention of an item counts."""
+    assert parse_permutation(reply, n) == Permutation("ok", order, repairs)
+
+
+@pytest.mark.parametrize(
+    ("reply", "n", "status"),
+    [
+        ("", 5, "empty"),
+        (" \n\t ", 5, "empty"),
+        ("I'm sorry, but I can't help with that.", 5, "refused"),
+        ("I cannot rank these 20 people.", 20, "refused"),
+        ("As an AI, I have no opinion of people.", 5, "refused"),
+        ("The first passage, of 1970, is about a physicist and is therefore best.", 5, "essay"),
+        ("Passage [3] is the most relevant one, and after it [1] comes.", 5, "essay"),
+        ("Passages 1, 2 and 3 are about people who lived in 1900, 1901.", 20, "essay"),
+        ("The most relevant one is Marie Curie, a physicist.", 5, "essay"),
+        ("1. Marie Curie\n2. Frida Kahlo\n3. Alan Turing", 3, "essay"),
+        ("[1] Marie Curie\n[2] Frida Kahlo who painted herself", 20, "essay"),
+        ("The ones to look at are [1] > [2] and perhaps some of the others", 20, "essay"),
+        ("[3]", 5, "parse_error"),
+        ("7", 5, "parse_error"),
+        ("[3] > [3] > [3]", 5, "parse_error"),
+        ("[7] > [8] > [9]", 5, "parse_error"),
+        ("3 1 2", 3, "parse_error"),
+        ("3.1 > 2.4", 4, "parse_error"),
+        ("Yes", 5, "parse_error"),
+        ("> > >", 5, "parse_error"),
+        ("{}", 5, "parse_error"),
+    ],
+)
+def test_what_is_no_order_has_a_status(reply: str, n: int, status: str) -> None:
+    """And neither an order nor repairs."""
+    assert parse_permutation(reply, n) == Permutation(status)  # type: ignore[arg-type]
+
+
+@given(st.text(), st.integers(2, 30))
+def test_any_text_gives_a_status_or_a_permutation(reply: str, n: int) -> None:
+    """Whatever a model writes."""
+    found = parse_permutation(reply, n)
+    if found.status == "ok":
+        assert sorted(found.order) == list(range(n))
+        assert found.repairs.get("missing", 0) <= n - 2
+    else:
+        assert (found.order, dict(found.repairs)) == ((), {})
+
+
+@given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), st.integers(2, 25), st.booleans())
+def test_mending_agrees_with_the_plain_rule(numbers: list[int], n: int, lead_in: bool) -> None:
+    """Keep first mentions of those that there are, append the others; count what was done."""
+    kept: list[int] = []
+    duplicates = strangers = 0
+    for number in numbers:
+        if not 1 <= number <= n:
+            strangers += 1
+        elif number in kept:
+            duplicates += 1
+        else:
+            kept.append(number)
+    reply = ("Ranking: " if lead_in else "") + " > ".join(f"[{it}]" for it in numbers)
+    found = parse_permutation(reply, n)
+    if len(kept) < 2:
+        assert found.status == "parse_error"
+        return
+    missing = [it for it in range(1, n + 1) if it not in kept]
+    assert found.order == tuple(it - 1 for it in kept + missing)
+    counts = {"missing": len(missing), "duplicate": duplicates, "stranger": strangers}
+    assert found.repairs == {kind: it for kind, it in counts.items() if it}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["[1] > ", "1, ", "1", "[", "[1", " ", "\n", "\n1. ", "> ", "1.", "I ", "- ", "x1 ", "sorry "],
+)  # fmt: skip
+def test_a_reply_of_a_million_characters_is_read_in_no_time(piece: str) -> None:
+    """Every pattern is linear, and what is beyond the limit is not read."""
+    reply = "[2] > [1] " + piece * (1_000_000 // len(piece))
+    began = time.perf_counter()
+    parse_permutation(reply, 3)
+    assert time.perf_counter() - began < 2
+
+
+def test_what_is_beyond_the_limit_does_not_count() -> None:
+    """A list at the end of a very long text is not looked for."""
+    assert parse_permutation("word " * 100_000 + "[3] > [1] > [2]", 3).status == "essay"
+
+
+def test_noise_in_a_list_of_a_hundred() -> None:
+    """As large windows come back: shuffled, with a tail cut off by the limit of tokens."""
+    order = random.Random(1).sample(range(1, 101), 100)
+    reply = " > ".join(f"[{it}]" for it in order)[:-20]
+    found = parse_permutation(reply, 100)
+    named = reply.count("]")
+    assert found.order[:named] == tuple(it - 1 for it in order[:named])
+    assert found.repairs == {"missing": 100 - named}
