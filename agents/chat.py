@@ -6,19 +6,16 @@ the embedded one, behind the same client.
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from fairqr.agents.asking import Asking
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.conversation import converse
 from fairqr.agents.endpoint import Endpoint
-from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import ChoiceForm, Form, ObjectForm, TextForm
 from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.replies import Choice, Reply, TextReply, Usage
-from fairqr.agents.sharing import Sharing
+from fairqr.agents.replies import Choice, Reply, TextReply
 from fairqr.agents.streaming import Telling
 
 __all__ = ["ChatModel"]
@@ -58,8 +55,7 @@ class ChatModel:
         self._endpoint = Endpoint(
             name, base_url=base_url, timeout=timeout, attempts=attempts, options=model_options
         )
-        self._cache = cache
-        self._sharing = Sharing()
+        self._asking = Asking(name, cache)
 
     @property
     def base_url(self) -> str | None:
@@ -169,56 +165,13 @@ class ChatModel:
         telling: Telling | None = None,
     ) -> Reply:
         """Ask, or join those who ask the same."""
-        if (cache := self._cache) is None:
-            reply, _ = await converse(self._endpoint, question, form, deadline, telling)
-            return reply
-        key = self._key(question, form)
-        joined = self._sharing.join(
-            key, lambda: self._ask_cached(key, question, form, cache, telling)
+        return await self._asking.reply(
+            lambda: self._key(question, form),
+            form,
+            lambda left: converse(self._endpoint, question, form, left, telling),
+            deadline,
+            telling,
         )
-        async with joined as (task, leads):
-            try:
-                async with asyncio.timeout(deadline):
-                    reply = await asyncio.shield(task)
-            except TimeoutError:
-                usage = Usage(model_calls=1) if leads else Usage()
-                message = no_answer_within(self.name, deadline or 0)
-                return Reply("timeout", message=message, usage=usage)
-            finally:
-                # Others may go on to wait for it.
-                if telling is not None and not task.done():
-                    telling.stop()
-        if leads:
-            return reply
-        # What it cost stands with the one who asked first.
-        return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
-
-    async def _ask_cached(
-        self,
-        key: str,
-        question: Question,
-        form: Form,
-        cache: ReplyCache,
-        telling: Telling | None,
-    ) -> Reply:
-        if (stored := await cache.get(key)) is not None:
-            try:
-                usage = Usage(
-                    cached_calls=1,
-                    cached_tokens=int(stored["tokens"]),
-                    cached_milliseconds=float(stored["milliseconds"]),
-                )
-                return Reply("ok", form.check(stored["reply"]), usage=usage)
-            except (KeyError, TypeError, ValueError):
-                pass  # another version of fairqr wrote it, or nobody did
-        reply, milliseconds = await converse(self._endpoint, question, form, None, telling)
-        if reply.status == "ok":
-            cost = {
-                "tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
-                "milliseconds": round(milliseconds, 1),
-            }
-            await cache.put(key, {"reply": reply.value, **cost})
-        return reply
 
     def _key(self, question: Question, form: Form) -> str:
         return cache_key(

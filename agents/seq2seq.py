@@ -17,7 +17,7 @@ from fairqr.agents.failures import no_answer_within
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, one_line
-from fairqr.neural import Pretrained, load_pretrained
+from fairqr.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (
     MAX_FIELD_CHARACTERS,
     NO_DOCUMENTS,
@@ -118,7 +118,7 @@ class Seq2SeqGenerator:
     def _key(self, request: GenerationRequest) -> str:
         return cache_key(
             model=self.name,
-            weights=_state_of(Path(self._model)),
+            weights=state_of(Path(self._model)),
             prompt=request.prompt.sha256,
             question=request.question,
             sources=[dict(source) for source in request.sources],
@@ -267,15 +267,3 @@ def _late(name: str, seconds: float) -> Generation:
 def _written(output: Any, padding: int | None) -> int:
     """Return how many tokens were written: the first starts the decoder, padding follows."""
     return int((output[1:] != padding).sum()) if padding is not None else len(output) - 1
-
-
-def _state_of(path: Path) -> str:
-    """Return what changes with the files of a folder; nothing for a model of the hub.
-
-    A model that is trained on in place keeps its name, and its old answers must not come back.
-    """
-    if not path.is_dir():
-        return ""
-    files = sorted(file for file in path.iterdir() if file.is_file())
-    states = ((file.name, file.stat()) for file in files)
-    return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)

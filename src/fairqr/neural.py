@@ -7,10 +7,9 @@ extra, an unknown name or a hub that cannot be reached is said in one sentence.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
+import importlib.util
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,19 +17,20 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.hub import quiet, quiet_gguf, why_no_hub
 
-__all__ = ["Pretrained", "load_pretrained"]
+__all__ = ["GGUF", "Pretrained", "load_causal", "load_pretrained", "state_of", "to_float32"]
 
 T = TypeVar("T")
 
-PROBE_SECONDS = 4.0
-"""How long the hub may take to answer whether it is there, for each step of the connection."""
+GGUF = ".gguf"
+"""What the file of a model of llama.cpp ends with."""
 
 PLAIN_ENCODER = "AutoModel"
 """The kind of which only the hidden states are used."""
 
 # A model that nobody holds any more gives its memory to the next.
-_loaded: WeakValueDictionary[tuple[str, str], Pretrained] = WeakValueDictionary()
+_loaded: WeakValueDictionary[tuple[str, ...], Pretrained] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
@@ -39,7 +39,7 @@ class Pretrained:
     """A model in evaluation mode, with its tokenizer.
 
     Attributes:
-        name: A hub id or a folder.
+        name: A hub id, a folder or a file.
         model: Of transformers, on ``device``.
         tokenizer: Of transformers.
         device: ``cuda`` where there is one, else ``cpu``.
@@ -90,6 +90,59 @@ def _load(kind: str, name: str) -> Pretrained:
         return found
 
 
+async def load_causal(name: str, adapter: str = "") -> Pretrained:
+    """Load a decoder-only model and its tokenizer; the same one is loaded once.
+
+    Weights are in float32, as GGUF files are read, where the model runs on a CPU.
+
+    Args:
+        name: A hub id, a folder, or a GGUF file, which also holds the tokenizer.
+        adapter: The folder of an adapter of peft that was trained on it; empty for none.
+
+    Raises:
+        ModelUnavailableError: An extra is missing, there is no such model, it is one of another
+            kind, or the adapter does not fit it.
+    """
+    return await asyncio.to_thread(_load_causal, name, adapter)
+
+
+def _load_causal(name: str, adapter: str) -> Pretrained:
+    # Files that were trained on in place are another model.
+    key = ("causal", name, state_of(Path(name)), adapter, state_of(Path(adapter or "-")))
+    with _lock:
+        found = _loaded.get(key)
+        if found is None:
+            found = _new("AutoModelForCausalLM", name)
+            if found.device == "cpu":
+                to_float32(found.model)
+            if adapter:
+                # The layers of the base are replaced, so that nobody else may have it.
+                found = Pretrained(adapter, _adapted(found, adapter), found.tokenizer, found.device)
+            _loaded[key] = found
+        return found
+
+
+def to_float32(model: Any) -> None:
+    """Turn the weights of a model into float32; those that a quantiser packed stay as they are."""
+    if not getattr(model, "is_quantized", False):
+        model.float()
+
+
+def state_of(path: Path) -> str:
+    """Return what changes with a file, or with the files of a folder; nothing for any other name.
+
+    A model that is trained on in place keeps its name, and its old answers must not come back.
+    """
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+    else:
+        return ""
+    states = ((file.name, file.stat()) for file in files)
+    return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)
+
+
 def _new(kind: str, name: str) -> Pretrained:
     try:
         import torch
@@ -98,14 +151,15 @@ def _new(kind: str, name: str) -> Pretrained:
         raise ModelUnavailableError(
             f"The model {name} needs torch and transformers: run `pip install 'fairqr[neural]'`."
         ) from None
+    where, options = _place_of(name)
     missed = None
     try:
-        with _quiet(transformers):
-            missed = _why_no_hub(name)
-            local = missed is not None
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+        with quiet(transformers, local=Path(name).exists()), quiet_gguf():
+            missed = why_no_hub(name)
+            options["local_files_only"] = missed is not None
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
             model, report = getattr(transformers, kind).from_pretrained(
-                name, local_files_only=local, output_loading_info=True
+                where, **options, output_loading_info=True
             )
     except Exception as error:
         if missed is not None and isinstance(error, OSError):
@@ -131,49 +185,49 @@ def _new(kind: str, name: str) -> Pretrained:
     return Pretrained(name, model.to(device).eval(), tokenizer, device)
 
 
-def _why_no_hub(name: str) -> str | None:
-    """Return why the hub cannot be asked for a model; None where it can, or need not be.
+def _place_of(name: str) -> tuple[str, dict[str, Any]]:
+    """Return where transformers is to look, and what else it has to be told."""
+    path = Path(name)
+    if path.suffix.lower() != GGUF:
+        return name, {}
+    if not path.is_file():
+        raise ModelUnavailableError(f"There is no file {name}; name the GGUF file of a model.")
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelUnavailableError(
+            f"The model {name} needs the package gguf: run `pip install 'fairqr[tune]'`."
+        )
+    return str(path.parent), {"gguf_file": path.name}
 
-    One request finds out. Without it, each file would be tried again and again for half a minute.
-    """
-    from huggingface_hub import constants, utils
 
-    hub: Any = utils  # what it has is not typed as exported
-    if Path(name).is_dir():
-        return None
+def _adapted(base: Pretrained, folder: str) -> Any:
+    """Return a model with an adapter, of which each weight was found in the folder."""
     try:
-        hub.validate_repo_id(name)
-    except ValueError:  # nothing that a hub could have: loading says so at once
-        return None
+        import peft
+        import transformers
+    except ImportError:
+        raise ModelUnavailableError(
+            f"The adapter {folder} needs peft: run `pip install 'fairqr[tune]'`."
+        ) from None
+    # Peft would look for what is missing at the hub.
+    if not any(Path(folder).glob("adapter_model.*")):
+        raise ModelUnavailableError(
+            f"The folder {folder} has no weights of an adapter (adapter_model.safetensors); name "
+            "one that training has finished."
+        )
     try:
-        answer = hub.get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except Exception as error:  # no network, no such host, or HF_HUB_OFFLINE is set
-        return f"{constants.ENDPOINT}: {one_line(error, 150)}"
-    if answer.status_code >= 500:
-        return f"{constants.ENDPOINT} answered {answer.status_code}"
-    return None
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep notices of the hub off stderr, and all of transformers where nobody watches."""
-    from huggingface_hub import utils
-
-    hub: Any = utils
-    hub_logging, logging = hub.logging, transformers.utils.logging
-    hub_verbosity, verbosity = hub_logging.get_verbosity(), logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    hub_logging.set_verbosity_error()
-    if watched := sys.stderr.isatty():
-        bars = False
-    else:
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        hub_logging.set_verbosity(hub_verbosity)
-        if not watched:
-            logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+        with quiet(transformers, local=True), quiet_gguf():
+            model = peft.PeftModel.from_pretrained(base.model, folder)
+            saved = set(peft.load_peft_weights(folder, device="cpu"))
+            taken = set(peft.get_peft_model_state_dict(model))
+    except Exception as error:
+        raise ModelUnavailableError(
+            f"The adapter {folder} cannot be used with {base.name} ({one_line(error, 200)}); name "
+            "the one that was trained on it."
+        ) from None
+    # Peft leaves what it does not find at its begin, and what does not fit aside.
+    if saved != taken:
+        raise ModelUnavailableError(
+            f"The adapter {folder} does not fit {base.name}, at '{min(saved ^ taken)}'; name the "
+            "model that it was trained on."
+        )
+    return model.to(base.device).eval()

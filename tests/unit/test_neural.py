@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fairqr import neural
+from fairqr import hub
 from fairqr.errors import ModelUnavailableError
-from fairqr.neural import load_pretrained
+from fairqr.neural import load_causal, load_pretrained, state_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -96,7 +96,7 @@ async def test_an_encoder_needs_no_pooler(encoder: Path, tmp_path: Path) -> None
 async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a moment to answer one request, and gets none where HF_HUB_OFFLINE is set."""
     constants = pytest.importorskip("huggingface_hub").constants
-    monkeypatch.setattr(neural, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(hub, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -119,3 +119,90 @@ async def test_a_folder_without_a_model(tmp_path: Path) -> None:
     """One sentence says what could not be loaded."""
     with pytest.raises(ModelUnavailableError, match="cannot be loaded as AutoModel"):
         await load_pretrained("AutoModel", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama in half precision, made and saved here, with an encoder's tokenizer."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("decoder")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS]))
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        vocab_size=30,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        tie_word_embeddings=False,
+    )
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+async def test_a_causal_model_is_loaded_once_in_full_precision(decoder: Path) -> None:
+    """Until its files change, which makes it another one under the same name."""
+    import torch
+
+    first = await load_causal(str(decoder))
+    assert await load_causal(str(decoder)) is first
+    if first.device == "cpu":
+        assert {weight.dtype for weight in first.model.parameters()} == {torch.float32}
+    assert not first.model.training
+    (decoder / "note.txt").write_text("trained on")
+    assert await load_causal(str(decoder)) is not first
+    (decoder / "note.txt").unlink()
+
+
+async def test_a_causal_model_without_a_head_is_refused(decoder: Path, tmp_path: Path) -> None:
+    """Random numbers would answer in its place."""
+    import transformers
+
+    folder = tmp_path / "headless"
+    shutil.copytree(decoder, folder)
+    whole = transformers.LlamaForCausalLM.from_pretrained(decoder)
+    kept = {name: value for name, value in whole.state_dict().items() if "lm_head" not in name}
+    whole.save_pretrained(folder, state_dict=kept)
+    with pytest.raises(ModelUnavailableError, match=r"has no weights 'lm_head"):
+        await load_causal(str(folder))
+
+
+async def test_an_adapter_has_a_base_of_its_own(decoder: Path, tmp_path: Path) -> None:
+    """The base that others hold keeps its layers; the adapter is let go like any model."""
+    peft = pytest.importorskip("peft")
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(decoder)
+    config = peft.LoraConfig(r=1, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    peft.get_peft_model(model, config).save_pretrained(tmp_path)
+    base = await load_causal(str(decoder))
+    adapted = await load_causal(str(decoder), str(tmp_path))
+    assert adapted.name == str(tmp_path)
+    assert await load_causal(str(decoder), str(tmp_path)) is adapted
+    assert any("lora_" in name for name, _ in adapted.model.named_parameters())
+    assert not any("lora_" in name for name, _ in base.model.named_parameters())
+    before = id(adapted.model)
+    kept = adapted.model
+    del adapted
+    gc.collect()
+    assert id((await load_causal(str(decoder), str(tmp_path))).model) != before
+    del kept
+
+
+async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailableError, match="There is no file"):
+        await load_causal(str(tmp_path / "model.gguf"))
+
+
+def test_the_state_of_files(tmp_path: Path) -> None:
+    """It changes with a file's size or time, and a name that is no path has none."""
+    file = tmp_path / "weights.gguf"
+    file.write_bytes(b"1")
+    alone, whole = state_of(file), state_of(tmp_path)
+    assert alone
+    assert alone in whole
+    file.write_bytes(b"12")
+    assert state_of(file) != alone
+    assert state_of(tmp_path) != whole
+    assert state_of(Path("org/model")) == ""

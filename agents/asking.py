@@ -1,0 +1,96 @@
+"""Replies that are kept, and equal questions at the same time that are asked once.
+
+Whatever asks: a server, or a model in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.failures import no_answer_within
+from fairqr.agents.forms import Form
+from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.sharing import Sharing
+from fairqr.agents.streaming import Telling
+
+__all__ = ["Ask", "Asking"]
+
+Ask = Callable[[float | None], Coroutine[Any, Any, tuple[Reply, float]]]
+"""Asks within so many seconds, and returns the reply and the milliseconds that the model took."""
+
+
+class Asking:
+    """Puts questions to one model.
+
+    Args:
+        name: Of the model.
+        cache: Where replies are kept; None asks each time.
+    """
+
+    def __init__(self, name: str, cache: ReplyCache | None) -> None:
+        self._name = name
+        self._cache = cache
+        self._sharing = Sharing()
+
+    async def reply(
+        self,
+        key: Callable[[], str],
+        form: Form,
+        ask: Ask,
+        deadline: float | None,
+        telling: Telling | None = None,
+    ) -> Reply:
+        """Take a reply from the cache, join those who ask the same, or ask.
+
+        Args:
+            key: Returns the same for equal questions; called if there is a cache.
+            form: What is wanted back.
+            ask: Asks the model.
+            deadline: Seconds from now after which to give up; others may go on to wait.
+            telling: Told by ``ask``; stopped here where who asked has left.
+        """
+        if (cache := self._cache) is None:
+            reply, _ = await ask(deadline)
+            return reply
+        known = key()
+        joined = self._sharing.join(known, lambda: _ask_cached(known, form, cache, ask))
+        async with joined as (task, leads):
+            try:
+                async with asyncio.timeout(deadline):
+                    reply = await asyncio.shield(task)
+            except TimeoutError:
+                usage = Usage(model_calls=1) if leads else Usage()
+                message = no_answer_within(self._name, deadline or 0)
+                return Reply("timeout", message=message, usage=usage)
+            finally:
+                if telling is not None and not task.done():
+                    telling.stop()
+        if leads:
+            return reply
+        # What it cost stands with the one who asked first.
+        return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
+
+
+async def _ask_cached(key: str, form: Form, cache: ReplyCache, ask: Ask) -> Reply:
+    if (stored := await cache.get(key)) is not None:
+        try:
+            usage = Usage(
+                cached_calls=1,
+                cached_tokens=int(stored["tokens"]),
+                cached_milliseconds=float(stored["milliseconds"]),
+            )
+            return Reply("ok", form.check(stored["reply"]), usage=usage)
+        except (KeyError, TypeError, ValueError):
+            pass  # another version of fairqr wrote it, or nobody did
+    reply, milliseconds = await ask(None)
+    if reply.status == "ok":
+        cost = {
+            "tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
+            "milliseconds": round(milliseconds, 1),
+        }
+        await cache.put(key, {"reply": reply.value, **cost})
+    return reply

@@ -1,0 +1,94 @@
+"""The hub of models: whether it can be asked, and its notices kept off stderr.
+
+For what imports torch and transformers already; see :mod:`fairqr.neural`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairqr.errors import one_line
+
+__all__ = ["PROBE_SECONDS", "quiet", "quiet_gguf", "why_no_hub"]
+
+PROBE_SECONDS = 4.0
+"""How long the hub may take to answer whether it is there, for each step of the connection."""
+
+
+def why_no_hub(name: str) -> str | None:
+    """Return why the hub cannot be asked for a model; None where it can, or need not be.
+
+    One request finds out. Without it, each file would be tried again and again for half a minute.
+    """
+    from huggingface_hub import constants, utils
+
+    hub: Any = utils  # what it has is not typed as exported
+    if Path(name).exists():
+        return None
+    try:
+        hub.validate_repo_id(name)
+    except ValueError:  # nothing that a hub could have: loading says so at once
+        return None
+    try:
+        answer = hub.get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except Exception as error:  # no network, no such host, or HF_HUB_OFFLINE is set
+        return f"{constants.ENDPOINT}: {one_line(error, 150)}"
+    if answer.status_code >= 500:
+        return f"{constants.ENDPOINT} answered {answer.status_code}"
+    return None
+
+
+@contextlib.contextmanager
+def quiet(transformers: Any, *, local: bool = False) -> Iterator[None]:
+    """Keep notices of the hub off stderr, and all of transformers where nobody watches.
+
+    Args:
+        transformers: The module.
+        local: Whether the model is on this machine: there is no download to watch then.
+    """
+    from huggingface_hub import utils
+
+    hub: Any = utils
+    hub_logging, logging = hub.logging, transformers.utils.logging
+    hub_verbosity, verbosity = hub_logging.get_verbosity(), logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    hub_logging.set_verbosity_error()
+    if watched := sys.stderr.isatty() and not local:
+        bars = False
+    else:
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hub_logging.set_verbosity(hub_verbosity)
+        if not watched:
+            logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def quiet_gguf() -> Iterator[None]:
+    """Keep the bar of the conversion off stderr, and what gguf and peft warn of.
+
+    The bar is tqdm's own, which the switch of transformers does not reach.
+    """
+    conversion: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    bar = getattr(conversion, "tqdm", None)
+    if bar is not None:
+        conversion.tqdm = functools.partial(bar, disable=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if bar is not None:
+            conversion.tqdm = bar

@@ -1,0 +1,201 @@
+"""Tiny models of the real architectures with random weights, made and saved on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = [
+    "CHAT",
+    "CONTEXT",
+    "LIMIT",
+    "tiny_causal",
+    "tiny_monobert",
+    "tiny_monot5",
+    "with_adapter",
+]
+
+TEXT = (
+    "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
+    "few titles of an abstract passage A or B yes no true false which is more relevant to a query "
+    "female physicist who studied the river and the old stone house Query: Document: Relevant: "
+)
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CONTEXT = 256
+LIMIT = 48
+"""Tokens that the tiny monoT5 and monoBERT read."""
+
+
+def save_causal(folder: Path, *, template: str | None = CHAT, begins: bool = False) -> Path:
+    """Save a Llama of two layers with a byte-level tokenizer.
+
+    Args:
+        folder: Where.
+        template: Its chat template.
+        begins: Whether the tokenizer puts a token before each text.
+    """
+    import tokenizers
+    import torch
+    import transformers
+
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE())
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<|begin|>", "<|im_start|>", "<|im_end|>"]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=special,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    pieces.train_from_iterator([TEXT] * 3, trainer)
+    if begins:
+        pieces.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
+        )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=pieces,
+        bos_token="<|begin|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+    )
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        config = transformers.LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+            initializer_range=0.6,
+            bos_token_id=0,
+            eos_token_id=2,
+            tie_word_embeddings=False,
+        )
+        transformers.LlamaForCausalLM(config).eval().save_pretrained(folder)
+    return folder
+
+
+def with_adapter(base: Path, folder: Path, *, scale: float = 0.0) -> Path:
+    """Save an adapter of LoRA for a model; one that changes nothing where the scale is 0."""
+    import peft
+    import torch
+    import transformers
+
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(base)
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        config = peft.LoraConfig(
+            r=1, lora_alpha=1, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
+        )
+        tuned = peft.get_peft_model(model, config)
+        with torch.no_grad():
+            for name, weight in tuned.named_parameters():
+                if "lora_B" in name:
+                    weight.copy_(torch.randn_like(weight) * scale)
+    tuned.save_pretrained(folder)
+    return folder
+
+
+def save_monot5(folder: Path, *, pieces_left_out: bool = False) -> Path:
+    """Save a T5 of two layers whose tokenizer has the pieces ``▁true`` and ``▁false``."""
+    import tokenizers
+    import torch
+    import transformers
+
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    pieces.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False
+    )
+    text = TEXT.replace("true", "").replace("false", "") if pieces_left_out else TEXT
+    pieces.train_from_iterator([text] * 3, trainer)
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=pieces,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=LIMIT,
+    ).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        config = transformers.T5Config(
+            vocab_size=pieces.get_vocab_size(),
+            d_model=16,
+            d_kv=8,
+            d_ff=32,
+            num_layers=2,
+            num_heads=2,
+            initializer_factor=4.0,
+            decoder_start_token_id=0,
+            eos_token_id=1,
+            pad_token_id=0,
+        )
+        transformers.T5ForConditionalGeneration(config).eval().save_pretrained(folder)
+    return folder
+
+
+def save_monobert(folder: Path, *, classes: int = 2) -> Path:
+    """Save a BERT of two layers that classifies pairs."""
+    import torch
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(TEXT.lower().split()))]
+    words += [letter for letter in letters if letter not in words]
+    words += [f"##{letter}" for letter in letters]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    transformers.BertTokenizerFast(
+        str(folder / "vocab.txt"), do_lower_case=True, model_max_length=LIMIT
+    ).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        config = transformers.BertConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=LIMIT,
+            initializer_range=0.8,
+            num_labels=classes,
+        )
+        transformers.BertForSequenceClassification(config).eval().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a Llama, not to be changed."""
+    pytest.importorskip("torch", reason="needs the extra neural")
+    return save_causal(tmp_path_factory.mktemp("causal") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_monot5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a monoT5, not to be changed."""
+    pytest.importorskip("torch", reason="needs the extra neural")
+    return save_monot5(tmp_path_factory.mktemp("monot5") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_monobert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a monoBERT, not to be changed."""
+    pytest.importorskip("torch", reason="needs the extra neural")
+    return save_monobert(tmp_path_factory.mktemp("monobert") / "tiny")
