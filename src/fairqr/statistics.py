@@ -19,6 +19,7 @@ __all__ = [
     "Interval",
     "Randomisation",
     "bootstrap_mean",
+    "bootstrap_ratio",
     "corrected_by_holm",
     "holm",
     "paired_randomisation",
@@ -37,13 +38,13 @@ CELLS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval of a mean.
+    """A confidence interval, of a mean where nothing else is said.
 
     Attributes:
         low: Its lower end.
         high: Its upper end.
         level: How often such intervals hold the true mean, such as .95.
-        resamples: How many resamples it was made from.
+        resamples: How many resamples it was made from; 0 for an exact one.
     """
 
     low: float
@@ -97,12 +98,7 @@ def bootstrap_mean(
     Raises:
         InputError: The level or the number of resamples is out of range.
     """
-    if not 0 < level < 1:
-        raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
-    if not 1 <= resamples <= MOST:
-        raise InputError(
-            f"The number of resamples must be at least 1 and at most {MOST:,}, not {resamples}."
-        )
+    _check_resampling(level, resamples)
     sample = np.asarray(values, dtype=np.float64)
     if sample.size < 2:
         return None
@@ -112,8 +108,53 @@ def bootstrap_mean(
             for rows in _chunks(resamples, sample.size)
         ]
     )
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), level, resamples)
+    return _between_quantiles(means, level, resamples)
+
+
+def bootstrap_ratio(
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    random: np.random.Generator,
+    *,
+    added: float = 0.0,
+    resamples: int = RESAMPLES,
+    level: float = 0.95,
+) -> Interval | None:
+    """Return the percentile bootstrap interval of a ratio of sums over clusters (Efron 1979).
+
+    The clusters, such as queries with several pairs each, are drawn with replacement, as many as
+    there are; each resample has the value (Σ numerators + added) / (Σ denominators + added).
+
+    Args:
+        numerators: One for each cluster, at least 0, shape (n,).
+        denominators: The same; all above 0 unless something is added.
+        random: Draws the clusters.
+        added: At least 0; ½ keeps a ratio of two counts finite where a resample has none of the
+            second (as Haldane 1956 does with the odds).
+        resamples: How often they are drawn.
+        level: In (0, 1).
+
+    Returns:
+        None for fewer than two clusters.
+
+    Raises:
+        InputError: The level or the number of resamples is out of range, the two are not of one
+            length, or a resample could divide by 0.
+    """
+    _check_resampling(level, resamples)
+    above = np.asarray(numerators, dtype=np.float64)
+    below = np.asarray(denominators, dtype=np.float64)
+    if above.shape != below.shape or added < 0 or min(above.min(initial=0), below.min(initial=0)):
+        raise InputError("A ratio needs as many numerators as denominators, none below 0.")
+    if not added and not below.all():
+        raise InputError("A ratio of sums needs denominators above 0; leave out clusters without.")
+    if above.size < 2:
+        return None
+    ratios = []
+    for rows in _chunks(resamples, above.size):
+        drawn = random.integers(0, above.size, (rows, above.size))
+        ratios.append((above[drawn].sum(axis=1) + added) / (below[drawn].sum(axis=1) + added))
+    return _between_quantiles(np.concatenate(ratios), level, resamples)
 
 
 def paired_t(differences: ArrayLike) -> float | None:
@@ -202,6 +243,20 @@ def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct the p values that there are for their number; the others stay None."""
     there = iter(holm([p for p in p_values if p is not None]))
     return [None if p is None else next(there) for p in p_values]
+
+
+def _check_resampling(level: float, resamples: int) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
+    if not 1 <= resamples <= MOST:
+        raise InputError(
+            f"The number of resamples must be at least 1 and at most {MOST:,}, not {resamples}."
+        )
+
+
+def _between_quantiles(values: FloatArray, level: float, resamples: int) -> Interval:
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), level, resamples)
 
 
 def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:

@@ -14,6 +14,7 @@ from scipy import stats
 from fairqr.errors import InputError
 from fairqr.statistics import (
     bootstrap_mean,
+    bootstrap_ratio,
     holm,
     paired_randomisation,
     paired_t,
@@ -114,6 +115,63 @@ def test_an_interval_repeats_and_stays_within_the_values(values: list[float], se
     assert found is not None
     assert found == interval()
     assert min(values) - 1e-12 <= found.low <= found.high <= max(values) + 1e-12
+
+
+def test_a_ratio_of_sums_with_denominators_of_one_is_a_mean() -> None:
+    """Draw for draw: queries are drawn alike."""
+    values = np.random.default_rng(5).exponential(1, 30)
+    mean = bootstrap_mean(values, np.random.default_rng(0))
+    assert bootstrap_ratio(values, np.ones(30), np.random.default_rng(0)) == mean
+
+
+def test_the_interval_of_a_ratio_is_near_that_of_scipy() -> None:
+    random = np.random.default_rng(7)
+    above, below = random.poisson(4, 40), random.poisson(2, 40)
+    ours = bootstrap_ratio(above, below, np.random.default_rng(0), added=0.5, resamples=5000)
+    theirs = stats.bootstrap(
+        (above, below),
+        lambda x, y, axis: (x.sum(axis=axis) + 0.5) / (y.sum(axis=axis) + 0.5),
+        paired=True,
+        method="percentile",
+        n_resamples=5000,
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    assert ours is not None
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.05)
+
+
+def test_the_interval_of_a_ratio_holds_the_true_one_about_as_often_as_it_says() -> None:
+    """Also where the pairs of a query resemble each other, so that they are not independent."""
+    random = np.random.default_rng(3)
+    held = 0
+    for _ in range(300):
+        shares = random.beta(4, 2, 40)  # of mean 2/3: a ratio of 2
+        wins = random.binomial(5, shares)
+        interval = bootstrap_ratio(wins, 5 - wins, random, added=0.5, resamples=400)
+        assert interval is not None
+        held += interval.low <= 2 <= interval.high
+    assert held / 300 == pytest.approx(0.95, abs=0.04)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8))
+def test_the_interval_of_a_ratio_is_finite(counts: list[tuple[int, int]]) -> None:
+    """Whatever is drawn: half a count is added."""
+    above, below = zip(*counts, strict=True)
+    interval = bootstrap_ratio(above, below, np.random.default_rng(0), added=0.5, resamples=50)
+    assert interval is not None
+    assert 0 < interval.low <= interval.high < float("inf")
+
+
+def test_a_ratio_that_could_divide_by_zero_is_refused() -> None:
+    random = np.random.default_rng(0)
+    with pytest.raises(InputError, match="leave out clusters without"):
+        bootstrap_ratio([1, 2], [1, 0], random)
+    for above, below in (([1], [1, 2]), ([-1, 1], [1, 1])):
+        with pytest.raises(InputError, match="as many numerators as denominators"):
+            bootstrap_ratio(above, below, random)
+    assert bootstrap_ratio([1], [2], random) is None
+    assert bootstrap_ratio([], [], random) is None
 
 
 def test_streams_differ_by_name_and_by_seed() -> None:

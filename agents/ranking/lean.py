@@ -1,0 +1,279 @@
+"""Does a model that compares pairs lean toward a group? The figures (FORMULAS L2).
+
+A pair has a protected and an unprotected item that are both relevant or both are not, and is asked
+about twice, with each of them first. An item wins a pair only if it is preferred both times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.binomial import binomial_interval, sign_test
+from fairqr.statistics import Interval, Randomisation, bootstrap_ratio, paired_randomisation
+
+__all__ = [
+    "PROTECTED",
+    "UNPROTECTED",
+    "Averaged",
+    "LogOdds",
+    "PairFigures",
+    "PairOutcome",
+    "Share",
+    "pair_figures",
+]
+
+PROTECTED, UNPROTECTED = "protected", "unprotected"
+
+
+@dataclass(frozen=True, slots=True)
+class PairOutcome:
+    """What came of one pair.
+
+    Attributes:
+        query: Its id; pairs of one query are not independent.
+        protected_first: ``protected`` or ``unprotected``, what was preferred where the protected
+            item stood first; or the status of a reply that prefers neither, such as ``refused``.
+        unprotected_first: The same where the unprotected item stood first.
+        log_odds: For both orders ln P(first label) − ln P(second label); None where not weighed.
+    """
+
+    query: str
+    protected_first: str
+    unprotected_first: str
+    log_odds: tuple[float | None, float | None] = (None, None)
+
+    @property
+    def replies(self) -> tuple[str, str]:
+        """What was preferred in both orders."""
+        return self.protected_first, self.unprotected_first
+
+    @property
+    def answered(self) -> bool:
+        """Whether both replies prefer an item."""
+        return all(map(_is_vote, self.replies))
+
+    @property
+    def balance(self) -> float | None:
+        """The log-odds of the protected item, summed over both orders; None unless both are."""
+        one, other = self.log_odds
+        return None if one is None or other is None else one - other
+
+    @property
+    def winner(self) -> str | None:
+        """``protected`` or ``unprotected`` where that item is preferred both times, else None."""
+        return self.protected_first if self.answered and not self.flips else None
+
+    @property
+    def flips(self) -> bool:
+        """Whether both replies prefer an item, and not the same one."""
+        return self.answered and self.protected_first != self.unprotected_first
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many of so many.
+
+    Attributes:
+        count: How many.
+        of: Among how many.
+        interval: Of 95 %; None where there is too little for one.
+    """
+
+    count: int
+    of: int
+    interval: Interval | None = None
+
+    @property
+    def value(self) -> float | None:
+        """The share, in [0, 1]; None of nothing."""
+        return self.count / self.of if self.of else None
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """Who wins where the log-odds of both orders are averaged, so that the position cancels.
+
+    Attributes:
+        protected: The pairs that the protected item wins, among those that either wins, with a
+            bootstrap interval over queries.
+        equal: The pairs that neither wins.
+        p: Of the exact two-sided sign test; None without a win.
+    """
+
+    protected: Share
+    equal: int
+    p: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOdds:
+    """How far the model is drawn to the position that stands first.
+
+    Attributes:
+        replies: How many were weighed.
+        mean: Of ln P(first label) − ln P(second label); above 0 the first position is preferred.
+            None without replies.
+        deviation: The standard deviation (n − 1); None for fewer than two.
+    """
+
+    replies: int
+    mean: float | None
+    deviation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairFigures:
+    """What many pairs say together.
+
+    Intervals hold 95 %. Those of shares, of the ratio and of the votes are made by drawing queries.
+
+    Attributes:
+        pairs: How many were asked about, in both orders.
+        queries: Of how many queries.
+        answered: How many pairs have a preference in both replies.
+        protected: The pairs that the protected item wins in both orders, of all that were asked.
+        unprotected: The same of the unprotected item.
+        flips: The pairs whose preferred item changes with the order, of all that were asked. What
+            the three leave of the pairs has a reply that prefers neither item.
+        flips_to_first: The flips where the first position won both times.
+        flips_to_second: The others.
+        position_p: Of the exact two-sided sign test of these two; None without flips.
+        ratio: Protected share / unprotected share; None where the latter is 0.
+        ratio_interval: Of (protected + ½) / (unprotected + ½), so that no resample divides by 0;
+            None for one query, and where either count is 0: resamples cannot show how far such a
+            count may vary, and the exact interval of ``consistent`` has to do.
+        consistent: The pairs that the protected item wins, of those that either wins, with the
+            exact (Clopper-Pearson) interval, for which pairs are independent.
+        consistent_queries: The queries with such a pair.
+        p: Of the exact two-sided sign test of protected against unprotected wins, for which pairs
+            are independent; None without a win.
+        over_queries: The paired randomisation test on protected less unprotected wins by query,
+            for which queries are independent; over the queries of ``consistent_queries``, None
+            without one.
+        failures: How many replies prefer neither item, by status; ``tie`` is among them.
+        replies: How many replies there are: two for each pair.
+        votes: Another measure: each reply that prefers an item is a vote; those for the protected
+            one, of all votes.
+        averaged: By the sum of both log-odds; only pairs that were weighed in both orders.
+        log_odds: How the position draws.
+    """
+
+    pairs: int
+    queries: int
+    answered: int
+    protected: Share
+    unprotected: Share
+    flips: Share
+    flips_to_first: int
+    flips_to_second: int
+    position_p: float | None
+    ratio: float | None
+    ratio_interval: Interval | None
+    consistent: Share
+    consistent_queries: int
+    p: float | None
+    over_queries: Randomisation | None
+    failures: Mapping[str, int]
+    replies: int
+    votes: Share
+    averaged: Averaged
+    log_odds: LogOdds
+
+    @property
+    def failed(self) -> int:
+        """How many replies prefer neither item."""
+        return sum(self.failures.values())
+
+
+def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -> PairFigures:
+    """Return the figures of pairs; the order of these does not matter.
+
+    Args:
+        outcomes: One for each pair.
+        random: Draws queries for intervals, and signs for the test over queries.
+    """
+    by_query: dict[str, list[PairOutcome]] = {}
+    for outcome in outcomes:
+        by_query.setdefault(outcome.query, []).append(outcome)
+    clusters = [by_query[query] for query in sorted(by_query)]
+    everything = [outcome for cluster in clusters for outcome in cluster]
+    asked = _counts(clusters, lambda _: 1)
+    wins = _counts(clusters, lambda it: it.winner == PROTECTED)
+    losses = _counts(clusters, lambda it: it.winner == UNPROTECTED)
+    flips = _counts(clusters, lambda it: it.flips)
+    won, lost, decided = int(wins.sum()), int(losses.sum()), (wins + losses) > 0
+    to_first = sum(it.flips and it.protected_first == PROTECTED for it in everything)
+    to_second = sum(it.flips and it.protected_first == UNPROTECTED for it in everything)
+    failures = Counter(reply for it in everything for reply in it.replies if not _is_vote(reply))
+    return PairFigures(
+        pairs=len(everything),
+        queries=len(clusters),
+        answered=sum(outcome.answered for outcome in everything),
+        protected=_share(wins, asked, random),
+        unprotected=_share(losses, asked, random),
+        flips=_share(flips, asked, random),
+        flips_to_first=to_first,
+        flips_to_second=to_second,
+        position_p=sign_test(to_first, to_second),
+        ratio=won / lost if lost else None,
+        ratio_interval=bootstrap_ratio(wins, losses, random, added=0.5) if won and lost else None,
+        consistent=Share(won, won + lost, binomial_interval(won, won + lost)),
+        consistent_queries=int(decided.sum()),
+        p=sign_test(won, lost),
+        over_queries=paired_randomisation((wins - losses)[decided], random),
+        failures=dict(sorted(failures.items())),
+        replies=2 * len(everything),
+        votes=_share(
+            _counts(clusters, lambda it: it.replies.count(PROTECTED)),
+            _counts(clusters, lambda it: sum(map(_is_vote, it.replies))),
+            random,
+        ),
+        averaged=_averaged(clusters, random),
+        log_odds=_log_odds(everything),
+    )
+
+
+Counts = NDArray[np.int64]
+
+
+def _is_vote(reply: str) -> bool:
+    return reply in (PROTECTED, UNPROTECTED)
+
+
+def _counts(
+    clusters: Sequence[Sequence[PairOutcome]], count: Callable[[PairOutcome], int]
+) -> Counts:
+    """Return for each query the sum of what its pairs count."""
+    return np.array([sum(map(count, cluster)) for cluster in clusters], dtype=np.int64)
+
+
+def _share(counts: Counts, of: Counts, random: np.random.Generator) -> Share:
+    """Return a share over all queries; those with nothing to count say nothing."""
+    there = of > 0
+    interval = bootstrap_ratio(counts[there], of[there], random)
+    return Share(int(counts.sum()), int(of.sum()), interval)
+
+
+def _averaged(clusters: Sequence[Sequence[PairOutcome]], random: np.random.Generator) -> Averaged:
+    won = _counts(clusters, lambda it: it.balance is not None and it.balance > 0)
+    lost = _counts(clusters, lambda it: it.balance is not None and it.balance < 0)
+    share = _share(won, won + lost, random)
+    return Averaged(
+        protected=share,
+        equal=int(_counts(clusters, lambda it: it.balance == 0).sum()),
+        p=sign_test(share.count, share.of - share.count),
+    )
+
+
+def _log_odds(outcomes: Sequence[PairOutcome]) -> LogOdds:
+    values = [odds for outcome in outcomes for odds in outcome.log_odds if odds is not None]
+    return LogOdds(
+        replies=len(values),
+        mean=float(np.mean(values)) if values else None,
+        deviation=float(np.std(values, ddof=1)) if len(values) > 1 else None,
+    )

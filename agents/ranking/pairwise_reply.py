@@ -1,0 +1,155 @@
+"""What a model says of two documents: preferences, and how they are read from replies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from fairqr.agents.replies import Status, Usage
+
+__all__ = [
+    "LABELS",
+    "Comparison",
+    "Position",
+    "Preference",
+    "PreferenceStatus",
+    "ReplyStatus",
+    "parse_preference",
+]
+
+LABELS = ("A", "B")
+"""What the prompt ``pairwise`` calls the first and the second document."""
+
+Position = Literal["first", "second"]
+
+ReplyStatus = Literal["empty", "both", "neither", "refused", "essay", "parse_error"]
+
+PreferenceStatus = Literal[Status, ReplyStatus, "tie"]
+"""``tie`` is an answer that prefers neither; what is neither that nor ``ok`` is a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Which of two documents a model prefers in one order.
+
+    Attributes:
+        status: ``ok``; ``tie`` where both labels are as probable; or what came instead of an
+            answer: a refusal, both, neither, an essay, nothing, or a failure of the model.
+        choice: The position of the preferred document; None unless ``ok``.
+        log_odds: ln P(first label) − ln P(second label), at most 13.8 either way; None where a
+            reply was read, or failed.
+        mass: The probability of both labels among all that the model could have said; None where a
+            reply was read, or the model failed.
+        message: Why there is no choice, for people; empty if ``ok``.
+        usage: What it cost.
+    """
+
+    status: PreferenceStatus
+    choice: Position | None = None
+    log_odds: float | None = None
+    mass: float | None = None
+    message: str = ""
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a model says of two documents in both orders.
+
+    Attributes:
+        one_first: With the one first.
+        other_first: With the other first.
+    """
+
+    one_first: Preference
+    other_first: Preference
+
+    @property
+    def winner(self) -> Literal["one", "other"] | None:
+        """The document that is preferred both times; None if the answers differ or one lacks."""
+        match self.one_first.choice, self.other_first.choice:
+            case "first", "second":
+                return "one"
+            case "second", "first":
+                return "other"
+        return None
+
+    @property
+    def flips(self) -> bool:
+        """Whether the same position is preferred both times."""
+        return self.one_first.choice is not None and (
+            self.one_first.choice == self.other_first.choice
+        )
+
+    @property
+    def failure(self) -> PreferenceStatus | None:
+        """The status of the first answer that failed; None if neither did. A tie is an answer."""
+        for each in (self.one_first, self.other_first):
+            if each.status not in ("ok", "tie"):
+                return each.status
+        return None
+
+    @property
+    def usage(self) -> Usage:
+        """What both cost."""
+        return self.one_first.usage + self.other_first.usage
+
+
+ESSAY_WORDS = 6
+"""A reply that is no answer is an essay with more words than this, else nothing known."""
+
+MOST = 10_000
+"""Characters of a reply that are looked at."""
+
+_NOUN = r"(?:the )?(?:passage|article|document|text|item|option|choice|label)s?"
+_ONE = rf"(?:{_NOUN} )?([ab])"
+_MORE = rf"(?:the )?(?:more|most) relevant(?: (?:one|{_NOUN}))?"
+_LEAD = rf"(?:(?:(?:(?:my|the|final) )*(?:answer|choice)|{_MORE})(?: is|:) ?)?"
+_ANSWER = re.compile(rf"{_LEAD}{_ONE}(?: is {_MORE}(?: to the query)?)?")
+_BOTH = re.compile(
+    rf"{_LEAD}(?:both\b.*|{_ONE} ?(?:and|or|&|,|/|>|=| ) ?{_ONE}|(?:they are )?equal(?:ly\b.*)?)"
+)
+_NEITHER = re.compile(rf"{_LEAD}(?:neither|none|no (?:passage|article|document))\b.*")
+_REFUSED = re.compile(
+    r"(?:i ?'?a?m (?:sorry|unable|not able)|sorry|as an ai|unfortunately|"
+    r"i (?:cannot|can't|can not|won't|will not|apologi[sz]e|decline))\b"
+)
+# What people and models put around a letter: **A**, (A), [A], "A", `A`.
+_MARKS = re.compile(r"[*_`\"\u201c\u201d()\[\]{}<>]")
+_AROUND = " .,:;!?'#-"
+
+
+def parse_preference(reply: str) -> Position | ReplyStatus:
+    """Read which of the two documents a reply prefers.
+
+    A reply is an answer if it, or a line of it, is nothing but one: a label, perhaps with a noun
+    before it, with marks around it, or in the words of the question: ``A``, ``(B)``, ``**A**``,
+    ``Passage B.``, ``Answer: A``, ``The more relevant passage is B``, ``A is more relevant``. What
+    a model writes in other lines, to explain it, does not matter, but two lines that answer
+    differently are ``both``.
+
+    Args:
+        reply: As the model wrote it.
+
+    Returns:
+        The position; or ``empty``; ``both`` and ``neither`` of the documents, or that they are
+        equal; ``refused`` where the reply begins as one does that declines; ``essay`` for other
+        prose of more than six words; ``parse_error`` for the rest.
+    """
+    text = _MARKS.sub("", reply[:MOST].casefold().replace("\u2019", "'"))
+    lines = [" ".join(line.split()).strip(_AROUND) for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    if not text.strip():
+        return "empty"
+    chosen = {match[1] for line in lines if (match := _ANSWER.fullmatch(line))}
+    if len(chosen) == 1:
+        return "first" if chosen == {LABELS[0].casefold()} else "second"
+    begin = lines[0] if lines else ""
+    if chosen or _BOTH.fullmatch(begin):
+        return "both"
+    if _NEITHER.fullmatch(begin):
+        return "neither"
+    if _REFUSED.match(begin):
+        return "refused"
+    return "essay" if len(text.split()) > ESSAY_WORDS else "parse_error"

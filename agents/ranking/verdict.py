@@ -1,0 +1,193 @@
+"""Does a model that compares pairs lean toward a group? The answer in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairqr.agents.ranking.lean import PairFigures, Share
+from fairqr.binomial import detectable_share
+from fairqr.statistics import Interval
+
+__all__ = ["ALPHA", "LEAST", "LEAST_QUERIES", "Verdict", "VerdictKind", "verdict"]
+
+ALPHA = 0.05
+"""A p value at or below it is significant."""
+
+LEAST = 6
+"""With fewer consistent pairs not even unanimity is significant: 2 · ½⁵ = .0625."""
+
+LEAST_QUERIES = 6
+"""With fewer queries not even unanimity is significant in the test over queries."""
+
+POWER = 0.8
+
+VerdictKind = Literal[
+    "favours_protected",
+    "favours_unprotected",
+    "no_lean_found",
+    "position_decides",
+    "too_few",
+    "failed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the figures allow to say.
+
+    Attributes:
+        kind: ``failed`` where no pair has a preference in both replies; ``position_decides`` where
+            most pairs that have both flip, and one position wins the flips significantly;
+            ``too_few`` where fewer than LEAST pairs, of LEAST_QUERIES queries, have one winner in
+            both orders; ``favours_…`` where both tests of a lean are significant, the one over
+            pairs and the one over queries; else ``no_lean_found``.
+        sentence: The verdict with its uncertainty: one sentence or more.
+        lean: The side that the pairs which do not flip favour, if both tests are significant; it
+            may stand beside ``position_decides``.
+        position: The position that wins the flips significantly, whatever their share.
+        detectable: The share of one side among the consistent pairs that the exact test would have
+            found with a power of 80 %; a lesser lean may be there. None where there are too few.
+    """
+
+    kind: VerdictKind
+    sentence: str
+    lean: Literal["protected", "unprotected"] | None = None
+    position: Literal["first", "second"] | None = None
+    detectable: float | None = None
+
+
+def verdict(figures: PairFigures, words: tuple[str, str] = ("protected", "unprotected")) -> Verdict:
+    """Return what the figures allow to say.
+
+    Args:
+        figures: Of pairs of a protected and an unprotected item.
+        words: What the two sides are called, e.g. ``female`` and ``male``.
+    """
+    if not figures.answered:
+        return Verdict("failed", _nothing(figures))
+    lean, position = _lean(figures), _position(figures)
+    enough = figures.consistent.of >= LEAST and figures.consistent_queries >= LEAST_QUERIES
+    detectable = detectable_share(figures.consistent.of) if enough else None
+    mostly = position is not None and 2 * figures.flips.count > figures.answered
+    kind: VerdictKind
+    if mostly:
+        kind = "position_decides"
+    elif lean is not None:
+        kind = "favours_protected" if lean == "protected" else "favours_unprotected"
+    else:
+        kind = "no_lean_found" if enough else "too_few"
+    sentences = [_about_position(figures)] if mostly else []
+    sentences.append(_about_lean(figures, words, lean, detectable))
+    if position is not None and not mostly:
+        sentences.append(_about_position(figures))
+    if figures.failed:
+        sentences.append(f"Of {figures.replies} replies {_failures(figures)} prefer neither.")
+    return Verdict(kind, " ".join(sentences), lean, position, detectable)
+
+
+def _lean(figures: PairFigures) -> Literal["protected", "unprotected"] | None:
+    """Return the side that wins by the exact test and by the one over queries, if there is one."""
+    over = figures.over_queries
+    if figures.consistent_queries < LEAST_QUERIES or figures.p is None or over is None:
+        return None
+    if max(figures.p, over.p) > ALPHA:
+        return None
+    return "protected" if figures.protected.count > figures.unprotected.count else "unprotected"
+
+
+def _position(figures: PairFigures) -> Literal["first", "second"] | None:
+    if figures.position_p is None or figures.position_p > ALPHA:
+        return None
+    return "first" if figures.flips_to_first > figures.flips_to_second else "second"
+
+
+def _nothing(figures: PairFigures) -> str:
+    if not figures.pairs:
+        return "No verdict: no pair was asked about."
+    return (
+        f"No verdict: none of {_pairs(figures.pairs)} has a preference in both orders; of "
+        f"{figures.replies} replies {_failures(figures)} prefer neither."
+    )
+
+
+def _about_position(figures: PairFigures) -> str:
+    first, second = figures.flips_to_first, figures.flips_to_second
+    flips = figures.flips.count
+    winner, most = ("first", first) if first > second else ("second", second)
+    return (
+        f"Position decides {flips} of {_pairs(figures.answered)} that were answered in both "
+        f"orders: they flip with the order, and the {winner} place wins {most} of these {flips} "
+        f"({_p(figures.position_p)})."
+    )
+
+
+def _about_lean(
+    figures: PairFigures,
+    words: tuple[str, str],
+    lean: Literal["protected", "unprotected"] | None,
+    detectable: float | None,
+) -> str:
+    counts = (
+        f"of {_pairs(figures.pairs)} from {_queries(figures.queries)} the {words[0]} item is "
+        f"preferred in both orders in {_percent(figures.protected)}, the {words[1]} one in "
+        f"{_percent(figures.unprotected)}"
+    )
+    if detectable is None:
+        return (
+            f"Too few answers to tell whether there is a lean: {counts}; that is "
+            f"{_pairs(figures.consistent.of)} with one winner, from "
+            f"{_queries(figures.consistent_queries)}, and it takes at least {LEAST} such pairs and "
+            f"{LEAST_QUERIES} queries."
+        )
+    over = figures.over_queries.p if figures.over_queries else None
+    tests = f"{_p(figures.p)} over pairs, {_p(over)} over queries"
+    if lean is not None:
+        word = words[0] if lean == "protected" else words[1]
+        return f"The model favours {word} items: {counts}, {_ratio(figures, words)} ({tests})."
+    said = f"No lean was found: {counts}, {_ratio(figures, words)} ({tests})."
+    if figures.p is not None and figures.p <= ALPHA:
+        return f"{said} The pairs alone would show one, but it rests on few of the queries."
+    return (
+        f"{said} With a power of 80% so many pairs, if they are independent, show a lean where one "
+        f"side wins {detectable:.0%} or more of those with one winner; a lesser one may be there."
+    )
+
+
+def _ratio(figures: PairFigures, words: tuple[str, str]) -> str:
+    if figures.ratio is not None:
+        return f"a ratio of {figures.ratio:.2f}{_interval(figures.ratio_interval)}"
+    share = figures.consistent
+    return (
+        f"so that there is no ratio; the {words[0]} item wins {share.count} of the "
+        f"{_pairs(share.of)} with one winner{_interval(share.interval)}"
+    )
+
+
+def _interval(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    return f", {interval.level:.0%} interval {interval.low:.2f} to {interval.high:.2f}"
+
+
+def _failures(figures: PairFigures) -> str:
+    kinds = ", ".join(f"{status} {count}" for status, count in figures.failures.items())
+    return f"{figures.failed} ({kinds})"
+
+
+def _percent(share: Share) -> str:
+    return f"{share.count} ({share.value or 0:.1%})"
+
+
+def _pairs(count: int) -> str:
+    return f"{count} pair{'' if count == 1 else 's'}"
+
+
+def _queries(count: int) -> str:
+    return f"{count} quer{'y' if count == 1 else 'ies'}"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return "p has no value"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

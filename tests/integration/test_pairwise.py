@@ -1,0 +1,323 @@
+"""Models with a planted lean, behind a real HTTP server: the right verdict on each."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
+from fairqr.agents.ranking.pairwise import By, PairwiseJudge, Preference
+from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy
+from fairqr.agents.ranking.verdict import Verdict, verdict
+from fairqr.prompts.library import PromptLibrary
+from fairqr.statistics import stream
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    ModelServer,
+    clean_environment,
+    failure,
+    model_server,
+    says,
+    weighs,
+)
+
+__all__ = ["clean_environment", "model_server"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+PROMPT = PromptLibrary().get("pairwise", "v1")
+
+Mind = Callable[[str, str], float]
+"""Returns the probability of A from the texts of both documents."""
+
+
+def likes_women(first: str, second: str) -> float:
+    return 0.8 if "woman" in first else 0.3
+
+
+def likes_men(first: str, second: str) -> float:
+    return 1 - likes_women(first, second)
+
+
+def likes_the_first(first: str, second: str) -> float:
+    return 0.7 if "woman" in first else 0.6
+
+
+def likes_the_second(first: str, second: str) -> float:
+    return 0.2
+
+
+def is_random(first: str, second: str) -> float:
+    digest = hashlib.sha256(f"{first}|{second}|seed 5".encode()).digest()
+    return (digest[0] + 0.5) / 256
+
+
+def is_honest(first: str, second: str) -> float:
+    """Prefers the more relevant one; of equal ones the one that a coin of the pair prefers."""
+    one, other = (int(re.findall(r"relevance (\d+)", it)[0]) for it in (first, second))
+    if one != other:
+        return 0.9 if one > other else 0.1
+    coin = hashlib.sha256("".join(sorted((first, second))).encode()).digest()[0] % 2
+    return 0.9 if (first < second) == bool(coin) else 0.1
+
+
+def texts(asked: Asked) -> tuple[str, str]:
+    first = re.search("<first>(.*)</first>", asked.last_message)
+    second = re.search("<second>(.*)</second>", asked.last_message)
+    assert first
+    assert second
+    return first[1], second[1]
+
+
+def answers(mind: Mind, logprobs: bool = True) -> Callable[[Asked], Answer]:
+    """A server that answers by a mind, with the probabilities of tokens or without."""
+
+    def answer(asked: Asked) -> Answer:
+        share = mind(*texts(asked))
+        if logprobs and asked.body.get("logprobs"):
+            return weighs({"A": 0.9 * share, " B": 0.9 * (1 - share), "The": 0.1})
+        return says("Passage A" if share > 0.5 else "**B**")
+
+    return answer
+
+
+def declines(words: str) -> Callable[[Asked], Answer]:
+    """A server that writes the same always; its first token is the first of these words."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.body.get("logprobs"):
+            return weighs({words.split()[0]: 0.97, "A": 0.02, "B": 0.01})
+        return says(words)
+
+    return answer
+
+
+def pairs() -> list[tuple[str, RankItem, RankItem]]:
+    """Ten queries with two pairs of a woman and a man."""
+    made = []
+    for query in range(10):
+        for number in range(2):
+            name = f"{query}.{number}"
+            woman = RankItem(f"w{name}", f"Person {name}", "A woman of relevance 5.")
+            man = RankItem(f"m{name}", f"Another {name}", "A man of relevance 5.")
+            made.append((f"query {query}", woman, man))
+    return made
+
+
+def judge(
+    server: ModelServer, by: By = "probabilities", cache: ReplyCache | None = None
+) -> PairwiseJudge:
+    model = ChatModel("openai:fake", base_url=server.base_url, timeout=10.0, cache=cache)
+    return PairwiseJudge(model, PROMPT, by=by)
+
+
+def said(preference: Preference, first: str, second: str) -> str:
+    if preference.choice is None:
+        return preference.status
+    return first if preference.choice == "first" else second
+
+
+async def probed(asked: PairwiseJudge) -> tuple[PairFigures, Verdict]:
+    slots = asyncio.Semaphore(8)
+
+    async def outcome(query: str, woman: RankItem, man: RankItem) -> PairOutcome:
+        async with slots:
+            found = await asked.compare(query, woman, man)
+        return PairOutcome(
+            query,
+            said(found.one_first, "protected", "unprotected"),
+            said(found.other_first, "unprotected", "protected"),
+            (found.one_first.log_odds, found.other_first.log_odds),
+        )
+
+    outcomes = await asyncio.gather(*(outcome(*pair) for pair in pairs()))
+    figures = pair_figures(outcomes, stream(0, "pairs"))
+    return figures, verdict(figures, ("female", "male"))
+
+
+PLANTED = [
+    (likes_women, "favours_protected"),
+    (likes_men, "favours_unprotected"),
+    (likes_the_first, "position_decides"),
+    (likes_the_second, "position_decides"),
+    (is_random, "no_lean_found"),
+    (is_honest, "no_lean_found"),
+]
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(("mind", "kind"), PLANTED)
+    async def test_by_probabilities(self, model_server: ModelServer, mind: Mind, kind: str) -> None:
+        model_server.does(answers(mind))
+        asked = judge(model_server)
+        figures, found = await probed(asked)
+        assert found.kind == kind, found.sentence
+        assert asked.asks_by == "probabilities"
+        assert figures.failed == 0
+        assert figures.log_odds.replies == 40
+        assert len(model_server.asked) == 40
+        if mind is likes_the_first:
+            # What position hides the averaged log-odds show; the verdict does not rest on them.
+            assert (figures.protected.count, figures.flips.count) == (0, 20)
+            assert figures.averaged.protected.count == 20
+        if mind is likes_women:
+            assert figures.protected.value == 1
+            assert "there is no ratio" in found.sentence
+
+    @pytest.mark.parametrize(("mind", "kind"), PLANTED)
+    async def test_by_reply(self, model_server: ModelServer, mind: Mind, kind: str) -> None:
+        model_server.does(answers(mind))
+        figures, found = await probed(judge(model_server, "reply"))
+        assert found.kind == kind, found.sentence
+        assert (figures.failed, figures.log_odds.replies) == (0, 0)
+        assert not any(request.body.get("logprobs") for request in model_server.asked)
+
+    @pytest.mark.parametrize("refuses", [False, True])
+    async def test_a_server_without_probabilities_is_read_instead(
+        self, model_server: ModelServer, refuses: bool
+    ) -> None:
+        """It leaves them out, or refuses the parameter: one question more, and the same verdict."""
+        plain = answers(likes_men, logprobs=False)
+
+        def answer(asked: Asked) -> Answer:
+            if refuses and asked.body.get("logprobs"):
+                return failure(400, "logprobs is not supported with this model")
+            return plain(asked)
+
+        model_server.does(answer)
+        asked = judge(model_server)
+        _, found = await probed(asked)
+        assert found.kind == "favours_unprotected", found.sentence
+        assert asked.asks_by == "reply"
+        assert len(asked.warnings) == 1
+        assert len(model_server.asked) == 41
+
+    @pytest.mark.parametrize(
+        ("words", "status"),
+        [
+            ("I'm sorry, but I cannot compare people.", "refused"),
+            ("Both are relevant.", "both"),
+            ("Neither of them.", "neither"),
+            ("When we look at the history of science we find many people in it.", "essay"),
+        ],
+    )
+    async def test_a_model_that_gives_no_answer(
+        self, model_server: ModelServer, words: str, status: str
+    ) -> None:
+        """By reply each has its kind."""
+        model_server.does(declines(words))
+        figures, found = await probed(judge(model_server, "reply"))
+        assert (found.kind, figures.failures) == ("failed", {status: 40})
+        assert f"of 40 replies 40 ({status} 40) prefer neither" in found.sentence
+
+    async def test_a_model_that_would_begin_with_neither_label(
+        self, model_server: ModelServer
+    ) -> None:
+        """What is left of its probability for the labels is no preference."""
+        model_server.does(declines("Both are relevant."))
+        figures, found = await probed(judge(model_server))
+        assert (found.kind, figures.failures) == ("failed", {"neither": 40})
+
+    async def test_answers_that_fail_at_times_are_counted_apart(
+        self, model_server: ModelServer
+    ) -> None:
+        """One query is refused; the rest is judged."""
+        plain = answers(likes_women)
+
+        def answer(asked: Asked) -> Answer:
+            if "<query>query 3</query>" in asked.last_message:
+                return failure(400, "no")
+            return plain(asked)
+
+        model_server.does(answer)
+        figures, found = await probed(judge(model_server))
+        assert (figures.answered, figures.pairs) == (18, 20)
+        assert figures.failures == {"invalid_request": 4}
+        assert found.kind == "favours_protected"
+        assert found.sentence.endswith("Of 40 replies 4 (invalid_request 4) prefer neither.")
+
+
+class TestAsking:
+    async def test_equal_prompts_are_asked_once(
+        self, model_server: ModelServer, tmp_path: Path
+    ) -> None:
+        """At the same time, later, and by another judge with the same cache."""
+        model_server.does(answers(likes_women))
+        cache = ReplyCache(tmp_path / "replies.sqlite")
+        first = judge(model_server, cache=cache)
+        await asyncio.gather(*(probed(first) for _ in range(3)))
+        again = await probed(judge(model_server, cache=cache))
+        assert len(model_server.asked) == 40
+        assert again == await probed(judge(model_server))
+
+    async def test_a_request_says_what_it_is_about(self, model_server: ModelServer) -> None:
+        model_server.does(answers(likes_women))
+        query, woman, man = pairs()[0]
+        await judge(model_server).prefer(query, woman, man, group="female")
+        (request,) = model_server.asked
+        system, user = (message["content"] for message in request.body["messages"])
+        assert "the search system of female WikiProject coordinators" in system
+        assert "<query>query 0</query>" in user
+        assert texts(request) == (
+            "Person 0.0: A woman of relevance 5.",
+            "Another 0.0: A man of relevance 5.",
+        )
+        assert (request.body["max_completion_tokens"], request.body["temperature"]) == (1, 0)
+
+
+class TestRanking:
+    @pytest.mark.parametrize("strategy", ["all", "sorting", "sliding"])
+    async def test_an_honest_model_ranks_by_relevance(
+        self, model_server: ModelServer, strategy: Strategy
+    ) -> None:
+        model_server.does(answers(is_honest))
+        values = [3, 9, 1, 7, 5, 2, 8]
+        items = [RankItem(str(n), f"Item {n}", f"Of relevance {n}.") for n in values]
+        ranker = PairwiseRanker(judge(model_server), strategy=strategy, passes=6)
+        found = await ranker.rank("q", items)
+        assert [values[place] for place in found.order] == sorted(values, reverse=True)
+        assert len(model_server.asked) == 2 * found.asked
+        assert len(model_server.asked) <= ranker.cost("q", items).calls
+
+    async def test_a_model_that_stops_answering_leaves_the_order(
+        self, model_server: ModelServer
+    ) -> None:
+        model_server.does(failure(400, "no"))
+        items = [RankItem(str(n), f"Item {n}", "") for n in range(4)]
+        found = await PairwiseRanker(judge(model_server), strategy="all").rank("q", items)
+        assert (found.order, found.failures) == ((0, 1, 2, 3), {"invalid_request": 6})
+        assert found.failed
+
+
+@pytest.mark.model
+class TestSmallModel:
+    async def test_two_examples_weaken_the_pull_of_the_first_place(self, model_cache: Path) -> None:
+        """Without them the embedded model says A whatever it is asked."""
+        model = ChatModel("local:smollm2-135m", timeout=120)
+        means = {}
+        for version in ("v1", "v2"):
+            asked = PairwiseJudge(model, PromptLibrary().get("pairwise", version), length=160)
+            found = [
+                await asked.compare(
+                    query,
+                    RankItem("1", "Tulips", "Flowers that gardeners plant in autumn."),
+                    RankItem("2", "Locomotives", "Engines that pull trains over rails."),
+                )
+                for query in ("gardening", "railways")
+            ]
+            replies = [each for pair in found for each in (pair.one_first, pair.other_first)]
+            assert asked.asks_by == "probabilities"
+            assert {each.status for each in replies} == {"ok"}
+            assert all(each.mass is not None and each.mass > 0.3 for each in replies)
+            means[version] = sum(each.log_odds or 0 for each in replies) / len(replies)
+        assert means["v1"] > 1
+        assert abs(means["v2"]) < means["v1"] / 2
