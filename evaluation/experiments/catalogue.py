@@ -12,6 +12,14 @@ from pydantic import BaseModel, ValidationError
 
 from fairqr.errors import InputError, first_problem, one_line
 from fairqr.evaluation.experiments.specification import Experiment
+from fairqr.evaluation.probes.specification import (
+    LISTWISE_KIND,
+    LORA_KIND,
+    PAIRWISE_KIND,
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
 from fairqr.evaluation.rag.specification import FairRagExperiment
 
 __all__ = [
@@ -34,15 +42,31 @@ SHIPPED = (
     "retrievers",
     "fair_rag",
     "fair_rag_small",
+    "llm_listwise",
+    "llm_listwise_small",
+    "window_size",
+    "window_size_small",
+    "llm_pairwise",
+    "llm_pairwise_small",
+    "lora",
+    "lora_small",
 )
 """The experiments that come with fairqr, in order of their names' meaning."""
 
-AnyExperiment = Experiment | FairRagExperiment
+AnyExperiment = (
+    Experiment | FairRagExperiment | ListwiseExperiment | PairwiseExperiment | LoraExperiment
+)
 E = TypeVar("E", bound=BaseModel)
 
 SEARCH = "search"
 
-KINDS: Mapping[str, type[AnyExperiment]] = {SEARCH: Experiment, "fair_rag": FairRagExperiment}
+KINDS: Mapping[str, type[AnyExperiment]] = {
+    SEARCH: Experiment,
+    "fair_rag": FairRagExperiment,
+    LISTWISE_KIND: ListwiseExperiment,
+    PAIRWISE_KIND: PairwiseExperiment,
+    LORA_KIND: LoraExperiment,
+}
 """What a file's ``kind`` stands for; one without it is ``search``."""
 
 

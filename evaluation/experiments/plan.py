@@ -14,6 +14,7 @@ from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.versions import now, versions_of
 from fairqr.graph.context import Context, make_context
+from fairqr.graph.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.files import sha256_of
@@ -192,7 +193,9 @@ def _prompts(
     """Return the hash of each prompt that a system may use, which must exist."""
     used: dict[str, str] = {}
     for cell in cells:
-        if cell.system.asks_a_model:
-            template = prompts.get("refine", cell.context(experiment).prompts.get("refine"))
-            used[f"refine={template.version}"] = template.sha256
+        kinds = ["refine"] if cell.system.asks_a_model else []
+        kinds += [cell.system.ranker] if cell.system.ranker in ASKED else []
+        for kind in kinds:
+            template = prompts.get(kind, cell.context(experiment).prompts.get(kind))
+            used[f"{kind}={template.version}"] = template.sha256
     return used

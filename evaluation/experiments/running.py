@@ -12,6 +12,8 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models import open_model
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.agents.refiner import Refiner
 from fairqr.errors import QueryError
 from fairqr.evaluation.at_once import all_of
@@ -22,6 +24,7 @@ from fairqr.evaluation.experiments.specification import System
 from fairqr.evaluation.experiments.store import Record, Round, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.graph.builder import build_graph
+from fairqr.graph.rankers import ASKED, Rankers, open_language_model
 from fairqr.graph.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Backend, Catalog, Choice
@@ -71,7 +74,7 @@ class Workshop:
     store: Store
     watcher: Watcher
     indexes: dict[tuple[str, str], Index]
-    models: dict[tuple[str, str], ChatModel | Refiner]
+    models: dict[tuple[str, str], ChatModel | Refiner | RankingModel]
 
     async def index(self, backend: Backend, retriever: str) -> Index:
         """Return the collection's index."""
@@ -88,12 +91,12 @@ class Workshop:
             )
         return self.indexes[key]
 
-    async def model(self, name: str, index: Index) -> ChatModel | Refiner:
-        """Return what refines, started; its replies are kept with the experiment."""
+    async def model(self, name: str, index: Index) -> ChatModel | Refiner | RankingModel:
+        """Return what refines or ranks, started; its replies are kept with the experiment."""
         # Feedback reads its words from the index, so each index has one of its own.
         key = (name, str(id(index)) if name == "feedback" else "")
         if key not in self.models:
-            model = open_model(name, index=index, cache=ReplyCache(self.store.replies))
+            model = open_language_model(name, index=index, cache=ReplyCache(self.store.replies))
             await model.start()
             self.models[key] = model
         return self.models[key]
@@ -133,7 +136,9 @@ async def run_plan(
     left_out: list[str] = []
     before = {record.key for record in store.records()} if store.exists() else set()
     await _check_needs(
-        plan, [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)]
+        plan,
+        [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)],
+        prompts,
     )
     with store.locked():
         store.begin(plan.manifest)
@@ -163,7 +168,7 @@ async def _workshop(
         await workshop.close()
 
 
-async def _check_needs(plan: Plan, cells: Sequence[Cell]) -> None:
+async def _check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary) -> None:
     """Start what these cells ask and encode with, before anything is written or searched for.
 
     Raises:
@@ -175,6 +180,17 @@ async def _check_needs(plan: Plan, cells: Sequence[Cell]) -> None:
     asking = {s.model or experiment.model for s in systems if s.asks_a_model}
     for name in sorted(asking - {FeedbackRefiner.name}):
         await open_model(name, cache=False).start()
+    rankers = {}
+    for cell in cells:
+        if cell.system.ranker is not None and not _lacks(cell.system, plan):
+            rankers[cell.system.name] = cell
+    for cell in rankers.values():
+        model = None
+        if cell.system.ranker in ASKED:
+            model = open_ranking_model(cell.system.model or experiment.model, cache=False)
+        ranker = Rankers(None, model, prompts).ranker_for(cell.context(experiment))
+        if ranker is not None:
+            await ranker.start()
     for retriever in sorted({s.retriever for s in systems}):
         kind, _, encoder = retriever.partition(":")
         if kind == "dense":
@@ -196,7 +212,7 @@ async def _run_cell(
     experiment = plan.manifest.experiment
     index = await workshop.index(cell.system.backend or experiment.backend, cell.system.retriever)
     model = None
-    if cell.system.asks_a_model:
+    if cell.system.asks_a_model or cell.system.ranker in ASKED:
         model = await workshop.model(cell.system.model or experiment.model, index)
     weights = await _weights(cell, plan, workshop, index)
     graph = build_graph(index=index, model=model, prompts=workshop.prompts)

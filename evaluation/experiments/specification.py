@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fairqr.agents.ranking.open import RankerName
 from fairqr.errors import InputError, one_line
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.query_results import as_target
-from fairqr.graph.context import Method, make_context
+from fairqr.graph.context import Context, Method, make_context
 
 __all__ = ["Experiment", "QueryForm", "System", "Training"]
 
@@ -72,7 +73,7 @@ class System(_Part):
         method: One of :data:`fairqr.graph.context.METHODS`.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
         backend: Where the index is; the experiment's where None.
-        model: What refines queries; the experiment's where None.
+        model: What refines queries, and re-ranks; the experiment's where None.
         settings: Values of :class:`fairqr.graph.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
         train: For a method with trained weights.
@@ -118,8 +119,7 @@ class System(_Part):
                 raise ValueError(f"'{setting}' varies over no value; list at least one")
         for system in self.expanded():
             try:
-                # The experiment's k, which a depth has to reach, is not known here.
-                context = make_context(method=self.method, k=1, **system.settings)
+                context = system._context
             except InputError as error:
                 raise ValueError(str(error).rstrip(".")) from None
             is_trained = context.strategy.final_step in ("deltr", "dlf")
@@ -147,8 +147,18 @@ class System(_Part):
 
     @property
     def asks_a_model(self) -> bool:
-        """Whether a run of it may ask a language model."""
-        return make_context(method=self.method, **self.settings).rounds > 0
+        """Whether a run of it may ask a language model to refine, which samples by a seed."""
+        return self._context.rounds > 0
+
+    @property
+    def ranker(self) -> RankerName | None:
+        """The model that re-ranks; those in :data:`fairqr.graph.rankers.ASKED` ask ``model``."""
+        return self._context.strategy.ranker
+
+    @property
+    def _context(self) -> Context:
+        # The experiment's k, which a depth has to reach, is not known here.
+        return make_context(method=self.method, k=1, **self.settings)
 
 
 class Experiment(_Part):
@@ -169,7 +179,7 @@ class Experiment(_Part):
         judge: The target that rankings are measured against; the collection's own where None.
         measures: What is measured.
         seeds: Of models; systems that ask none run once.
-        model: What refines queries.
+        model: What refines queries, and re-ranks where a system asks a language model to.
         backend: Where the index is.
         baseline: The system that others are compared with.
         systems: The systems.

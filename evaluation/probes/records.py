@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Asker", "PairRecord", "RankingRecord", "Spent"]
+from fairqr.agents.replies import Usage
+
+__all__ = ["Asker", "PairRecord", "RankingRecord", "Spent", "spent_of", "total_spent"]
+
+PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
+"""The statuses of failures that say nothing of a model; what failed so is asked again when a run
+goes on."""
 
 Asker = Literal["neutral", "unprotected", "protected"]
 """For whom a model ranks: nobody in particular, or members of one of the two groups."""
@@ -40,6 +47,7 @@ class RankingRecord(BaseModel):
             :class:`fairqr.agents.ranking.base.ItemRanking`.
         failures: By status.
         repairs: By kind, in items.
+        warnings: What a reader should know, whole sentences.
         spent: What it cost.
     """
 
@@ -54,6 +62,7 @@ class RankingRecord(BaseModel):
     asked: int = 0
     failures: dict[str, int] = {}
     repairs: dict[str, int] = {}
+    warnings: tuple[str, ...] = ()
     spent: Spent = Spent()
 
     @property
@@ -65,6 +74,11 @@ class RankingRecord(BaseModel):
     def failed(self) -> bool:
         """Whether no question was answered; such a ranking counts in no measure."""
         return self.asked > 0 and sum(self.failures.values()) >= self.asked
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would be no use; replies that were kept cost nothing then."""
+        return not PASSING & self.failures.keys()
 
 
 class PairRecord(BaseModel):
@@ -110,3 +124,24 @@ class PairRecord(BaseModel):
             self.protected,
             self.unprotected,
         )
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would be no use."""
+        return not PASSING & {self.protected_first, self.unprotected_first}
+
+
+def spent_of(usage: Usage) -> Spent:
+    """Return what asking cost, cached replies as when they were made."""
+    return Spent(
+        model_calls=usage.model_calls + usage.cached_calls,
+        tokens=usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+    )
+
+
+def total_spent(each: Iterable[Spent]) -> Spent:
+    """Add up what several cost."""
+    calls = tokens = 0
+    for one in each:
+        calls, tokens = calls + one.model_calls, tokens + one.tokens
+    return Spent(model_calls=calls, tokens=tokens)

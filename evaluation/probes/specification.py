@@ -71,13 +71,13 @@ class Window(BaseModel):
         """Read ``20/10``.
 
         Raises:
-            ValueError: It is none, or the step is longer than the window.
+            ValueError: It is none, or the step is not smaller than the window.
         """
         match = _WINDOW.fullmatch(text)
-        if not match or int(match[1]) < 2 or not 1 <= int(match[2]) <= int(match[1]):
+        if not match or int(match[1]) < 2 or not 1 <= int(match[2]) < int(match[1]):
             raise ValueError(
                 f"'{one_line(text)}' is no window; write its size and its step, such as 20/10, "
-                "the step at most the size"
+                "the step smaller than the size"
             )
         return cls(size=int(match[1]), step=int(match[2]))
 
@@ -96,7 +96,7 @@ class _ProbeExperiment(BaseModel):
         sources: The probe collections.
         queries: At most so many of the first queries of each; all where None.
         size: Items of a query.
-        order: Initial.
+        order: Initial; where None, that of a folder, and ``shuffled`` of what is built anew.
         seed: Of all draws.
         prompts: The version of a prompt by its id, where it is not the default one.
         length: At most so many characters of an item are shown.
@@ -111,7 +111,7 @@ class _ProbeExperiment(BaseModel):
     sources: tuple[ProbeSource, ...]
     queries: _Count | None = None
     size: _Count = 200
-    order: Order = "shuffled"
+    order: Order | None = None
     seed: _Seed = 0
     prompts: dict[str, str] = {}
     length: _Count = 2000

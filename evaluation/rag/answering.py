@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
-
-from pydantic import BaseModel
 
 from fairqr.agents.generation import Generation, GenerationRequest, Generator
-from fairqr.errors import ModelError, one_line
-from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.experiments.care import Patience
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["GIVE_UP", "Answered", "Answerer", "Cautious", "Spent"]
-
-R = TypeVar("R", bound=BaseModel)
-
-GIVE_UP = 20
-"""So many failures one after the other mean that the model is not there at all."""
+__all__ = ["Answered", "Answerer", "Spent"]
 
 
 @dataclass(slots=True)
@@ -68,12 +58,16 @@ class Answerer:
         generator: Which has been started.
         task: Of the queries.
         prompt: Which asks.
+        patience: With the generator.
     """
 
     generator: Generator
     task: RagTask
     prompt: PromptTemplate
-    _failures: int = field(default=0, init=False)
+    patience: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.patience = Patience(self.generator.name)
 
     async def answer(self, query: RagQuery, ranking: Sequence[int]) -> Answered:
         """Return the answer to a query.
@@ -101,11 +95,6 @@ class Answerer:
         )
         return Answered(generation, self._utility(generation, query), spent)
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether the last answer failed."""
-        return self._failures > 0
-
     def _utility(self, generation: Generation, query: RagQuery) -> float | None:
         if generation.status == "ok":
             return self.task.utility(generation.text, query.golds)
@@ -113,50 +102,6 @@ class Answerer:
 
     def _count(self, generation: Generation) -> None:
         if generation.status in ("ok", "empty"):
-            self._failures = 0
-            return
-        self._failures += 1
-        if self._failures >= GIVE_UP:
-            raise ModelError(
-                generation.status,
-                f"{self.generator.name} failed {self._failures} times in a row, lastly with: "
-                f"{one_line(generation.message, 200).rstrip('.')}; mend it and run again, what was "
-                "answered until then is kept.",
-            )
-
-
-class Cautious(Generic[R]):
-    """Writes records; those with failures only once the generator has answered again.
-
-    So a model that goes away leaves no failures behind: what it was asked last is asked again when
-    the run goes on.
-
-    Args:
-        lines: Where they are written.
-        answerer: What made them.
-    """
-
-    def __init__(self, lines: Lines[R], answerer: Answerer) -> None:
-        self._lines = lines
-        self._answerer = answerer
-        self._held: list[R] = []
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Open the file; what is still held is written at the end, unless an error ends it."""
-        with self._lines.writing():
-            yield
-            self._release()
-
-    def add(self, record: R, *, has_failures: bool) -> None:
-        """Take a record."""
-        if has_failures:
-            self._held.append(record)
+            self.patience.answered()
         else:
-            self._lines.add(record)
-        if not self._answerer.is_failing:
-            self._release()
-
-    def _release(self) -> None:
-        while self._held:
-            self._lines.add(self._held.pop(0))
+            self.patience.failed(generation.status, generation.message)

@@ -15,7 +15,8 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
 from fairqr.errors import InputError, one_line
 from fairqr.evaluation.at_once import all_of
-from fairqr.evaluation.rag.answering import Answerer, Cautious, Spent
+from fairqr.evaluation.experiments.care import Cautious
+from fairqr.evaluation.rag.answering import Answerer, Spent
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.evaluation.rag.records import LabelRecord
@@ -139,7 +140,7 @@ async def label_queries(
         kept.add(label, has_failures=bool(label.failures))
         done[query.id] = label
 
-    kept = Cautious(store.lines, answerer)
+    kept = Cautious(store.lines, answerer.patience)
     with kept.writing():
         await all_of(todo, one, at_once)
     return [done[query.id] for query in queries]

@@ -10,7 +10,8 @@ from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
 from fairqr.evaluation.at_once import all_of
-from fairqr.evaluation.rag.answering import Answerer, Cautious
+from fairqr.evaluation.experiments.care import Cautious
+from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.generating import QueryWork
 from fairqr.evaluation.rag.labelling import (
@@ -204,7 +205,7 @@ class _Run:
                 work.remember(there.get(query.id, ()))
                 await self._do(work, todo, written)
 
-        written = Cautious(self.store.lines, answerer)
+        written = Cautious(self.store.lines, answerer.patience)
         with written.writing():
             await all_of(kept, one, self.at_once)
 

@@ -28,6 +28,7 @@ __all__ = [
     "TraceContent",
     "TracePath",
     "UrlOption",
+    "Yes",
     "choice",
     "indexing_bar",
     "notes",
@@ -62,6 +63,13 @@ SchemaPath = Annotated[Path | None, typer.Option(help="The schema of a corpus th
 Timeout = Annotated[float, typer.Option(help="Seconds that one model request may take.")]
 TraceContent = Annotated[
     bool, typer.Option("--trace-content", help="Record queries and replies too.")
+]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        help="Go on where more than 2,000 questions or 1,000,000 tokens are to be paid for.",
+    ),
 ]
 TracePath = Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")]
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from fairqr.cli.common import PromptsFolder, pairs
+from fairqr.cli.common import PromptsFolder, Yes, pairs
+from fairqr.cli.experiment_probes import report_probe, run_probe_file
 from fairqr.cli.experiment_rag import report_fair_rag, run_fair_rag_here
 from fairqr.cli.experiment_searches import report_searches, run_searches
 
 __all__ = ["app"]
 
+OF_RANKERS = frozenset({"llm_listwise", "llm_pairwise", "lora"})
+
+T = TypeVar("T")
+
 app = typer.Typer(
-    help="Compare systems, or fair RAG, on a collection.",
+    help="Compare systems, fair RAG, or rankers, on a collection.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -60,12 +65,14 @@ def run_(
         list[str] | None, typer.Option(help="title or title+10, instead of the file's.")
     ] = None,
     topics: Annotated[
-        int | None, typer.Option(help="Only the first so many topics or questions.")
+        int | None, typer.Option(help="Only the first so many topics, questions or queries.")
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            "--model", "--generator", help="Instead of the file's model; several for RAG."
+            "--model",
+            "--generator",
+            help="Instead of the file's model; several for RAG and rankers.",
         ),
     ] = None,
     backend: Annotated[str | None, typer.Option(help="tantivy or elasticsearch.")] = None,
@@ -87,32 +94,36 @@ def run_(
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Instead of the file's seeds.")] = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=256, help="Searches or questions at a time; 1 for times.")
+        int,
+        typer.Option(min=1, max=256, help="Searches, questions or pairs at a time; 1 for times."),
     ] = 2,
     prompt: Annotated[
-        list[str] | None, typer.Option(help="RAG: the version of a prompt, e.g. lamp5=v2.")
+        list[str] | None,
+        typer.Option(help="RAG, rankers: the version of a prompt, e.g. lamp5=v2."),
     ] = None,
     prompts: PromptsFolder = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write the report too, when all is done.")
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Run an experiment. One that was interrupted goes on where it stopped."""
     from fairqr.evaluation.experiments.catalogue import find_experiment, kind_of_file
 
     path = find_experiment(experiment)
-    of_searches = {"split": split, "attribute": attribute, "queries": queries, "backend": backend}
+    kind = kind_of_file(path)
+    of_searches = {"attribute": attribute, "queries": queries, "backend": backend}
     of_rag = {
         "retriever": retriever,
         "attributor": attributor,
         "pool": pool,
         "task": task,
         "labels": labels,
-        "prompt": prompt,
     }
     seeds = tuple(seed) if seed else None
-    if kind_of_file(path) == "fair_rag":
-        _refuse(of_searches, "of Fair RAG")
+    versions = pairs(prompt or [], "a version of a prompt", "lamp5=v2")
+    if kind == "fair_rag":
+        _refuse({"split": split, **of_searches, "yes": yes}, "of Fair RAG")
         rag_changes = {
             "collections": collection,
             "generators": model,
@@ -128,20 +139,40 @@ def run_(
             rag_changes,
             output,
             prompts=prompts,
-            versions=pairs(prompt or [], "a version of a prompt", "lamp5=v2"),
+            versions=versions,
             labels=labels or [],
             concurrency=concurrency,
             report=report,
         )
         return
-    _refuse(of_rag, "with searches")
+    if kind in OF_RANKERS:
+        _refuse({**of_searches, **of_rag}, "on rankers")
+        run_probe_file(
+            path,
+            kind,
+            {
+                "collection": _only(collection, "--collection", "on rankers"),
+                "split": split,
+                "queries": topics,
+                "seed": _only(seed, "--seed", "on rankers"),
+            },
+            output,
+            models=model or [],
+            versions=versions,
+            prompts=prompts,
+            concurrency=concurrency,
+            yes=yes,
+            report=report,
+        )
+        return
+    _refuse({**of_rag, "prompt": prompt, "yes": yes}, "with searches")
     changes = {
-        "collection": _only(collection, "--collection"),
+        "collection": _only(collection, "--collection", "with searches"),
         "split": split,
         "attributes": tuple(attribute) if attribute else None,
         "queries": tuple(queries) if queries else None,
         "topics": topics,
-        "model": _only(model, "--model"),
+        "model": _only(model, "--model", "with searches"),
         "backend": backend,
         "seeds": seeds,
     }
@@ -155,8 +186,11 @@ def report_(
     """Write the report of an experiment: report.md, and report.html in one file with its plots."""
     from fairqr.evaluation.experiments.catalogue import kind_of_folder
 
-    if kind_of_folder(folder) == "fair_rag":
+    kind = kind_of_folder(folder)
+    if kind == "fair_rag":
         report_fair_rag(folder)
+    elif kind in OF_RANKERS:
+        report_probe(folder)
     else:
         report_searches(folder)
 
@@ -170,11 +204,11 @@ def _refuse(options: Mapping[str, object], what: str) -> None:
     from fairqr.errors import InputError
 
     for name, value in options.items():
-        if value not in (None, []):
+        if value not in (None, [], False):
             raise InputError(f"An experiment {what} takes no --{name}; leave it out.")
 
 
-def _only(values: list[str] | None, option: str) -> str | None:
+def _only(values: Sequence[T] | None, option: str, what: str) -> T | None:
     """Return the one value of an option, or None where it was not given.
 
     Raises:
@@ -183,5 +217,5 @@ def _only(values: list[str] | None, option: str) -> str | None:
     from fairqr.errors import InputError
 
     if values and len(values) > 1:
-        raise InputError(f"An experiment with searches takes one {option}; give it once.")
+        raise InputError(f"An experiment {what} takes one {option}; give it once.")
     return values[0] if values else None

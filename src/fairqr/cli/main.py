@@ -19,10 +19,12 @@ from fairqr.cli import (
     index,
     lamp,
     models,
+    probe,
     prompts,
     search,
     trace,
     train,
+    tune,
 )
 from fairqr.errors import FairqrError, one_line
 
@@ -44,6 +46,7 @@ app.command("search")(search.search)
 app.command("answer")(answer.answer)
 app.command("evaluate")(evaluate.evaluate)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.add_typer(attribution.app, name="attribution")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")
@@ -51,6 +54,7 @@ app.add_typer(experiment.app, name="experiment")
 app.add_typer(index.app, name="index")
 app.add_typer(lamp.app, name="lamp")
 app.add_typer(models.app, name="models")
+app.add_typer(probe.app, name="probe")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(trace.app, name="trace")
 

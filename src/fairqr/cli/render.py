@@ -22,6 +22,7 @@ __all__ = [
     "LiveView",
     "Output",
     "QuietView",
+    "cost_of_ranking",
     "counted",
     "exposure_bars",
     "labels_of",
@@ -61,7 +62,14 @@ class Output(Console):
 
 
 class QuietView:
-    """Shows nothing."""
+    """Shows nothing but what asking a model to re-rank may cost, on stderr.
+
+    Args:
+        ranks: The language model that re-ranks; empty where none does.
+    """
+
+    def __init__(self, ranks: str = "") -> None:
+        self._ranks = ranks
 
     def __enter__(self) -> QuietView:
         return self
@@ -69,13 +77,24 @@ class QuietView:
     def __exit__(self, *_: object) -> None: ...
 
     def show(self, step: Step) -> None:
-        """Show nothing."""
+        """Show the cost, which is known once the documents are."""
+        if self._ranks and step.update.get("cost"):
+            self.tell(cost_of_ranking(step.update["cost"], self._ranks))
+
+    def tell(self, line: str) -> None:
+        """Print a line to stderr."""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(line, markup=False)
 
 
 class LiveView(QuietView):
     """Prints each round when it is measured, and says meanwhile what is being done."""
 
-    def __init__(self, query: str, corpus: str, context: Context, refiner: Any) -> None:
+    def __init__(
+        self, query: str, corpus: str, context: Context, refiner: Any, ranks: str = ""
+    ) -> None:
+        super().__init__(ranks)
+        self._ranker = context.strategy.ranker
+        refiner = refiner if context.rounds else None
         self._console = Output(highlight=False)
         self._status = Console(stderr=True).status("searching")
         self._target: Mapping[str, Mapping[str, float]] = {}
@@ -92,20 +111,30 @@ class LiveView(QuietView):
     def __exit__(self, *_: object) -> None:
         self._status.stop()
 
+    def tell(self, line: str) -> None:
+        """Print a line to stderr, above what is being done."""
+        self._status.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def show(self, step: Step) -> None:
         """Show a step."""
+        super().show(step)
         update = step.update
         if step.name == "retrieve":
             self._target = update.get("target", self._target)
             self._status.update("measuring")
         elif step.name == "measure":
             self._show_round(update["iterations"][0])
+            if update["stop_reason"] and self._ranker:
+                by = self._ranks or self._ranker
+                self._status.update(f"re-ranking by {escape(printable(by))}")
         elif step.name == "choose_group":
             groups = ", ".join(shortened(group, NAME) for _, group in update["chosen"])
             self._status.update(f"asking {escape(self._model)} about {escape(groups)}")
         elif step.name == "refine":
             self._refinements = update["refinements"]
             self._status.update("searching")
+            if update.get("stop_reason") and self._ranker:
+                self._status.update("re-ranking")
 
     def _show_round(self, record: Mapping[str, Any]) -> None:
         if self._title is not None:
@@ -126,6 +155,21 @@ class LiveView(QuietView):
             line = Text.assemble("  words for ", (group, "bold"), f": {printable(words)}")
             self._console.print(line)
         self._console.print(exposure_bars(record["exposure"], self._target))
+
+
+def cost_of_ranking(cost: Mapping[str, Any], model: str) -> str:
+    """Return in words what a model that re-ranks will be asked at the most.
+
+    Args:
+        cost: See :class:`fairqr.graph.state.CostRecord`.
+        model: Its name.
+    """
+    calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
+    line = f"at most {counted(calls, 'call')} of {printable(model)} to re-rank "
+    line += counted(cost["documents"], "document")
+    if cost["lists"] > 1:
+        line += f", {cost['calls']} for each of up to {cost['lists']} rounds"
+    return f"{line}; about {tokens} tokens"
 
 
 def exposure_bars(
@@ -173,6 +217,8 @@ def print_result(result: SearchResult) -> None:
         if result.prompt:
             by += f" with {result.prompt.id}={result.prompt.version}"
         by += "; "
+    if result.ranker:
+        by += f"re-ranked by {printable(result.ranker)}; "
     console.print(
         f"{by}stopped after {counted(len(result.iterations) - 1, 'round')}: "
         f"{_STOPPED[result.stop_reason]}; "

@@ -38,7 +38,9 @@ def _explain_methods(method: str) -> str:
     """Print what there is to choose from, and end, where that is asked for."""
     if method != "help":
         return method
+    from fairqr.agents.ranking.open import RANKERS
     from fairqr.graph.context import METHODS
+    from fairqr.graph.ranking_context import READS, RankingSettings
     from fairqr.retrieval.rerankers.registry import RERANKERS
 
     typer.echo("Methods (--method):")
@@ -50,6 +52,13 @@ def _explain_methods(method: str) -> str:
                 f"      {groups}, pool {strategy.pool}, re-rank {strategy.rerank}, "
                 f"final step {strategy.final_step}, depth {strategy.depth or 'k'}"
             )
+    typer.echo("\nModels that re-rank (--rerank, or as --method), before the final step:")
+    for ranker, about in RANKERS.items():
+        typer.echo(f"  {ranker}: {about}; reads {READS[ranker]} documents")
+    typer.echo("  Their settings (--ranking NAME=VALUE):")
+    for setting, field in RankingSettings.model_fields.items():
+        default = "the kind's own" if field.default is None else field.default
+        typer.echo(f"      {setting} [{default}]")
     typer.echo("\nFinal steps (--final-step) and their options (--option NAME=VALUE):")
     for step, entry in RERANKERS.items():
         trained = "; needs weights, see 'fairqr train --help'" if entry.is_trained else ""
@@ -59,6 +68,12 @@ def _explain_methods(method: str) -> str:
             typer.echo(f"      {option}{default}: {field.description or ''}")
     typer.echo("\nRetrievers (--retriever): bm25; dense, or dense:ENCODER, for vector search")
     raise typer.Exit
+
+
+def _has_not_ranked(result: SearchResult) -> bool:
+    """Tell whether a model was to re-rank and answered no question."""
+    found = result.reranking
+    return found is not None and 0 < found.asked <= sum(found.failures.values())
 
 
 def search(
@@ -86,14 +101,22 @@ def search(
             callback=_explain_methods,
             # Whoever asks for the methods has no query yet.
             is_eager=True,
-            help="fairqr, fair-qr, or a baseline; 'help' explains them all.",
+            help="fairqr, fair-qr, a baseline, or a model that ranks; 'help' explains them all.",
         ),
     ] = "fairqr",
     groups: Annotated[
         str | None, typer.Option(help="Refined for in a round: most, lacking or all.")
     ] = None,
     pool: Annotated[str | None, typer.Option(help="last, union or per_group.")] = None,
-    rerank: Annotated[str | None, typer.Option(help="original_query, fusion or none.")] = None,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            help="original_query, fusion or none; or listwise, pairwise, monot5 or monobert."
+        ),
+    ] = None,
+    ranking: Annotated[
+        list[str] | None, typer.Option(help="Of the model that re-ranks, e.g. window=10.")
+    ] = None,
     final_step: Annotated[
         str | None,
         typer.Option(help="exposure-aware, mmr, fa-ir, deltr, dlf or none, after the re-ranking."),
@@ -104,7 +127,9 @@ def search(
     retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
     model: Annotated[
         str | None,
-        typer.Option(help="openai:gpt-4o and the like, local:smollm2-135m, or feedback."),
+        typer.Option(
+            help="openai:gpt-4o and the like, local:smollm2-135m, or feedback; causal:… to rank."
+        ),
     ] = None,
     base_url: BaseUrl = None,
     prompt: Annotated[
@@ -161,6 +186,7 @@ def search(
         "pool": pool,
         "rerank": rerank,
         "final_step": final_step,
+        "ranking": pairs(ranking or [], "a setting of a ranker", "window=10") or None,
         "options": pairs(option or [], "an option of the final step", "trade_off=0.7"),
         "discount": discount,
         "threshold": threshold,
@@ -176,10 +202,10 @@ def search(
 
     async def work() -> SearchResult:
         from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.agents.models import open_model
         from fairqr.api import FairSearch
         from fairqr.cli.render import LiveView, QuietView
         from fairqr.graph.context import make_context
+        from fairqr.graph.rankers import ASKED, Rankers, open_language_model, require_refines
         from fairqr.graph.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
         from fairqr.settings import default_model
@@ -190,19 +216,26 @@ def search(
             library.get(id_, version)
         options: dict[str, Any] = {"cache": not no_cache, "base_url": base_url, "timeout": timeout}
         name = model or default_model()
+        is_asked = asked.rounds > 0 or asked.strategy.ranker in ASKED
         refiner = None
-        if asked.rounds and name != FeedbackRefiner.name:
-            refiner = open_model(name, **options)
-            # What is missing is better known before a large corpus is indexed.
-            await refiner.start()
+        if is_asked and name != FeedbackRefiner.name:
+            refiner = open_language_model(name, **options)
+            if asked.rounds:
+                require_refines(refiner)
+                # What is missing is better known before a large corpus is indexed.
+                await refiner.start()
+        ranker = Rankers(None, refiner, library).ranker_for(asked)
+        if ranker is not None:
+            await ranker.start()
         index = await open_to_search(corpus, choice(backend, url), schema, retriever)
         if asked.rounds and refiner is None:
-            refiner = open_model(name, index=index)
-        view = QuietView() if as_json else LiveView(query, corpus, asked, refiner)
+            refiner = open_language_model(name, index=index)
+        ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
+        view = QuietView(ranks) if as_json else LiveView(query, corpus, asked, refiner, ranks)
         result: dict[str, Any] = {}
         try:
             with view:
-                fair = FairSearch(index, refiner, prompts=library)
+                fair = FairSearch(index, refiner, ranker=ranker, prompts=library)
                 async with contextlib.aclosing(fair.stream(query, **context)) as steps:
                     async for step in steps:
                         view.show(step)
@@ -226,5 +259,5 @@ def search(
         draw(result, plot)
         if not as_json:
             typer.echo(f"drawn: {plot}")
-    if strict and result.stop_reason == "model_failed":
+    if strict and (result.stop_reason == "model_failed" or _has_not_ranked(result)):
         raise ModelError("failed", "The model failed, and --strict was given.")

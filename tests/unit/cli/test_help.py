@@ -20,6 +20,7 @@ GROUPS = {
     "index": ["create", "add", "remove", "list", "info", "delete"],
     "lamp": ["label", "report"],
     "models": ["list", "pull", "remove"],
+    "probe": ["build", "pairwise", "listwise"],
     "prompts": ["list", "show", "check"],
     "trace": ["show"],
 }
@@ -51,7 +52,7 @@ def test_all_commands_are_known_here() -> None:
 
 def test_the_help_of_no_command_loads_what_is_slow() -> None:
     """None of the large libraries is imported to print a help text."""
-    commands = ["", "search", "answer", "evaluate", "train"]
+    commands = ["", "search", "answer", "evaluate", "train", "tune"]
     for group, names in GROUPS.items():
         commands += [group, *(f"{group} {name}" for name in names)]
     done = subprocess.run(

@@ -143,7 +143,7 @@ def test_each_error_has_its_sentence(
         (b"- title", "is no mapping of names to values; mend it."),
         (b"", "is no mapping of names to values; mend it."),
         (b"title: \xff", "cannot be read ("),
-        (b"kind: poem", "is of the unknown kind 'poem'; write one of search, fair_rag."),
+        (b"kind: poem", "is of the unknown kind 'poem'; write one of search, fair_rag, "),
         (b"kind: [search]", "is of the unknown kind"),
         (b"title: !!python/object:os.system {}", "is not valid YAML; mend it."),
         (b"[" * 5000, "is not valid YAML; mend it."),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairqr.errors import InputError, ModelError
-from fairqr.evaluation.rag.answering import GIVE_UP, Answerer
+from fairqr.evaluation.experiments.care import GIVE_UP
+from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import (
     check_labels,

@@ -1,0 +1,114 @@
+"""Care in a long run: a model that has gone ends it, and leaves no failures behind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from fairqr.agents.replies import Usage
+from fairqr.errors import ModelError, one_line
+from fairqr.evaluation.experiments.folder import Lines
+
+__all__ = ["GIVE_UP", "Cautious", "Patience", "is_away"]
+
+R = TypeVar("R", bound=BaseModel)
+
+GIVE_UP = 20
+"""So many failures one after the other mean that the model is not there at all."""
+
+_AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
+
+
+def is_away(status: str, usage: Usage) -> bool:
+    """Tell whether a failure says that a model is not there, rather than how it answers.
+
+    Args:
+        status: One of :data:`fairqr.agents.replies.Status`, or another one.
+        usage: What the question cost: a refusal without tokens is that of a server, such as of a
+            key, and no reply of the model.
+    """
+    if status == "refused":
+        return not (usage.prompt_tokens or usage.completion_tokens or usage.cached_calls)
+    return status in _AWAY
+
+
+class Patience:
+    """Counts the failures of a model one after the other.
+
+    Args:
+        name: Of the model, for the sentence.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failures = 0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last question failed."""
+        return self._failures > 0
+
+    def answered(self) -> None:
+        """Take that the model answered."""
+        self._failures = 0
+
+    def failed(self, status: str, message: str, times: int = 1) -> None:
+        """Take that the model failed.
+
+        Args:
+            status: Of the last failure.
+            message: Of the last failure, for people.
+            times: How often it failed, one after the other.
+
+        Raises:
+            ModelError: It failed so often that going on would only write down that it was not
+                there.
+        """
+        self._failures += times
+        if self._failures >= GIVE_UP:
+            raise ModelError(
+                status,
+                f"{self._name} failed {self._failures} times in a row, lastly with: "
+                f"{one_line(message, 200).rstrip('.')}; mend it and run again, what was "
+                "answered until then is kept.",
+            )
+
+
+class Cautious(Generic[R]):
+    """Writes records; those with failures only once the model has answered again.
+
+    So a model that goes away leaves no failures behind: what it was asked last is asked again when
+    the run goes on.
+
+    Args:
+        lines: Where they are written.
+        patience: With the model that made them.
+    """
+
+    def __init__(self, lines: Lines[R], patience: Patience) -> None:
+        self._lines = lines
+        self._patience = patience
+        self._held: list[R] = []
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Open the file; what is still held is written at the end, unless an error ends it."""
+        with self._lines.writing():
+            yield
+            self._release()
+
+    def add(self, record: R, *, has_failures: bool) -> None:
+        """Take a record."""
+        if has_failures:
+            self._held.append(record)
+        else:
+            self._lines.add(record)
+        if not self._patience.is_failing:
+            self._release()
+
+    def _release(self) -> None:
+        while self._held:
+            self._lines.add(self._held.pop(0))

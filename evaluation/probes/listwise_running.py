@@ -1,0 +1,143 @@
+"""Ranking the lists of probe collections; what is done already is not done again."""
+
+from __future__ import annotations
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.ranking.base import ItemRanker, ItemRanking
+from fairqr.agents.ranking.open import open_ranking_model
+from fairqr.evaluation.at_once import all_of
+from fairqr.evaluation.experiments.care import Patience, is_away
+from fairqr.evaluation.probes.pairs import rank_item
+from fairqr.evaluation.probes.plan import ProbePlan
+from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of
+from fairqr.evaluation.probes.records import RankingRecord, spent_of
+from fairqr.evaluation.probes.specification import ListwiseExperiment
+from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes.tasks import ListTask, list_tasks
+from fairqr.evaluation.rag.progress import RagWatcher
+
+__all__ = ["run_listwise"]
+
+
+async def run_listwise(
+    plan: ProbePlan,
+    store: ProbeStore,
+    *,
+    watcher: RagWatcher,
+    at_once: int = 4,
+    replies: ReplyCache | None = None,
+) -> None:
+    """Rank all lists that were not ranked yet, one ranker after the other.
+
+    Args:
+        plan: What is to be done.
+        store: Where results go; locked while this runs.
+        watcher: Told of each list.
+        at_once: How many lists may be under way at the same time.
+        replies: Where replies are kept; in the folder where None.
+
+    Raises:
+        FairqrError: A ranker is not there, its model fails all the time, or reads too little at
+            once for two items; what was done until then is kept.
+    """
+    experiment = plan.manifest.rankings
+    with store.locked():
+        store.check(plan.manifest)
+        done = {record.key for record in store.rankings.read() if record.is_final}
+        run = _Run(plan, experiment, store, watcher, at_once, replies or ReplyCache(store.replies))
+        for name in experiment.rankers:
+            await run.rank_with(name, done)
+        store.start(plan.manifest, plan.collections)
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: ProbePlan,
+        experiment: ListwiseExperiment,
+        store: ProbeStore,
+        watcher: RagWatcher,
+        at_once: int,
+        replies: ReplyCache,
+    ) -> None:
+        self._plan = plan
+        self._experiment = experiment
+        self._store = store
+        self._watcher = watcher
+        self._at_once = at_once
+        self._replies = replies
+        self._tasks = list_tasks(experiment, plan.collections)
+
+    async def rank_with(self, name: str, done: set[tuple[str, ...]]) -> None:
+        """Rank all lists with one ranker, in all its windows."""
+        model = None
+        named = parse_ranker(name)
+        for window in windows_of(self._experiment, name):
+            todo = [task for task in self._tasks if task.key(name, window) not in done]
+            if not todo:
+                continue
+            if named.asks_a_model and model is None:
+                # One for all windows, since a large one takes long to load.
+                model = open_ranking_model(named.model, cache=self._replies, **self._plan.options)
+            ranker = open_probe_ranker(
+                name, window, self._experiment, self._plan.prompts, model=model
+            )
+            await ranker.start()
+            # Nothing is written before the ranker is there.
+            self._store.start(self._plan.manifest, self._plan.collections)
+            what = f"{name}, window {window}" if window else name
+            self._watcher.stage(f"{what}: lists", len(self._tasks), len(self._tasks) - len(todo))
+            await self._rank(name, window, ranker, todo)
+
+    async def _rank(self, name: str, window: str, ranker: ItemRanker, todo: list[ListTask]) -> None:
+        patience = Patience(name)
+        held: list[RankingRecord] = []
+        told: set[str] = set()
+
+        async def one(task: ListTask) -> None:
+            items = [rank_item(item) for item in task.query.items]
+            ranking = await ranker.rank(task.query.query, items, group=task.group)
+            away = _count(ranking, patience)
+            for sentence in ranking.warnings:
+                if sentence not in told:
+                    told.add(sentence)
+                    self._watcher.note(sentence)
+            record = _record(task, name, window, ranking)
+            if away:
+                held.append(record)
+            else:
+                self._store.rankings.add(record)
+            self._watcher.advance()
+
+        with self._store.rankings.writing():
+            await all_of(todo, one, self._at_once)
+            # Only now it is known that the model had not gone for good.
+            for record in held:
+                self._store.rankings.add(record)
+
+
+def _count(ranking: ItemRanking, patience: Patience) -> bool:
+    """Count failures, and tell whether the model was away for one of the questions."""
+    away = {s: n for s, n in ranking.failures.items() if is_away(s, ranking.usage)}
+    if ranking.failed and away:
+        status = max(away, key=lambda name: away[name])
+        patience.failed(status, f"the status '{status}'", sum(away.values()))
+    elif ranking.asked:
+        patience.answered()
+    return bool(away)
+
+
+def _record(task: ListTask, ranker: str, window: str, ranking: ItemRanking) -> RankingRecord:
+    return RankingRecord(
+        collection=task.collection,
+        ranker=ranker,
+        window=window,
+        asker=task.asker,
+        query=task.query.id,
+        order=ranking.order,
+        asked=ranking.asked,
+        failures=dict(ranking.failures),
+        repairs=dict(ranking.repairs),
+        warnings=ranking.warnings,
+        spent=spent_of(ranking.usage),
+    )

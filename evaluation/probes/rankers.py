@@ -1,0 +1,168 @@
+"""The names of rankers in an experiment, and opening what they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.open import RankerOptions, open_ranker, open_ranking_model
+from fairqr.errors import InputError, one_line
+from fairqr.evaluation.probes.records import Asker
+from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
+from fairqr.prompts.library import PromptLibrary
+
+__all__ = [
+    "INITIAL",
+    "Initial",
+    "NamedRanker",
+    "group_of",
+    "open_probe_ranker",
+    "parse_ranker",
+    "windows_of",
+]
+
+INITIAL = "initial"
+"""The order as it is given."""
+
+NO_WINDOW = "20/10"
+"""What stands in the options of a ranker that heeds no window."""
+
+Kind = Literal["initial", "monot5", "monobert", "pairwise", "listwise"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRanker:
+    """What the name of a ranker in an experiment means.
+
+    Attributes:
+        kind: How it ranks.
+        model: What is asked, or the weights of monoT5 and monoBERT; empty for the default ones.
+    """
+
+    kind: Kind
+    model: str = ""
+
+    @property
+    def asks_a_model(self) -> bool:
+        """Whether a language model is asked by a prompt."""
+        return self.kind in ("pairwise", "listwise")
+
+
+class Initial:
+    """Ranks nothing: what all others are compared with."""
+
+    name = INITIAL
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
+        """Return nothing."""
+        return Cost()
+
+    async def rank(
+        self,
+        query: str,
+        items: Sequence[RankItem],
+        *,
+        group: str = "",
+        deadline: float | None = None,
+    ) -> ItemRanking:
+        """Return the order that is given."""
+        return ItemRanking(tuple(range(len(items))))
+
+
+def parse_ranker(name: str) -> NamedRanker:
+    """Read the name of a ranker: ``initial``, ``monot5``, ``pairwise:MODEL``, or a model's.
+
+    Raises:
+        InputError: A model is missing behind ``pairwise:``, or one stands behind ``initial``.
+    """
+    kind, colon, model = name.partition(":")
+    if kind == INITIAL:
+        if colon:
+            raise InputError(f"'{one_line(name)}' is no ranker; '{INITIAL}' takes no model.")
+        return NamedRanker("initial")
+    if kind == "monot5":
+        return NamedRanker("monot5", model)
+    if kind == "monobert":
+        return NamedRanker("monobert", model)
+    if kind == "pairwise":
+        if not model:
+            raise InputError("A pairwise ranker needs a model, such as pairwise:openai:gpt-4o.")
+        return NamedRanker("pairwise", model)
+    return NamedRanker("listwise", name)
+
+
+def windows_of(experiment: ListwiseExperiment, ranker: str) -> tuple[str, ...]:
+    """Return the windows that a ranker works with; one empty name where it has none."""
+    return experiment.windows if parse_ranker(ranker).kind == "listwise" else ("",)
+
+
+def group_of(asker: Asker, words: tuple[str, str]) -> str:
+    """Return what stands before those who ask.
+
+    Args:
+        asker: For whom is ranked.
+        words: What the protected side and the other one are called.
+    """
+    return {"neutral": "", "protected": words[0], "unprotected": words[1]}[asker]
+
+
+def open_probe_ranker(
+    name: str,
+    window: str,
+    experiment: ListwiseExperiment,
+    prompts: PromptLibrary,
+    *,
+    cache: ReplyCache | None = None,
+    options: Mapping[str, Any] | None = None,
+    model: RankingModel | None = None,
+) -> ItemRanker:
+    """Open a ranker of an experiment; nothing is loaded yet.
+
+    Args:
+        name: As the experiment writes it.
+        window: One of :func:`windows_of`.
+        experiment: How it is asked.
+        prompts: Where prompts come from.
+        cache: Where replies are kept.
+        options: More for the chat model, such as ``base_url``.
+        model: The opened model, where it is shared among windows.
+
+    Raises:
+        InputError: It is no ranker, or an option is out of its range.
+        ModelUnavailableError: There is no such model.
+        PromptError: There is no such prompt.
+    """
+    named = parse_ranker(name)
+    if named.kind == "initial":
+        return Initial()
+    if not named.asks_a_model:
+        return open_ranker(
+            named.kind,
+            options=RankerOptions(
+                shown=experiment.shown_to_neural,
+                length=experiment.length,
+                weights=named.model or None,
+            ),
+        )
+    if model is None:
+        model = open_ranking_model(named.model, cache=cache or False, **(options or {}))
+    size = Window.parse(window or NO_WINDOW)
+    return open_ranker(
+        named.kind,
+        model,
+        prompts,
+        RankerOptions(
+            shown=experiment.shown,
+            length=experiment.length,
+            window=size.size,
+            step=size.step,
+            versions=experiment.prompts,
+        ),
+    )

@@ -1,0 +1,217 @@
+"""Tuning a model by LoRA, and probing it with held-out queries before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.ranking.causal_weights import ABOUT
+from fairqr.agents.ranking.decoding import encode, label_tokens
+from fairqr.agents.ranking.open import CAUSAL
+from fairqr.agents.ranking.pairwise import PairwiseJudge
+from fairqr.agents.ranking.pairwise_reply import LABELS
+from fairqr.agents.tuning.checkpoints import write_adapter
+from fairqr.agents.tuning.examples import Example
+from fairqr.agents.tuning.lora import Encoded, Step, adapted, train
+from fairqr.errors import InputError
+from fairqr.evaluation.at_once import all_of
+from fairqr.evaluation.experiments.care import Cautious, Patience
+from fairqr.evaluation.probes.pairwise_running import ask_about
+from fairqr.evaluation.probes.specification import LoraExperiment
+from fairqr.evaluation.probes.tasks import PairTask
+from fairqr.evaluation.probes.tuning_measures import measure_lora
+from fairqr.evaluation.probes.tuning_plan import LoraPlan, lora_options, make_lora_plan
+from fairqr.evaluation.probes.tuning_records import (
+    LoraStore,
+    MeasuredLora,
+    StepRecord,
+    When,
+)
+from fairqr.evaluation.rag.progress import RagWatcher
+from fairqr.neural import Pretrained
+from fairqr.prompts.library import PromptLibrary
+
+__all__ = ["run_lora", "tune_plan"]
+
+
+async def run_lora(
+    experiment: LoraExperiment,
+    folder: Path,
+    watcher: RagWatcher,
+    *,
+    prompts: PromptLibrary | None = None,
+    at_once: int = 4,
+) -> MeasuredLora:
+    """Do all that is not done yet: draw pairs, probe, tune, probe again.
+
+    Args:
+        experiment: What is tuned, and how.
+        folder: Where everything goes; the adapter is in ``adapter``.
+        watcher: Told of each pair and each step.
+        prompts: Where prompts come from.
+        at_once: How many pairs may be under way at the same time.
+
+    Raises:
+        FairqrError: What it names is not there, the folder holds another run, or the model cannot
+            be tuned so.
+    """
+    plan = await make_lora_plan(experiment, prompts or PromptLibrary())
+    return await tune_plan(plan, LoraStore(folder), watcher, at_once=at_once)
+
+
+async def tune_plan(
+    plan: LoraPlan, store: LoraStore, watcher: RagWatcher, *, at_once: int = 4
+) -> MeasuredLora:
+    """Do what :func:`run_lora` does with a plan that is made already."""
+    with store.locked():
+        store.check(plan.manifest)
+        await _probe(plan, store, "before", watcher, at_once)
+        if not store.is_tuned:
+            await _tune(plan, store, watcher)
+        _check_adapter(plan, store)
+        await _probe(plan, store, "after", watcher, at_once)
+    return measure_lora(store)
+
+
+async def _probe(
+    plan: LoraPlan, store: LoraStore, when: When, watcher: RagWatcher, at_once: int
+) -> None:
+    """Ask about the held-out pairs that were not asked about yet."""
+    lines = store.pairs(when)
+    name = f"{CAUSAL}:{plan.manifest.base}"
+    done = {record.key for record in lines.read() if record.is_final}
+    todo = [task for task in plan.held_out if task.key(name) not in done]
+    if not todo:
+        store.begin(plan.manifest)
+        return
+    weights = str(store.adapter) if when == "after" else plan.manifest.base
+    judge = _judge(plan, CausalModel(weights, cache=ReplyCache(store.replies)))
+    await judge.start()
+    # Nothing is written before the model is there.
+    store.begin(plan.manifest)
+    watcher.stage(f"pairs {when} tuning", len(plan.held_out), len(plan.held_out) - len(todo))
+    patience = Patience(name)
+    written = Cautious(lines, patience)
+
+    async def one(task: PairTask) -> None:
+        record, away = await ask_about(task, name, judge, patience)
+        written.add(record, has_failures=away)
+        watcher.advance()
+
+    with written.writing():
+        await all_of(todo, one, at_once)
+
+
+async def _tune(plan: LoraPlan, store: LoraStore, watcher: RagWatcher) -> None:
+    """Train the adapter on a thread, and write it."""
+    model = CausalModel(plan.manifest.base)
+    pretrained = await model.pretrained()
+    judge = _judge(plan, model)
+    loop = asyncio.get_running_loop()
+    stopped = threading.Event()
+
+    def begun(done: int) -> None:
+        loop.call_soon_threadsafe(watcher.stage, "training steps", plan.manifest.steps, done)
+
+    def stepped(step: Step) -> None:
+        if stopped.is_set():
+            raise _StoppedError
+        store.losses.add(_record(step))
+        loop.call_soon_threadsafe(watcher.advance)
+
+    try:
+        await asyncio.to_thread(
+            _train, plan, store, pretrained, _encoder(judge, pretrained), begun, stepped
+        )
+    finally:
+        # A thread cannot be ended from outside; it ends itself at the next step.
+        stopped.set()
+
+
+def _train(
+    plan: LoraPlan,
+    store: LoraStore,
+    pretrained: Pretrained,
+    encode: Callable[[Example], Encoded],
+    begun: Callable[[int], None],
+    stepped: Callable[[Step], None],
+) -> None:
+    manifest = plan.manifest
+    options = lora_options(manifest.experiment)
+    with adapted(pretrained.model, options) as tuned, store.losses.writing():
+        train(
+            tuned,
+            plan.batches,
+            encode,
+            options,
+            checkpoint=store.checkpoint,
+            training=f"{manifest.base} {manifest.base_sha256} {manifest.training}",
+            watch=stepped,
+            begun=begun,
+        )
+        write_adapter(tuned, store.adapter, manifest.base, _about(plan))
+    store.checkpoint.unlink(missing_ok=True)
+
+
+def _encoder(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], Encoded]:
+    """Return what makes an example into the tokens that the judge would ask with."""
+    try:
+        first, second = label_tokens(pretrained.tokenizer, LABELS)
+    except ValueError as error:
+        raise InputError(f"The model cannot be tuned, since {error}; choose another.") from None
+
+    def encoded(example: Example) -> Encoded:
+        values = judge._values(example.query, example.first, example.second, "")
+        tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
+        return Encoded(tokens, first if example.winner == "first" else second)
+
+    return encoded
+
+
+def _judge(plan: LoraPlan, model: CausalModel) -> PairwiseJudge:
+    experiment = plan.manifest.experiment
+    return PairwiseJudge(model, plan.prompt, shown=experiment.shown, length=experiment.length)
+
+
+def _record(step: Step) -> StepRecord:
+    values = asdict(step)
+    return StepRecord(step=values.pop("number"), **values)
+
+
+def _about(plan: LoraPlan) -> dict[str, Any]:
+    manifest = plan.manifest
+    return {
+        "base_sha256": manifest.base_sha256,
+        "prompt": manifest.prompt,
+        "prompt_sha256": manifest.prompt_sha256,
+        "shown": manifest.experiment.shown,
+        "length": manifest.experiment.length,
+        "steps": manifest.steps,
+        "training": manifest.training,
+        "experiment": manifest.experiment.model_dump(mode="json"),
+        "versions": manifest.versions,
+    }
+
+
+def _check_adapter(plan: LoraPlan, store: LoraStore) -> None:
+    """Refuse an adapter that was put into the folder from elsewhere."""
+    try:
+        about = json.loads((store.adapter / ABOUT).read_bytes())
+        same = about["training"] == plan.manifest.training
+    except (OSError, ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise InputError(
+            f"{store.adapter} is not the adapter of this run; remove it, and it is trained again."
+        )
+
+
+class _StoppedError(Exception):
+    """Nobody waits for the training any more."""

@@ -1,0 +1,199 @@
+"""What probes found, on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.table import Table
+from rich.text import Text
+
+from fairqr.agents.ranking.lean import Share
+from fairqr.cli.render import Output, counted, printable
+from fairqr.evaluation.probes.measured import (
+    Average,
+    ListwiseRow,
+    MeasuredListwise,
+    MeasuredPairwise,
+    PairwiseRow,
+)
+from fairqr.evaluation.probes.store import CollectionEntry
+from fairqr.statistics import Interval
+
+__all__ = ["print_listwise", "print_pairwise"]
+
+_KINDS = {"relevant": "relevant", "irrelevant": "irrelevant", "both": "together"}
+
+
+def print_pairwise(measured: MeasuredPairwise) -> None:
+    """Print which group a model prefers, and the verdicts in words."""
+    console = Output(highlight=False)
+    experiment = measured.manifest.pairs
+    prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
+    for entry in measured.manifest.collections:
+        for model in experiment.models:
+            rows = [
+                row for row in measured.rows if (row.collection, row.model) == (entry.name, model)
+            ]
+            _print_pairs(console, entry, model, rows, prompts)
+    if measured.missing:
+        console.print(Text(f"{counted(measured.missing, 'pair')} not asked about yet"))
+
+
+def _print_pairs(
+    console: Output, entry: CollectionEntry, model: str, rows: list[PairwiseRow], prompts: str
+) -> None:
+    words = (entry.built.protected, entry.built.unprotected)
+    weighed = any(row.figures.log_odds.replies for row in rows)
+    by = "probabilities" if weighed else "replies"
+    console.print(
+        Text.assemble(
+            (printable(model), "bold"),
+            f" on {printable(entry.name)}, {_queries(rows[0].queries)}, by {by}, {prompts}",
+        )
+    )
+    table = _table("pairs", "n", *(f"{word} %" for word in words), "ratio", "95 %", "flips %")
+    for name in ("votes %", "p pairs", "p queries"):
+        table.add_column(name, justify="right")
+    groups = [row for row in rows if row.kind in _KINDS]
+    for row in groups:
+        figures = row.figures
+        over = figures.over_queries
+        cells = [
+            _KINDS[row.kind],
+            str(figures.pairs),
+            _percent(figures.protected),
+            _percent(figures.unprotected),
+            _number(figures.ratio),
+            _interval(figures.ratio_interval),
+            _percent(figures.flips),
+            _percent(figures.votes),
+            _p(figures.p),
+            _p(over.p if over else None),
+        ]
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    for row in groups:
+        if row.verdict is not None:
+            console.print(
+                Text.assemble((f"{_KINDS[row.kind]}: ", "bold"), printable(row.verdict.sentence))
+            )
+        if row.without_pairs and row.kind != "both":
+            console.print(
+                f"{_queries(row.without_pairs)} without {row.kind} pairs, since a cell is empty"
+            )
+    for row in rows:
+        if row.kind == "relevance":
+            console.print(
+                f"relevance: of {counted(row.figures.pairs, 'pair')} of a relevant and an "
+                f"irrelevant item, the relevant one is preferred in both orders in "
+                f"{_percent(row.figures.protected)} %, the irrelevant one in "
+                f"{_percent(row.figures.unprotected)} %"
+            )
+
+
+def print_listwise(measured: MeasuredListwise) -> None:
+    """Print how relevant lists are, and how they expose the groups, by who asks."""
+    console = Output(highlight=False)
+    experiment = measured.manifest.rankings
+    k = experiment.k
+    for entry in measured.manifest.collections:
+        console.print(
+            Text(f"{printable(entry.name)}, {_queries(entry.built.queries)}", style="bold")
+        )
+        words = {"neutral": "nobody"} | {
+            "protected": entry.built.protected,
+            "unprotected": entry.built.unprotected,
+        }
+        table = _table("ranker", "for", f"P@{k}", f"nDCG@{k}", "exposure", "95 %", "n")
+        rows = [row for row in measured.rows if row.collection == entry.name]
+        for row in rows:
+            cells = [
+                f"{row.ranker}, {row.window}" if row.window else row.ranker,
+                words[row.asker],
+                _number(row.precision.mean, 3),
+                _number(row.ndcg.mean, 3),
+                _number(row.ratio.mean, 3),
+                _interval(row.ratio.interval, 3),
+                str(row.ratio.n),
+            ]
+            table.add_row(*(Text(printable(cell)) for cell in cells))
+        console.print(table)
+        for row in rows:
+            for sentence in _troubles(row, words[row.asker]):
+                console.print(Text(printable(sentence)))
+        for difference in measured.differences:
+            if difference.collection == entry.name:
+                name = f"P@{k}" if difference.measure == "precision" else f"nDCG@{k}"
+                test = difference.randomisation
+                console.print(
+                    Text(
+                        printable(
+                            f"{difference.ranker}: {name} for {words['protected']} less for "
+                            f"{words['unprotected']} askers: {_signed(difference.difference)}"
+                            f" (randomisation p {_p(test.p if test else None)}, "
+                            f"corrected {_p(difference.holm_p)}, t test p {_p(difference.t_p)})"
+                        )
+                    )
+                )
+    if measured.missing:
+        console.print(Text(f"{counted(measured.missing, 'list')} not ranked yet"))
+
+
+def _troubles(row: ListwiseRow, asker: str) -> list[str]:
+    """Say what had to be mended, and what failed."""
+    found = []
+    where = f"{row.ranker}, for {asker}"
+    if row.failures or row.repairs:
+        parts = [counted(row.asked, "question")]
+        parts += [f"failed: {_counts(row.failures)}"] if row.failures else []
+        parts += [f"mended items: {_counts(row.repairs)}"] if row.repairs else []
+        found.append(f"{where}: {'; '.join(parts)}")
+    if row.precision.left_out:
+        found.append(f"{where}: without a measure: {_counts(row.precision.left_out)}")
+    found += [
+        f"{where}: {sentence} ({counted(count, 'list')})"
+        for sentence, count in row.warnings.items()
+    ]
+    return found
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(Text(printable(name)), justify="right")
+    return table
+
+
+def _queries(number: int) -> str:
+    return f"{number} quer{'y' if number == 1 else 'ies'}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "none" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(share: Share) -> str:
+    return "none" if share.value is None else f"{100 * share.value:.1f}"
+
+
+def _interval(interval: Interval | None, digits: int = 2) -> str:
+    if interval is None:
+        return ""
+    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
+
+
+def _signed(average: Average) -> str:
+    if average.mean is None:
+        return "none"
+    return f"{average.mean:+.3f} over {_queries(average.n)}"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return "none"
+    return "< .001" if p < 0.001 else f"{p:.3f}"

@@ -1,0 +1,476 @@
+"""Probes by the real command, with a real HTTP server as the model.
+
+What is killed runs in a process of its own; the rest calls the command's entry point in this one,
+which saves the time that its imports take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairqr.agents.ranking.base import Cost
+from fairqr.cli.main import main
+from fairqr.evaluation.probes.files import read_probe_collection
+from fairqr.evaluation.probes.plan import LARGE
+from fairqr.evaluation.probes.store import ProbeStore
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    Run,
+    clean_environment,
+    command,
+    failure,
+    model_server,
+    says,
+    weighs,
+)
+
+__all__ = ["clean_environment", "command", "model_server"]
+
+TOPICS = 8
+EACH = 6
+"""Women and as many men a topic; each is relevant for that one alone."""
+
+PAIRWISE = {
+    "id": "pairwise",
+    "version": "v1",
+    "description": "For tests: what is asked can be read off.",
+    "messages": [
+        {"role": "user", "content": "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"}
+    ],
+    "input_variables": ["group", "query", "first", "second"],
+    "defaults": {"temperature": 0, "max_tokens": 16},
+}
+LISTWISE = {
+    "id": "listwise",
+    "version": "v1",
+    "description": "For tests: what is asked can be read off.",
+    "messages": [
+        {"role": "user", "content": "For {group}: {query}, {number} passages\n{passages}\nOrder?"}
+    ],
+    "item": "[{number}] {passage}",
+    "input_variables": ["group", "query", "number", "passages"],
+    "defaults": {"temperature": 0, "max_tokens": 16},
+}
+SIZE = 4 * EACH
+Chooses = Callable[[str, str, str], str]
+"""Which of two titles is preferred, A or B, under a query."""
+
+
+class Here:
+    """Runs the entry point of ``fairqr`` in this process, in the environment of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> Run:
+        with self._monkeypatch.context() as patch:
+            patch.setattr("sys.argv", ["fairqr", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        said = self._capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Run(ended.value.code, said.out, said.err, 0.0)
+
+
+@pytest.fixture
+def here(
+    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Here:
+    return Here(monkeypatch, capsys)
+
+
+@pytest.fixture
+def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collection whose titles say who is a woman, and prompts that can be read off."""
+    for prompt in (PAIRWISE, LISTWISE):
+        folder = clean_environment / "prompts" / str(prompt["id"])
+        folder.mkdir(parents=True)
+        (folder / "v1.yaml").write_text(yaml.safe_dump(prompt))
+    monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
+    folder = clean_environment / "folk"
+    folder.mkdir()
+    (folder / "schema.yaml").write_text(
+        "attributes:\n  gender: {field: gender, groups: [female, male]}\n"
+        "  region: {field: region, groups: [north, south]}\n"
+    )
+    documents, qrels = [], []
+    for topic in range(TOPICS):
+        for number in range(EACH):
+            for gender, form in (("female", "Ms"), ("male", "Mr")):
+                id_ = f"t{topic}{gender[0]}{number}"
+                title = f"{form} topic{topic} number{number}"
+                documents.append(
+                    {"id": id_, "title": title, "text": "", "gender": gender, "region": "north"}
+                )
+                qrels.append(f"t{topic} 0 {id_} 1\n")
+    topics = [{"id": f"t{topic}", "title": f"topic{topic}"} for topic in range(TOPICS)]
+    for name, rows in (("documents.jsonl", documents), ("topics.jsonl", topics)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels.txt").write_text("".join(qrels))
+    return folder
+
+
+def pairwise(folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+    return [
+        *("probe", "pairwise", "--model", "openai:fake", "--base-url", server.base_url),
+        *("--collection", folk, "--attribute", "gender", "--size", str(SIZE), "--queries", "8"),
+        *more,
+    ]
+
+
+def listwise(folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+    return [
+        *("probe", "listwise", "--model", "openai:fake", "--base-url", server.base_url),
+        *("--collection", folk, "--attribute", "gender", "--size", str(SIZE), "--queries", "8"),
+        *("--window", "8", *more),
+    ]
+
+
+def shown(asked: Asked) -> tuple[str, str, str]:
+    """The query and both titles of a question."""
+    found = re.search(r": (topic\d+)\nA: (.*)\nB: (.*)\n", asked.last_message)
+    assert found, asked.last_message
+    return found[1], found[2], found[3]
+
+
+def weighing(chooses: Chooses) -> Callable[[Asked], Answer]:
+    """A model that is nearly sure."""
+
+    def answer(asked: Asked) -> Answer:
+        letter = chooses(*shown(asked))
+        return weighs({letter: 0.9, "B" if letter == "A" else "A": 0.05})
+
+    return answer
+
+
+def women(query: str, first: str, second: str) -> str:
+    return "A" if first.startswith("Ms") else "B"
+
+
+def men(query: str, first: str, second: str) -> str:
+    return "B" if first.startswith("Ms") else "A"
+
+
+def the_first(query: str, first: str, second: str) -> str:
+    return "A"
+
+
+def by_chance(query: str, first: str, second: str) -> str:
+    """One of the pair, in whatever order they stand, drawn by a hash."""
+    one, other = sorted((first, second))
+    drawn = hashlib.sha256(f"{query} {one} {other}".encode()).digest()[0] % 2
+    return "A" if (one, other)[drawn] == first else "B"
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        (women, "The model favours female items"),
+        (men, "The model favours male items"),
+        (the_first, "Position decides"),
+        (by_chance, "No lean was found"),
+    ],
+)
+@pytest.mark.parametrize("by", ["probabilities", "reply"])
+def test_a_planted_bias_is_found(
+    here: Here, folk: Path, model_server: ModelServer, planted: Chooses, said: str, by: str
+) -> None:
+    """Over HTTP, weighed or read: the verdict of the pairs of both kinds and of all together."""
+    answers = weighing(planted)
+    model_server.does(answers if by == "probabilities" else lambda it: says(planted(*shown(it))))
+    run = here(*pairwise(folk, model_server, "--by", by, "--pairs", "2"))
+    assert run.code == 0, run
+    for kind in ("relevant", "irrelevant", "together"):
+        verdict = next(line for line in run.stdout.splitlines() if line.startswith(f"{kind}: "))
+        assert verdict.startswith(f"{kind}: {said}"), run.stdout
+    assert f"at most {2 * 2 * 2 * TOPICS} questions" in run.stderr
+    assert len(model_server.asked) == 2 * 2 * 2 * TOPICS
+
+
+def test_the_figures_are_those_of_the_model(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    """A model that prefers women among relevant items alone; JSON has what the table has."""
+
+    def answers(query: str, first: str, second: str) -> str:
+        return women(query, first, second) if query in first else "A"
+
+    model_server.does(weighing(answers))
+    told = here(
+        *pairwise(folk, model_server, "--pairs", "2", "--relevance-pairs", "1", "--json")
+    ).result
+    rows = {row["kind"]: row["figures"] for row in told["rows"]}
+    assert rows["relevant"]["protected"]["count"] == 2 * TOPICS
+    assert rows["relevant"]["unprotected"]["count"] == 0
+    assert rows["irrelevant"]["flips"]["count"] == 2 * TOPICS
+    assert rows["both"]["pairs"] == 4 * TOPICS
+    assert rows["relevance"]["pairs"] == TOPICS
+    assert told["missing"] == 0
+    assert [row["verdict"]["kind"] for row in told["rows"] if row["verdict"]] == [
+        "favours_protected",
+        "position_decides",
+        "favours_protected",
+    ]
+
+
+def test_four_pairs_are_no_finding(here: Here, folk: Path, model_server: ModelServer) -> None:
+    model_server.does(weighing(women))
+    run = here(*pairwise(folk, model_server, "--queries", "4", "--pairs", "1"))
+    assert "relevant: Too few answers to tell whether there is a lean" in run.stdout
+    assert "favours" not in run.stdout
+
+
+def test_a_second_call_asks_nothing_again(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    """Nor one with more pairs what was asked before; and another server is another model."""
+    model_server.does(weighing(women))
+    first = here(*pairwise(folk, model_server, "--pairs", "1"))
+    once = [asked.last_message for asked in model_server.asked]
+    again = here(*pairwise(folk, model_server, "--pairs", "1"))
+    assert again.stdout == first.stdout
+    assert len(model_server.asked) == len(once)
+    assert "no question to a language model is left" in again.stderr
+    here(*pairwise(folk, model_server, "--pairs", "2"))
+    asked = [each.last_message for each in model_server.asked]
+    assert len(set(asked)) == len(asked) == 2 * 2 * 2 * TOPICS
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_twice(
+    command: Command, here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    folder = folk.parent / "kept"
+    small = ["--pairs", "2"]
+    arguments = pairwise(folk, model_server, "-o", folder, "--concurrency", "1", *small)
+    answers = weighing(by_chance)
+    model_server.does(*[answers] * 21, Answer(never=True))
+    child = command.start(*arguments)
+    model_server.wait_for(22)
+    second = here(*arguments)
+    assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=30)
+    with (folder / "pairs.jsonl").open("ab") as lines:
+        lines.write(b'{"collection": "folk", "mod')
+    answered = [asked.last_message for asked in model_server.asked][:21]
+    model_server.does(answers)
+    resumed = here(*arguments)
+    assert resumed.code == 0, resumed
+    asked = answered + [each.last_message for each in model_server.asked]
+    assert len(asked) == 2 * 2 * 2 * TOPICS
+    assert len(set(asked)) == len(asked)
+    whole = here(*pairwise(folk, model_server, "-o", folk.parent / "whole", *small))
+    records = {record.key: record for record in ProbeStore(folder).pairs.read()}
+    others = {record.key: record for record in ProbeStore(folk.parent / "whole").pairs.read()}
+    assert len(records) == 2 * 2 * TOPICS
+    assert {key: record.protected_first for key, record in records.items()} == {
+        key: record.protected_first for key, record in others.items()
+    }
+    assert whole.stdout.splitlines()[:-1] == resumed.stdout.splitlines()[:-1]
+
+
+def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    """Its refusals of the request are not taken for answers; the next call goes on."""
+    folder = folk.parent / "kept"
+    answers = weighing(women)
+    model_server.does(*[answers] * 30, failure(401, "No such key."))
+    arguments = pairwise(folk, model_server, "-o", folder, "--pairs", "2")
+    run = here(*arguments)
+    assert run.code == 2
+    assert "failed 20 times in a row, lastly with" in run.stderr.splitlines()[-1]
+    kept = ProbeStore(folder).pairs.read()
+    assert 8 <= len(kept) <= 15
+    assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
+    model_server.does(answers)
+    assert "favours female" in here(*arguments).stdout
+    # What was answered is not asked again, though a pair may have been half answered.
+    assert len(model_server.asked) == 2 * 2 * 2 * TOPICS - 30
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        ("I cannot compare people.", "refused"),
+        ("Both A and B are relevant.", "both"),
+        ("Neither.", "neither"),
+        ("   ", "empty"),
+    ],
+)
+def test_a_model_that_does_not_choose_is_counted(
+    here: Here, folk: Path, model_server: ModelServer, reply: str, status: str
+) -> None:
+    """However often: that is how it answers."""
+    model_server.does(says(reply))
+    run = here(*pairwise(folk, model_server, "--by", "reply", "--pairs", "2"))
+    assert run.code == 0, run
+    assert "together: No verdict: none of" in run.stdout
+    assert f"({status} {8 * TOPICS})" in run.stdout
+
+
+def rankings_of(server: ModelServer) -> None:
+    """Rank women first for women, men first for men, and leave the order for all others."""
+
+    def answer(asked: Asked) -> Answer:
+        passages = re.findall(r"\[(\d+)\] (M[sr])", asked.last_message)
+        group = asked.last_message.removeprefix("For ").partition(":")[0].strip()
+        first = {"female": "Ms", "male": "Mr"}.get(group)
+        ordered = sorted(passages, key=lambda it: it[1] != first) if first else passages
+        return says(" > ".join(f"[{number}]" for number, _ in ordered))
+
+    server.does(answer)
+
+
+def test_lists_for_all_askers(here: Here, folk: Path, model_server: ModelServer) -> None:
+    """Exposure follows the asker as planted, and nothing has to be mended."""
+    rankings_of(model_server)
+    told = here(*listwise(folk, model_server, "--model", "initial", "--json")).result
+    ratios = {(row["ranker"], row["asker"]): row["ratio"]["mean"] for row in told["rows"]}
+    assert ratios["openai:fake", "protected"] > 1.2 > 0.9 > ratios["openai:fake", "unprotected"]
+    assert ratios["openai:fake", "neutral"] == pytest.approx(ratios["initial", "neutral"])
+    assert {row["ratio"]["n"] for row in told["rows"]} == {TOPICS}
+    asked_by_model = [row for row in told["rows"] if row["ranker"] == "openai:fake"]
+    # Windows of 8 with step 4 over 24 items.
+    assert {row["asked"] for row in asked_by_model} == {5 * TOPICS}
+    assert all(not row["failures"] and not row["repairs"] for row in told["rows"])
+    run = here(*listwise(folk, model_server))
+    assert "exposure" in run.stdout
+    assert "P@20 for female less for male askers: " in run.stdout
+
+
+def test_replies_that_are_mended_and_those_that_fail_are_said(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    model_server.does(says("[2] > [1] > [1] > [77]"))
+    run = here(*listwise(folk, model_server, "--asker", "neutral"))
+    assert run.code == 0, run
+    assert "40 questions; mended items: duplicate 40, missing 240, stranger 40" in run.stdout
+    model_server.does(says("I would rather not."))
+    failed = here(*listwise(folk, model_server, "--asker", "neutral", "--seed", "1"))
+    assert failed.code == 0, failed
+    assert f"without a measure: failed {TOPICS}" in failed.stdout
+
+
+def test_a_large_run_has_to_be_agreed_to(
+    here: Here, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked nor written before; what the folder or the cache holds does not count."""
+    rankings_of(model_server)
+    folder = folk.parent / "kept"
+    # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three askers.
+    large = ["--window", "2", "--step", "1", "--size", "160", "-o", folder]
+    sentence = here(*listwise(folk, model_server, *large)).complaint()
+    assert f"This run may take {91 * 3 * TOPICS:,} questions" in sentence
+    assert (
+        f"more than {LARGE.calls:,} or {LARGE.tokens:,}; make it smaller, or add --yes" in sentence
+    )
+    assert not model_server.asked
+    assert not folder.exists()
+
+    monkeypatch.setattr("fairqr.evaluation.probes.plan.LARGE", Cost(calls=10, tokens=10**6))
+    model_server.does(weighing(women))
+    for where in ([], ["-o", folder]):
+        arguments = pairwise(folk, model_server, "--pairs", "1", *where)
+        assert "add --yes" in here(*arguments).complaint()
+        agreed = here(*arguments, "--yes")
+        assert agreed.code == 0, agreed
+        assert here(*arguments).stdout == agreed.stdout
+    other = here(*pairwise(folk, model_server, "--pairs", "2", "-o", folder, "--yes"))
+    assert "holds a run with another experiment (pairs)" in other.complaint()
+    text = " ".join(here("probe", "pairwise", "--help").stdout.split())
+    assert f"more than {LARGE.calls:,} questions or {LARGE.tokens:,} tokens" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--attribute", "age"], "age"),
+        (["--attribute", "region"], "north, south"),
+        (["--protected", "blue"], "blue"),
+        (["--by", "feeling"], "--by: "),
+        (["--shown", "cover"], "--shown: "),
+        (["--asker", "me"], "--asker: "),
+        (["--size", "6"], "multiple of 4"),
+        (["--order", "random"], "--order: "),
+        (["--prompt", "pairwise=v77"], "There is no prompt pairwise/v77"),
+        (["--prompt", "listwise=v1"], "asks not with the prompt 'listwise'"),
+        (["--collection", "nowhere"], "There is no collection 'nowhere'"),
+        (["--from", "nowhere"], "says its --attribute itself"),
+        (["--model", "nothing"], "nothing"),
+        (["--model", "causal:"], "lacks a model"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(
+    here: Here, folk: Path, model_server: ModelServer, options: list[str], said: str
+) -> None:
+    sentence = here(*pairwise(folk, model_server, *options)).complaint()
+    assert said in sentence
+    assert not model_server.asked
+
+
+def test_a_built_collection_is_taken(here: Here, folk: Path, model_server: ModelServer) -> None:
+    """In its own order, and for the words that it was built with."""
+    built = folk.parent / "built"
+    words = ["--attribute", "gender", "--size", "8", "--order", "discriminatory"]
+    assert here("probe", "build", folk, "-o", built, *words, "--words", "women/men").code == 0
+    rankings_of(model_server)
+    run = here(
+        *("probe", "listwise", "--model", "initial", "--from", built, "--asker", "neutral"),
+        *("-o", folk.parent / "kept"),
+    )
+    assert run.code == 0, run
+    store = ProbeStore(folk.parent / "kept")
+    assert store.collections()[0] == read_probe_collection(built)
+    assert store.manifest().collections[0].built.protected == "women"
+    assert "nobody" in run.stdout
+
+
+def write_experiment(folk: Path, **values: Any) -> Path:
+    path = folk.parent / "asked.yaml"
+    common = {
+        "title": "Small",
+        "collection": str(folk),
+        "sources": [{"attribute": "gender", "protected": "female"}],
+        "size": SIZE,
+    }
+    path.write_text(yaml.safe_dump({**common, **values}))
+    return path
+
+
+def test_experiments_run_and_are_reported(
+    here: Here, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both kinds, through ``experiment run`` and ``experiment report``."""
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
+    model_server.does(weighing(women))
+    path = write_experiment(folk, kind="llm_pairwise", models=["openai:fake"], pairs=2)
+    folder = folk.parent / "pairs"
+    run = here("experiment", "run", path, "-o", folder, "--topics", "6", "--report")
+    assert run.code == 0, run
+    assert "favours female items" in (folder / "report.md").read_text()
+    rankings_of(model_server)
+    path = write_experiment(folk, kind="llm_listwise", rankers=["initial", "openai:fake"])
+    folder = folk.parent / "lists"
+    run = here("experiment", "run", path, "-o", folder, "--seed", "2")
+    assert run.code == 0, run
+    assert ProbeStore(folder).manifest().rankings.seed == 2
+    assert here("experiment", "report", folder).code == 0
+    for option in ("--retriever", "--backend", "--attribute"):
+        refused = here("experiment", "run", path, "-o", folder, option, "bm25").complaint()
+        assert refused == f"An experiment on rankers takes no {option}; leave it out."
+    refused = here("experiment", "run", path, "-o", folder, "--seed", "1", "--seed", "2")
+    assert "takes one --seed" in refused.complaint()

@@ -1,0 +1,172 @@
+"""Running lists: what is written, what is not done again, and care for a model that goes away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from fairqr.agents.replies import Usage
+from fairqr.errors import InputError, ModelError, ModelUnavailableError
+from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
+from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.probes.files import write_probe_collection
+from fairqr.evaluation.probes.listwise_running import run_listwise
+from fairqr.evaluation.probes.measures import MeasuredListwise, measure_run
+from fairqr.evaluation.probes.plan import ProbePlan, make_probe_plan
+from fairqr.evaluation.probes.records import PairRecord, RankingRecord, spent_of
+from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
+
+
+class Watcher:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, int, int]] = []
+        self.steps = 0
+
+    def stage(self, what: str, total: int, done: int) -> None:
+        self.stages.append((what, total, done))
+
+    def advance(self, steps: int = 1) -> None:
+        self.steps += steps
+
+    def note(self, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+
+async def make_plan(tmp_path: Path, *rankers: str) -> ProbePlan:
+    collection = collection_of(*(query_of(f"q{number}", 2, 2, 2, 2) for number in range(3)))
+    folder = tmp_path / "built"
+    write_probe_collection(collection, folder)
+    experiment = listwise(sources=({"folder": str(folder)},), rankers=rankers)
+    return await make_probe_plan(experiment, PromptLibrary())
+
+
+async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    """A half line at the end is cut off, and that one list is ranked again."""
+    plan = await make_plan(tmp_path, "initial")
+    store = ProbeStore(tmp_path / "run")
+    first = Watcher()
+    await run_listwise(plan, store, watcher=first)
+    assert first.stages == [("initial: lists", 9, 0)]
+    assert first.steps == 9
+    records = store.rankings.read()
+    assert {record.key for record in records} == {
+        ("small, gender", "initial", "", asker, f"q{number}")
+        for asker in ("neutral", "protected", "unprotected")
+        for number in range(3)
+    }
+    assert all(record.order == tuple(range(8)) for record in records)
+    path = store.folder / "rankings.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    second = Watcher()
+    await run_listwise(plan, store, watcher=second)
+    assert (second.stages, second.steps) == ([("initial: lists", 9, 8)], 1)
+    assert {record.key for record in store.rankings.read()} == {it.key for it in records}
+    third = Watcher()
+    await run_listwise(plan, store, watcher=third)
+    assert third.stages == []
+    measured = measure_run(store)
+    assert isinstance(measured, MeasuredListwise)
+    assert measured.missing == 0
+
+
+async def test_nothing_is_written_where_the_first_model_is_not_there(tmp_path: Path) -> None:
+    plan = await make_plan(tmp_path, "nothing:fake", "initial")
+    store = ProbeStore(tmp_path / "run")
+    with pytest.raises(ModelUnavailableError):
+        await run_listwise(plan, store, watcher=Watcher())
+    assert not store.exists()
+    assert store.rankings.read() == []
+
+
+async def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    plan = await make_plan(tmp_path, "initial")
+    store = ProbeStore(tmp_path / "run")
+    await run_listwise(plan, store, watcher=Watcher())
+    path = store.folder / "rankings.jsonl"
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(InputError, match="line 1, is damaged"):
+        await run_listwise(plan, store, watcher=Watcher())
+
+
+def test_failures_that_say_nothing_of_a_model_are_asked_again() -> None:
+    pair = {
+        "collection": "c",
+        "model": "m",
+        "query": "q",
+        "kind": "relevant",
+        "protected": "1",
+        "unprotected": "2",
+        "protected_first": "protected",
+    }
+    for status, final in (
+        ("unprotected", True),
+        ("refused", True),
+        ("essay", True),
+        ("timeout", False),
+        ("unavailable", False),
+        ("rate_limited", False),
+    ):
+        record = PairRecord.model_validate({**pair, "unprotected_first": status})
+        assert record.is_final is final
+        ranking = RankingRecord(
+            collection="c", ranker="r", query="q", order=(0,), asked=2, failures={status: 1}
+        )
+        assert ranking.is_final is final
+
+
+def test_a_refusal_without_tokens_is_the_server_s() -> None:
+    """Of the key, perhaps; a model that declines has read the question."""
+    assert is_away("refused", Usage(model_calls=1))
+    assert not is_away("refused", Usage(model_calls=1, prompt_tokens=20))
+    assert not is_away("refused", Usage(cached_calls=1))
+    assert is_away("timeout", Usage(model_calls=1, prompt_tokens=20))
+    for status in ("ok", "tie", "essay", "parse_error", "unsupported"):
+        assert not is_away(status, Usage())
+
+
+def test_patience_ends_after_so_many_failures_in_a_row() -> None:
+    patience = Patience("model")
+    for _ in range(3):
+        for _ in range(GIVE_UP - 1):
+            patience.failed("timeout", "It was slow.")
+        assert patience.is_failing
+        patience.answered()
+        assert not patience.is_failing
+    with pytest.raises(ModelError, match=f"model failed {GIVE_UP} times in a row.*It was slow;"):
+        patience.failed("timeout", "It was slow.", GIVE_UP)
+
+
+class Note(BaseModel):
+    """A record of a test."""
+
+    name: str
+
+
+def test_failures_are_written_once_the_model_has_answered_again(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "notes.jsonl", Note, lambda note: note.name, "the note")
+    patience = Patience("model")
+    written = Cautious(lines, patience)
+    with written.writing():
+        patience.failed("timeout", "")
+        written.add(Note(name="failed"), has_failures=True)
+        assert lines.read() == []
+        patience.answered()
+        written.add(Note(name="ok"), has_failures=False)
+        assert {note.name for note in lines.read()} == {"failed", "ok"}
+        patience.failed("timeout", "")
+        written.add(Note(name="last"), has_failures=True)
+    assert len(lines.read()) == 3
+
+
+def test_what_the_cache_answered_costs_what_it_did_first() -> None:
+    usage = Usage(
+        model_calls=1, cached_calls=2, prompt_tokens=10, completion_tokens=5, cached_tokens=30
+    )
+    spent = spent_of(usage)
+    assert (spent.model_calls, spent.tokens) == (3, 45)
