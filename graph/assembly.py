@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from fairqr.agents.refiner import Refiner
 from fairqr.graph.context import Context
 from fairqr.graph.final import Final, best_final
 from fairqr.graph.measurement import Measurement, measure, rank_key
+from fairqr.graph.model_ranking import ModelRanking
 from fairqr.graph.result import (
     Baseline,
     Iteration,
@@ -17,13 +19,17 @@ from fairqr.graph.result import (
     SearchResult,
     UsageReport,
 )
-from fairqr.graph.state import RefinementRecord, State, ranking_of
+from fairqr.graph.state import RefinementRecord, State, ranking_of, usage_record
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 
 __all__ = ["assemble"]
+
+_NOT_NEARER = (
+    "What the model re-ranked is farther from the target than the plain retrieval, which is shown."
+)
 
 
 async def assemble(
@@ -32,6 +38,7 @@ async def assemble(
     state: State,
     context: Context,
     refiner: Refiner | None,
+    by_model: ModelRanking | None = None,
 ) -> SearchResult:
     """Re-rank what the best round retrieved, and report it beside the plain retrieval.
 
@@ -43,13 +50,17 @@ async def assemble(
     best = Final(0, original, plain)
     # A model that failed before it gave anything leaves the plain retrieval.
     if state["stop_reason"] != "model_failed" or len(state["iterations"]) > 1:
-        found = await best_final(index, dimensions, state, context)
+        found = await best_final(index, dimensions, state, context, by_model)
         is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
         if is_nearer or not context.strategy.refines:
             best = found
+        elif by_model is not None and by_model.lists:
+            best = dataclasses.replace(best, warnings=(_NOT_NEARER,))
     shown = list(dict.fromkeys([*best.ranking.ids, *original.ids]))
     documents = {document.id: document for document in await index.documents(shown)}
-    warnings = [*state.get("warnings", []), *best.warnings]
+    asked = by_model if by_model is not None and by_model.tried else None
+    told = asked.warnings if asked else []
+    warnings = [*state.get("warnings", []), *told, *best.warnings]
     if gone := sum(id_ not in documents for id_ in shown):
         warnings.append(f"{gone} documents were deleted from the index during the search.")
     attributes = [factor.name for dimension in dimensions for factor in dimension.factors]
@@ -64,6 +75,8 @@ async def assemble(
         retriever=index.retriever,
         model=refiner.name if refiner else None,
         prompt=refiner.prompt if refiner else None,
+        ranker=asked.name if asked else None,
+        reranking=asked.report if asked else None,
         unused_refinements=_refined_groups(state["refinements"] if was_in_vain else []),
         attributes=attributes,
         target=state["target"],
@@ -88,7 +101,8 @@ async def assemble(
         unknown=best.measured.unknown,
         baseline=_baseline(original, plain, documents, index, attributes),
         usage=UsageReport(
-            **state["usage"], milliseconds=round((time.time() - state["started"]) * 1000, 1)
+            **(usage_record(asked.usage) if asked else state["usage"]),
+            milliseconds=round((time.time() - state["started"]) * 1000, 1),
         ),
         warnings=warnings,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
+from langgraph.types import Send
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import open_attributor
@@ -13,11 +14,14 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.generation import Generator
 from fairqr.agents.generators import open_generator
-from fairqr.agents.models import open_model
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.answering import Answering
 from fairqr.graph.context import Context
 from fairqr.graph.nodes import Nodes, RefinerFor
+from fairqr.graph.probing import Probing
+from fairqr.graph.rankers import Rankers, open_language_model, require_refines
 from fairqr.graph.state import InputState, OutputState, State
 from fairqr.graph.steps import context_of
 from fairqr.prompts.library import PromptLibrary
@@ -30,38 +34,45 @@ if TYPE_CHECKING:
 __all__ = ["CONCURRENCY", "RECURSION_LIMIT", "build_graph"]
 
 # Each round is four steps, of at most 100 rounds; anything beyond is a fault.
-RECURSION_LIMIT = 4 * 100 + 10
+RECURSION_LIMIT = 4 * 100 + 20
 
 CONCURRENCY = 8
-"""How many rankings are answered from, or judged, at the same time."""
+"""How many rankings are answered from, or judged, at the same time; and parts of a probe."""
 
 
 def build_graph(
     *,
     index: Index,
-    model: ChatModel | Refiner | str | None = None,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
     generator: Generator | str | None = None,
     attributor: Attributor | str | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
     """Build the machine that searches fairly, and answers where the context asks for it.
 
-    ``begin → retrieve → measure → [stop: rerank | choose_group → refine → retrieve]``, and then
-    ``sample → generate* → collect → attribute* → summarise``, where * runs once for each ranking.
+    ``begin → retrieve → measure → [stop: rerank | choose_group → refine → retrieve]``; then, if the
+    model is probed, ``probe* → conclude``; and then
+    ``sample → generate* → collect → attribute* → summarise``. What has a * runs once for each part
+    of the probe, or for each ranking.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.result.SearchResult`, and ``answer``,
-    that of :class:`fairqr.graph.answer_result.AnswerResult`, if ``Context.answer`` is given.
+    that of :class:`fairqr.graph.answer_result.AnswerResult`, if ``Context.answer`` is given, and
+    ``probe``, that of :class:`fairqr.graph.probe_result.ProbeResult`, if ``Context.probe`` is.
 
     Args:
         index: Where the documents are.
         model: What refines queries: a chat model or its name, which is asked with the prompt that
             the context names, or a refiner of your own. None serves contexts with
-            ``max_iterations=0``.
+            ``max_iterations=0``. A model that can only rank, such as ``causal:…``, refines nothing.
         generator: What answers, or its name; the model where None, if that is a chat model.
         attributor: What judges which documents an answer used, or its name; None leaves that out.
+        ranker: What re-ranks where the context asks for that: a language model or its name, which
+            is asked as the context says, or a ranker of your own, whatever the context names; the
+            model where None. A language model given here is also the one that is probed.
         prompts: Where prompts come from.
         concurrency: How many rankings are answered from, or judged, at the same time, for which
             ``max_concurrency`` in the config of a call wins; and how many questions a chat model
@@ -70,15 +81,18 @@ def build_graph(
             run's state once.
     """
     if isinstance(model, str):
-        model = open_model(model, index=index)
+        model = open_language_model(model, index=index)
     prompts = prompts or PromptLibrary()
+    rankers = Rankers(ranker, model, prompts)
+    probing = Probing(index, rankers.language_model, prompts)
     answering = Answering(
         index,
         _generator(generator, model),
         _attributor(attributor, model, prompts, concurrency),
         prompts,
     )
-    nodes = Nodes(index, _refiner_source(model, prompts), answering)
+    refiner_for = _refiner_source(model, prompts)
+    nodes = Nodes(index, refiner_for, answering, rankers.ranker_for, probing)
     builder = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
@@ -88,6 +102,8 @@ def build_graph(
     builder.add_node("choose_group", nodes.choose_group)
     builder.add_node("refine", nodes.refine)
     builder.add_node("rerank", nodes.rerank)
+    builder.add_node("probe", probing.probe)
+    builder.add_node("conclude", probing.conclude)
     builder.add_node("sample", answering.sample)
     builder.add_node("generate", answering.generate)
     builder.add_node("collect", answering.collect)
@@ -101,7 +117,9 @@ def build_graph(
     )
     builder.add_edge("choose_group", "refine")
     builder.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
-    builder.add_conditional_edges("rerank", _answer_if_asked, ["sample", END])
+    builder.add_conditional_edges("rerank", _after_rerank, ["probe", "conclude", "sample", END])
+    builder.add_edge("probe", "conclude")
+    builder.add_conditional_edges("conclude", _answer_if_asked, ["sample", END])
     builder.add_conditional_edges("sample", answering.to_generate, ["generate"])
     builder.add_edge("generate", "collect")
     builder.add_conditional_edges("collect", answering.to_attribute, ["attribute", "summarise"])
@@ -109,6 +127,13 @@ def build_graph(
     builder.add_edge("summarise", END)
     graph = builder.compile(checkpointer=checkpointer, name="fairqr")
     return graph.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
+
+
+def _after_rerank(state: State, runtime: Runtime[Context]) -> list[Send] | str:
+    context = context_of(runtime)
+    if context.probe is not None:
+        return Probing.tasks(state, context) or "conclude"
+    return _answer_if_asked(state, runtime)
 
 
 def _answer_if_asked(state: State, runtime: Runtime[Context]) -> str:
@@ -122,18 +147,22 @@ def _unless_over(node: str) -> Any:
     return route
 
 
-def _refiner_source(model: ChatModel | Refiner | None, prompts: PromptLibrary) -> RefinerFor:
+Model = ChatModel | Refiner | RankingModel | None
+
+
+def _refiner_source(model: Model, prompts: PromptLibrary) -> RefinerFor:
     def refiner_for(context: Context) -> Refiner | None:
         if isinstance(model, ChatModel):
             return LLMRefiner(model, prompts.get("refine", context.prompts.get("refine")))
-        return model
+        if model is None or not (context.rounds or hasattr(model, "refine")):
+            return None
+        require_refines(model)
+        return cast("Refiner", model)
 
     return refiner_for
 
 
-def _generator(
-    generator: Generator | str | None, model: ChatModel | Refiner | None
-) -> Generator | None:
+def _generator(generator: Generator | str | None, model: Model) -> Generator | None:
     if isinstance(generator, str):
         return open_generator(generator)
     if generator is None and isinstance(model, ChatModel):
@@ -143,7 +172,7 @@ def _generator(
 
 def _attributor(
     attributor: Attributor | str | None,
-    model: ChatModel | Refiner | None,
+    model: Model,
     prompts: PromptLibrary,
     concurrency: int,
 ) -> Attributor | None:

@@ -8,8 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from fairqr.agents.ranking.open import RankerName
 from fairqr.errors import InputError, first_problem
 from fairqr.graph.answering_context import AnswerSettings
+from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
@@ -17,9 +20,22 @@ from fairqr.retrieval.target import DEFAULT_TARGET, Target
 
 __all__ = ["METHODS", "Budget", "Context", "FinalStep", "Method", "Strategy", "make_context"]
 
-Method = Literal["fairqr", "fair-qr", "plain", "mmr", "fa-ir", "deltr", "dlf"]
+Method = Literal[
+    "fairqr",
+    "fair-qr",
+    "plain",
+    "mmr",
+    "fa-ir",
+    "deltr",
+    "dlf",
+    "listwise",
+    "pairwise",
+    "monot5",
+    "monobert",
+]
 Pool = Literal["last", "union", "per_group"]
-Rerank = Literal["original_query", "fusion", "none"]
+Order = Literal["original_query", "fusion", "none"]
+Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
 FinalStep = Literal["exposure-aware", "mmr", "fa-ir", "deltr", "dlf", "none"]
 """A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
@@ -40,6 +56,9 @@ class Strategy:
             ``union`` of all that was retrieved, or the best of each group's refined query
             (``per_group``).
         rerank: By the ``original_query`` (the paper), by ``fusion`` of all rankings, or ``none``.
+        ranker: A model that then re-ranks by the original query the best of these documents; one
+            of :data:`fairqr.agents.ranking.open.RANKERS`, or None.
+        reads: How many of them it reads; the others keep their places below.
         final_step: The re-ranker that then puts the first k together.
         evidence: Whether a keyword needs evidence in the index: that it is of the query's topic, or
             of the group. It then adds to the scores of what the query finds, and finds nothing by
@@ -51,7 +70,9 @@ class Strategy:
     refines: bool = False
     groups: Groups = "all"
     pool: Pool = "union"
-    rerank: Rerank = "none"
+    rerank: Order = "none"
+    ranker: RankerName | None = None
+    reads: int = 0
     final_step: FinalStep = "none"
     evidence: bool = False
     depth: int | None = 200
@@ -81,6 +102,28 @@ METHODS: dict[Method, Strategy] = {
     "fa-ir": Strategy("FA*IR (Zehlike et al. 2017, 2022)", final_step="fa-ir"),
     "deltr": Strategy("DELTR (Zehlike & Castillo 2020)", final_step="deltr"),
     "dlf": Strategy("DLF (Chen & Fang 2023)", final_step="dlf"),
+    "listwise": Strategy(
+        "plain retrieval, whose first 100 documents a language model re-ranks by sliding windows "
+        "(RankGPT, Sun et al. 2023); then the exposure-aware step",
+        ranker="listwise",
+        final_step="exposure-aware",
+    ),
+    "pairwise": Strategy(
+        "the same with the first 20 documents and a language model that compares two at a time, "
+        "in both orders (PRP, Qin et al. 2024)",
+        ranker="pairwise",
+        final_step="exposure-aware",
+    ),
+    "monot5": Strategy(
+        "the same with the first 100 documents and monoT5 (Nogueira et al. 2020)",
+        ranker="monot5",
+        final_step="exposure-aware",
+    ),
+    "monobert": Strategy(
+        "the same with the first 100 documents and monoBERT (Nogueira & Cho 2019)",
+        ranker="monobert",
+        final_step="exposure-aware",
+    ),
 }
 
 
@@ -116,7 +159,9 @@ class Context(BaseModel):
         k: How many results to show, and how deep exposure is measured.
         method: One of :data:`METHODS`.
         depth, pool, rerank, final_step, evidence, groups: Instead of the method's own; see
-            :class:`Strategy`.
+            :class:`Strategy`. A ranker may be named as ``rerank``: it re-ranks the order that the
+            method has by itself. With a ranker, ``depth`` is also how many documents that reads.
+        ranking: How a ranker works.
         options: Of the final step; see :mod:`fairqr.retrieval.rerankers`.
         discount: The weight of each rank.
         threshold: Stop when the divergence (nats) is at or below it.
@@ -133,6 +178,7 @@ class Context(BaseModel):
         budget: What models may cost; the loop stops when it is spent. Of answering it bounds the
             time alone: its number of calls is that of the distinct rankings.
         answer: How to answer the query as a question; nothing is answered where None.
+        probe: Whether the model that is asked to rank leans to a side; not asked where None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -146,6 +192,7 @@ class Context(BaseModel):
     pool: Pool | None = None
     rerank: Rerank | None = None
     final_step: FinalStep | None = None
+    ranking: RankingSettings = RankingSettings()
     options: dict[str, Any] = {}
     evidence: bool | None = None
     groups: Groups | None = None
@@ -163,6 +210,7 @@ class Context(BaseModel):
     seed: int | None = None
     budget: Budget = Budget()
     answer: AnswerSettings | None = None
+    probe: ProbeSettings | None = None
 
     @model_validator(mode="after")
     def _depth_reaches_k(self) -> Context:
@@ -170,19 +218,40 @@ class Context(BaseModel):
             raise ValueError(f"depth is {self.depth}, but k is {self.k}; retrieve at least as many")
         return self
 
+    @model_validator(mode="after")
+    def _ranking_is_for_a_ranker(self) -> Context:
+        if self.ranking != RankingSettings() and self.strategy.ranker is None:
+            raise ValueError(
+                "ranking says how a model re-ranks, and none does here; leave it out, or name a "
+                f"ranker as method or rerank: {', '.join(READS)}"
+            )
+        return self
+
     @property
     def strategy(self) -> Strategy:
         """The method's strategy, with what this context says instead."""
         own = METHODS[self.method]
+        order, ranker = self._reranked_by(own)
+        reads = (self.ranking.depth or self.depth or READS[ranker]) if ranker else 0
         return dataclasses.replace(
             own,
             groups=self.groups or own.groups,
             pool=self.pool or own.pool,
-            rerank=self.rerank or own.rerank,
+            rerank=order,
+            ranker=ranker,
+            reads=reads,
             final_step=self.final_step or own.final_step,
             evidence=own.evidence if self.evidence is None else self.evidence,
-            depth=max(self.depth or own.depth or self.k, self.k),
+            depth=max(self.depth or own.depth or self.k, self.k, self.ranking.depth or 0),
         )
+
+    def _reranked_by(self, own: Strategy) -> tuple[Order, RankerName | None]:
+        """Return the order before a ranker, and the ranker."""
+        if self.rerank is None:
+            return own.rerank, own.ranker
+        if self.rerank in READS:
+            return own.rerank, self.rerank  # type: ignore[return-value]
+        return self.rerank, None  # type: ignore[return-value]
 
     @property
     def rounds(self) -> int:

@@ -11,6 +11,7 @@ from fairqr.graph.context import Context
 from fairqr.graph.decisions import best_iteration
 from fairqr.graph.lists import pooled, reranked
 from fairqr.graph.measurement import Measurement, measure, rank_key, vector_of
+from fairqr.graph.model_ranking import ModelRanking
 from fairqr.graph.state import State
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.index import Index
@@ -39,13 +40,20 @@ class Final:
 
 
 async def best_final(
-    index: Index, dimensions: Sequence[Dimension], state: State, context: Context
+    index: Index,
+    dimensions: Sequence[Dimension],
+    state: State,
+    context: Context,
+    by_model: ModelRanking | None = None,
 ) -> Final:
     """Return what the best round comes to.
 
     That is the round that was measured best. But the exposure-aware step can bring the lists of
     many rounds equally near to the target, that of the original query too. Then the best refined
     round that it brings there is the best one, because its list rests on more evidence.
+
+    A model that re-ranks is asked about the list of each round that is tried; once it was asked, no
+    round is tried that the budget has no room for.
     """
     first, *refined = state["iterations"]
     rounds = [best_iteration(state["iterations"])]
@@ -55,7 +63,10 @@ async def best_final(
     step = await final_step(index, context)
     finals: list[Final] = []
     for number in rounds:
-        finals.append(await _final(index, dimensions, state, context, number, step))
+        final = await _final(index, dimensions, state, context, number, step, by_model)
+        if final is None:
+            break
+        finals.append(final)
         if rank_key(finals[-1].measured.divergences) <= (0, context.threshold):
             return finals[-1]
     return min(finals, key=lambda final: rank_key(final.measured.divergences))
@@ -68,11 +79,21 @@ async def _final(
     context: Context,
     number: int,
     step: Reranker | None,
-) -> Final:
-    """Re-rank what a round had by the original intent, and take the final step."""
+    by_model: ModelRanking | None,
+) -> Final | None:
+    """Re-rank what a round had by the original intent, and take the final step.
+
+    Returns:
+        None where a model re-ranked the lists of other rounds, and cannot be asked about this one.
+    """
     rankings = state["rankings"]
     pool = await pooled(index, dimensions, rankings, number, context.strategy)
     order = await reranked(index, dimensions, state["query"], pool, rankings, number, context)
+    if by_model is not None:
+        found = await by_model.reranked(order)
+        if found is None and by_model.lists:
+            return None
+        order = found or order
     ranking = order.top(context.k)
     warnings: tuple[str, ...] = ()
     if step is not None:

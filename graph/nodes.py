@@ -9,6 +9,7 @@ from collections.abc import Callable
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
+from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError
@@ -21,9 +22,12 @@ from fairqr.graph.decisions import (
     decide_stop,
     groups_to_ask_about,
 )
+from fairqr.graph.expected_cost import expected_cost, for_the_loop
 from fairqr.graph.final import final_step
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
+from fairqr.graph.model_ranking import ModelRanking
+from fairqr.graph.probing import Probing
 from fairqr.graph.refinement import CheckedRefinement, after_refinement, kept_only, shown
 from fairqr.graph.state import (
     GroupKey,
@@ -46,6 +50,7 @@ MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
 
 RefinerFor = Callable[[Context], Refiner | None]
+RankerFor = Callable[[Context], ItemRanker | None]
 
 
 class Nodes:
@@ -55,12 +60,23 @@ class Nodes:
         index: Where the documents are.
         refiner_for: Returns what refines queries in a run with this context, or None.
         answering: The steps that follow where an answer is asked for.
+        ranker_for: Returns the model that re-ranks in a run with this context, or None.
+        probing: The steps that follow where a probe is asked for.
     """
 
-    def __init__(self, index: Index, refiner_for: RefinerFor, answering: Answering) -> None:
+    def __init__(
+        self,
+        index: Index,
+        refiner_for: RefinerFor,
+        answering: Answering,
+        ranker_for: RankerFor = lambda context: None,
+        probing: Probing | None = None,
+    ) -> None:
         self._index = index
         self._refiner_for = refiner_for
         self._answering = answering
+        self._ranker_for = ranker_for
+        self._probing = probing
 
     def _dimensions(self, context: Context) -> list[Dimension]:
         return dimensions_of(self._index.schema, context.attributes, intersect=context.intersect)
@@ -95,7 +111,11 @@ class Nodes:
             await refiner.start()
         # What is wrong with its options, or missing, is better known now.
         await final_step(self._index, context)
+        ranker = self._ranker_for(context)
+        if ranker is not None:
+            await ranker.start()
         answering = await self._answering.begin(state, context)
+        probing = await self._probing.begin(state, context) if self._probing else {}
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
             "query": query,
@@ -111,7 +131,9 @@ class Nodes:
             "refinements": [],
             "usage": usage_record(Usage()),
             "stop_reason": None,
+            "cost": None,
             **answering,
+            **probing,
         }
 
     @traced
@@ -144,7 +166,15 @@ class Nodes:
             self._index, self._dimensions(context), ranking_of(rankings[0]), context
         )
         opened.set("fairqr.target", target)
-        return {"rankings": rankings, "target": target}
+        cost = await expected_cost(
+            self._index,
+            self._ranker_for(context),
+            self._probing,
+            state["query"],
+            rankings[0]["ids"],
+            context,
+        )
+        return {"rankings": rankings, "target": target, **({"cost": cost} if cost else {})}
 
     @traced
     async def measure(self, state: State, runtime: Runtime[Context]) -> Update:
@@ -166,7 +196,7 @@ class Nodes:
         )
         iterations = [*state.get("iterations", []), record]
         seconds = time.time() - state["started"]
-        reason = decide_stop(iterations, context, state["usage"], seconds)
+        reason = decide_stop(iterations, for_the_loop(context, state), state["usage"], seconds)
         opened.event("divergence", value=measured.divergence, exposure=measured.exposure)
         opened.set("fairqr.iteration", number)
         if reason:
@@ -187,8 +217,9 @@ class Nodes:
         context, opened = context_of(runtime), current_span()
         exposure = state["iterations"][best_iteration(state["iterations"])]["exposure"]
         limit = context.max_groups
-        if context.budget.model_calls is not None:
-            limit = min(limit, context.budget.model_calls - state["usage"]["model_calls"])
+        calls = for_the_loop(context, state).budget.model_calls
+        if calls is not None:
+            limit = min(limit, calls - state["usage"]["model_calls"])
         chosen = groups_to_ask_about(state["target"], exposure, context.strategy.groups, limit)
         lacking = groups_to_ask_about(state["target"], exposure, "lacking", len(chosen))
         opened.set("fairqr.groups", [f"{name}={group}" for name, group in lacking])
@@ -205,7 +236,8 @@ class Nodes:
         if context.budget.seconds is not None:
             deadline = max(0.0, context.budget.seconds - (time.time() - state["started"]))
 
-        calls = context.budget.model_calls
+        budget = for_the_loop(context, state).budget
+        calls = budget.model_calls
         left = None if calls is None else calls - state["usage"]["model_calls"]
 
         async def refined(key: GroupKey) -> Refinement:
@@ -238,7 +270,7 @@ class Nodes:
             )
             opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
         seconds = time.time() - state["started"]
-        spent = budget_is_spent(context.budget, usage_record(usage), seconds)
+        spent = budget_is_spent(budget, usage_record(usage), seconds)
         return after_refinement(state, context, checked, usage, budget_is_spent=spent)
 
     async def _checked(
@@ -268,14 +300,23 @@ class Nodes:
     async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
         """Re-rank by the original intent, and put the result together."""
         context, opened = context_of(runtime), current_span()
+        ranker = self._ranker_for(context)
+        by_model = ModelRanking(self._index, ranker, context, state) if ranker else None
         result = await assemble(
             self._index,
             self._dimensions(context),
             state,
             context,
             self._refiner_for(context) if context.rounds else None,
+            by_model,
         )
         opened.set("fairqr.best_iteration", result.best_iteration)
         opened.set("fairqr.stop_reason", result.stop_reason)
         opened.event("divergence", value=result.divergence, baseline=result.baseline.divergence)
-        return {"result": result.model_dump(mode="json")}
+        update: Update = {"result": result.model_dump(mode="json")}
+        if by_model is not None:
+            update["usage"] = usage_record(by_model.usage)
+        if self._probing is not None and context.probe is not None:
+            spent = Usage(**update.get("usage", state["usage"]))
+            update |= await self._probing.planned({**state, **update}, context, spent)  # type: ignore[typeddict-item]
+        return update

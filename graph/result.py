@@ -5,10 +5,20 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.graph.context import Method
+from fairqr.graph.probe_result import ProbeResult
 from fairqr.graph.state import StopReason
+from fairqr.graph.usage_report import UsageReport
 from fairqr.prompts.template import PromptReference
 
-__all__ = ["Baseline", "Iteration", "RankedDocument", "RefinedGroup", "SearchResult", "UsageReport"]
+__all__ = [
+    "Baseline",
+    "Iteration",
+    "RankedDocument",
+    "RefinedGroup",
+    "Reranking",
+    "SearchResult",
+    "UsageReport",
+]
 
 
 class _Frozen(BaseModel):
@@ -22,7 +32,8 @@ class RankedDocument(_Frozen):
         rank: From 1.
         id: The document's.
         title: The document's.
-        score: What it was ordered by before the final step: the retriever's score, or a fused one.
+        score: What it was ordered by before the final step: the retriever's score, a fused one, or
+            one over the rank that a model gave it.
         groups: For each attribute the share of each group in the document; no groups if unknown.
     """
 
@@ -78,25 +89,26 @@ class Baseline(_Frozen):
     divergences: dict[str, float | None]
 
 
-class UsageReport(_Frozen):
-    """What the search cost.
+class Reranking(_Frozen):
+    """What came of re-ranking by a model.
 
     Attributes:
-        model_calls: Requests to models.
-        cached_calls: Requests that the cache answered.
-        prompt_tokens, completion_tokens: Of the requests to models.
-        cached_tokens: What the replies from the cache cost when they were first asked for.
-        cached_milliseconds: How long the models took for them then, one after the other.
-        milliseconds: From the first step to the last.
+        ranker: What re-ranked, e.g. ``listwise(local:smollm2-135m, 20/10)``.
+        lists: How many lists it was asked about: a method that refines may try those of several
+            rounds. 0 where the budget had no room for any.
+        documents: How many documents it read of a list.
+        asked: How many questions all orders rest on: windows, or comparisons in both orders; 0 for
+            a model that scores by itself.
+        failures: How many of them failed, by status.
+        repairs: How often replies were mended, by kind, in documents.
     """
 
-    model_calls: int
-    cached_calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    cached_milliseconds: float = 0.0
-    milliseconds: float
+    ranker: str
+    lists: int
+    documents: int
+    asked: int
+    failures: dict[str, int]
+    repairs: dict[str, int]
 
 
 class SearchResult(_Frozen):
@@ -109,6 +121,8 @@ class SearchResult(_Frozen):
         retriever: ``bm25``, or ``dense:…`` for vector search.
         model: What was asked to refine; None if nothing was.
         prompt: The prompt it was asked with; None for a refiner that has none.
+        ranker: The model that re-ranked, and how; None where none was asked.
+        reranking: What came of that; None where none was asked.
         attributes: Those measured.
         target: ε* by attribute and group.
         iterations: The rounds.
@@ -123,8 +137,10 @@ class SearchResult(_Frozen):
         divergences: For each attribute.
         unknown: For each attribute the share of exposure that went to documents without a label.
         baseline: The plain retrieval.
-        usage: What it cost.
+        usage: What it cost, the probe left out.
         warnings: Sentences for people.
+        probe: Whether the model that is asked to rank leans to a side; None where that was not
+            asked for.
     """
 
     query: str
@@ -133,6 +149,8 @@ class SearchResult(_Frozen):
     retriever: str = "bm25"
     model: str | None
     prompt: PromptReference | None
+    ranker: str | None = None
+    reranking: Reranking | None = None
     attributes: list[str]
     target: dict[str, dict[str, float]]
     iterations: list[Iteration]
@@ -147,6 +165,7 @@ class SearchResult(_Frozen):
     baseline: Baseline
     usage: UsageReport
     warnings: list[str] = []
+    probe: ProbeResult | None = None
 
     @property
     def improvement(self) -> float | None:

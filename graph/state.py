@@ -11,12 +11,16 @@ from fairqr.retrieval.ranking import Ranking
 
 __all__ = [
     "AttributionTask",
+    "CostRecord",
     "GenerationRecord",
     "GenerationTask",
     "GroupKey",
     "InputState",
     "IterationRecord",
     "OutputState",
+    "ProbePlan",
+    "ProbeTask",
+    "ProbedRecord",
     "QueryRecord",
     "RankingRecord",
     "RefinementRecord",
@@ -98,6 +102,69 @@ class UsageRecord(TypedDict):
     cached_milliseconds: float
 
 
+class CostRecord(TypedDict):
+    """What re-ranking by a model, and probing it, will cost at the most.
+
+    ``calls`` and ``tokens`` are of one list of so many ``documents``; so many ``lists`` may be
+    re-ranked, as far as the budget has room. ``probe_calls`` and ``probe_tokens`` are of the probe.
+    """
+
+    documents: int
+    calls: int
+    tokens: int
+    lists: int
+    probe_calls: int
+    probe_tokens: int
+
+
+class ProbePlan(TypedDict):
+    """What is probed: ids of the documents of both sides, the pairs, and the order of lists.
+
+    ``undecided`` are of neither side. In a pair the protected document stands first. ``status`` is
+    ``ok``, or why nothing is asked.
+    """
+
+    status: str
+    message: str
+    words: list[str]
+    protected: list[str]
+    unprotected: list[str]
+    undecided: list[str]
+    pairs: list[tuple[str, str]]
+    order: list[str]
+
+
+class ProbeTask(TypedDict):
+    """What one node that probes is sent: pairs to compare, or a list to order for an asker."""
+
+    query: str
+    started: float
+    number: int
+    words: list[str]
+    pairs: list[tuple[str, str]]
+    order: list[str]
+    asker: str
+
+
+class ProbedRecord(TypedDict):
+    """What came of a task.
+
+    ``outcomes`` has for each pair what was preferred in both orders, or the status of what failed,
+    and the log-odds; ``order`` has the ids in the model's order, empty where all failed.
+    """
+
+    number: int
+    asker: str
+    outcomes: list[tuple[str, str, float | None, float | None]]
+    order: list[str]
+    asked: int
+    failures: dict[str, int]
+    repairs: dict[str, int]
+    asked_by: str
+    messages: list[str]
+    usage: UsageRecord
+
+
 class SampledRanking(TypedDict):
     """A distinct ranking among the samples.
 
@@ -160,10 +227,12 @@ class OutputState(TypedDict):
     Attributes:
         result: The object of :class:`fairqr.graph.result.SearchResult`.
         answer: That of :class:`fairqr.graph.answer_result.AnswerResult`, if one was asked for.
+        probe: That of :class:`fairqr.graph.probe_result.ProbeResult`, if one was asked for.
     """
 
     result: dict[str, object]
     answer: NotRequired[dict[str, object] | None]
+    probe: NotRequired[dict[str, object] | None]
 
 
 class State(InputState, OutputState, total=False):
@@ -188,6 +257,9 @@ class State(InputState, OutputState, total=False):
         sampled: The distinct rankings among them.
         generations: What was answered from each.
         verdicts: Which documents each answer used.
+        cost: Of a model that re-ranks or is probed, as far as it is known beforehand.
+        probing: What is probed.
+        probed: What came of each task of the probe.
     """
 
     started: float
@@ -208,6 +280,9 @@ class State(InputState, OutputState, total=False):
     sampled: list[SampledRanking]
     generations: Annotated[list[GenerationRecord], operator.add]
     verdicts: Annotated[list[VerdictRecord], operator.add]
+    cost: CostRecord | None
+    probing: ProbePlan
+    probed: Annotated[list[ProbedRecord], operator.add]
 
 
 def usage_record(usage: Usage) -> UsageRecord:

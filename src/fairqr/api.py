@@ -1,4 +1,4 @@
-"""The façade: fair search, and fair answers, in two lines."""
+"""The façade: fair search, fair answers, and probes of models, in two lines."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.generation import Generator
-from fairqr.agents.models import open_model
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.background import Background
+from fairqr.errors import InputError
 from fairqr.graph.answer_result import AnswerResult
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.builder import CONCURRENCY, build_graph
 from fairqr.graph.context import make_context
+from fairqr.graph.probe_result import ProbeResult
+from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.rankers import open_language_model
 from fairqr.graph.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, Choice
@@ -53,18 +58,21 @@ async def open_index(
 
 
 class FairSearch:
-    """Searches an index fairly, and answers questions from it.
+    """Searches an index fairly, answers questions from it, and probes models on it.
 
     Example::
 
         search = FairSearch("notables", "local:smollm2-135m")
         result = search.search("physicist", attributes=["gender"])
         answer = search.answer("Who discovered radium?", samples=10)
+        probe = search.probe("physicist", attribute="gender", protected="female")
 
     Args:
         index: An open index, or what :func:`open_index` takes.
-        model: What refines queries, or its name; the configured model where None.
+        model: What refines queries, or its name; the configured model where None. It also re-ranks
+            where a ranker is named, and is what is probed.
         generator: What answers, or its name; the model where None.
+        ranker: What re-ranks instead of the model: a language model or its name, or a ranker.
         attributor: What judges which documents an answer used, or its name; None leaves that out.
         prompts: Where prompts come from.
         concurrency: How many rankings are answered from, or judged, at the same time; and how many
@@ -74,8 +82,9 @@ class FairSearch:
     def __init__(
         self,
         index: Index | str,
-        model: ChatModel | Refiner | str | None = None,
+        model: ChatModel | Refiner | RankingModel | str | None = None,
         *,
+        ranker: RankingModel | ItemRanker | str | None = None,
         generator: Generator | str | None = None,
         attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
         prompts: PromptLibrary | None = None,
@@ -83,6 +92,7 @@ class FairSearch:
     ) -> None:
         self._corpus = index
         self._model = model
+        self._ranker = ranker
         self._generator = generator
         self._attributor = attributor
         self._concurrency = concurrency
@@ -101,15 +111,18 @@ class FairSearch:
         Args:
             query: What to search for.
             attribute: One attribute or several, instead of ``attributes`` in the context.
-            context: The values of :class:`fairqr.graph.context.Context`, such as ``k=10``.
+            context: The values of :class:`fairqr.graph.context.Context`, such as ``k=10``; with
+                ``probe`` the result has one.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
-        result: dict[str, Any] | None = None
+        result: dict[str, Any] = {}
         async with aclosing(self.stream(query, attribute=attribute, **context)) as steps:
             async for step in steps:
                 result = step.update.get("result", result)
+                if probe := step.update.get("probe"):
+                    result = {**result, "probe": probe}
         return SearchResult.model_validate(result)
 
     async def stream(
@@ -125,6 +138,35 @@ class FairSearch:
             async for event in events:
                 if isinstance(event, Step):
                     yield event
+
+    async def aprobe(
+        self, query: str, *, attribute: str, protected: str, **options: Any
+    ) -> ProbeResult:
+        """Ask whether the model, asked to rank the result of a query, leans to a group.
+
+        Args:
+            query: What to search for.
+            attribute: What tells the groups apart.
+            protected: Which of them count as protected: ``female``, ``not Europe``.
+            options: The values of :class:`fairqr.graph.probing_context.ProbeSettings`, such as
+                ``pairs=20``, and those of :class:`fairqr.graph.context.Context`. ``depth`` is how
+                many of the ``k`` documents take part, ``seed`` that of the probe, and the method is
+                ``plain`` where nothing else is said.
+
+        Raises:
+            FairqrError: Something that was given is wrong; the message says what to do.
+        """
+        context = _with_attributes(options, attribute)
+        context["method"] = context.get("method") or "plain"
+        if "probe" in context:
+            raise InputError("The parameters of a probe are given one by one, without 'probe'.")
+        settings = {
+            name: context.pop(name) for name in ProbeSettings.model_fields if name in context
+        }
+        given = {name: value for name, value in settings.items() if value is not None}
+        probe = {**given, "attribute": attribute, "protected": protected}
+        result = await self.asearch(query, **context, probe=probe)
+        return cast("ProbeResult", result.probe)
 
     async def aanswer(
         self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
@@ -178,6 +220,13 @@ class FairSearch:
         It may be called from several threads, and inside a running event loop, as in a notebook.
         """
         return self._run(self.asearch(query, attribute=attribute, **context))
+
+    def probe(self, query: str, *, attribute: str, protected: str, **options: Any) -> ProbeResult:
+        """Probe, from code that is not asynchronous. Arguments are those of :meth:`aprobe`.
+
+        It may be called where :meth:`search` may be.
+        """
+        return self._run(self.aprobe(query, attribute=attribute, protected=protected, **options))
 
     def answer(
         self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
@@ -236,10 +285,11 @@ class FairSearch:
         corpus, model = self._corpus, self._model
         self._index = await open_index(corpus) if isinstance(corpus, str) else corpus
         if model is None or isinstance(model, str):
-            model = open_model(model, index=self._index)
+            model = open_language_model(model, index=self._index)
         return build_graph(
             index=self._index,
             model=model,
+            ranker=self._ranker,
             generator=self._generator,
             attributor=self._attributor,
             prompts=self._prompts,

@@ -1,0 +1,125 @@
+"""What a model that re-ranks, or is probed, will cost at the most, before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairqr.agents.ranking.base import Cost, ItemRanker, RankItem
+from fairqr.errors import InputError
+from fairqr.graph.context import Budget, Context
+from fairqr.graph.model_ranking import items_of
+from fairqr.graph.probing import Probing
+from fairqr.graph.state import CostRecord, State
+from fairqr.retrieval.index import Index
+
+__all__ = ["expected_cost", "for_the_loop", "require_budget"]
+
+
+async def expected_cost(
+    index: Index,
+    ranker: ItemRanker | None,
+    probing: Probing | None,
+    query: str,
+    found: Sequence[str],
+    context: Context,
+) -> CostRecord | None:
+    """Return what asking will cost at the most, and check that the budget has room for it.
+
+    Args:
+        index: Where the documents are.
+        ranker: What re-ranks, if anything does.
+        probing: The steps that probe.
+        query: The original query.
+        found: The ids of the documents that it found, best first.
+        context: Of the run.
+
+    Returns:
+        None where nothing re-ranks and nothing is probed.
+
+    Raises:
+        InputError: The budget has no room for one list and the probe, or not even two documents
+            fit into what the model reads at once.
+    """
+    if ranker is None and context.probe is None:
+        return None
+    cost = CostRecord(documents=0, calls=0, tokens=0, lists=0, probe_calls=0, probe_tokens=0)
+    if ranker is not None:
+        cost = await ranking_cost(index, ranker, query, found, context)
+    probe = await probing.cost(query, found, context) if probing is not None else Cost()
+    cost["probe_calls"], cost["probe_tokens"] = probe.calls, probe.tokens
+    parts = [f"to re-rank {cost['documents']} documents"] if ranker is not None else []
+    parts += ["to probe the model"] if context.probe is not None else []
+    needed = Cost(cost["calls"], cost["tokens"]) + probe
+    require_budget(context.budget, needed, " and ".join(parts))
+    return cost
+
+
+async def ranking_cost(
+    index: Index, ranker: ItemRanker, query: str, found: Sequence[str], context: Context
+) -> CostRecord:
+    """Return what re-ranking will cost at the most.
+
+    A method that refines may try the list of each round, of which the first that reaches the target
+    is the last one asked about. What a refined query will find is not known yet; its lists may be
+    longer than the first one, never longer than what the ranker reads.
+
+    Args:
+        index: Where the documents are.
+        ranker: What re-ranks.
+        query: The original query.
+        found: The ids of the documents that it found, best first.
+        context: Of the run.
+
+    Raises:
+        InputError: Not even two documents fit into what the model reads at once.
+    """
+    strategy = context.strategy
+    items = await items_of(index, found[: min(strategy.reads, strategy.depth or 0)])
+    if context.rounds and items:
+        lacking = range(len(items), strategy.reads)
+        items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
+    cost = ranker.cost(query, items) if len(items) > 1 else Cost()
+    tries = context.rounds + 1 if strategy.final_step == "exposure-aware" else 1
+    return CostRecord(
+        documents=len(items),
+        calls=cost.calls,
+        tokens=cost.tokens,
+        lists=tries,
+        probe_calls=0,
+        probe_tokens=0,
+    )
+
+
+def require_budget(budget: Budget, needed: Cost, what: str) -> None:
+    """Check that a budget has room for something, before anything is spent.
+
+    Args:
+        budget: Of the run.
+        needed: At the most.
+        what: It is for: ``to re-rank 100 documents``.
+
+    Raises:
+        InputError: It has none; the number is named.
+    """
+    for limit, number, unit in (
+        (budget.model_calls, needed.calls, "model calls"),
+        (budget.tokens, needed.tokens, "tokens"),
+    ):
+        if limit is not None and number > limit:
+            raise InputError(
+                f"It may take {number} {unit} {what}, and the budget has {limit}; raise the "
+                "budget, or lower the number of documents."
+            )
+
+
+def for_the_loop(context: Context, state: State) -> Context:
+    """Return the context with the budget of refinement: one re-ranking and the probe are put by."""
+    cost, budget = state.get("cost"), context.budget
+    if cost is None:
+        return context
+    left: dict[str, int] = {}
+    if budget.model_calls is not None:
+        left["model_calls"] = max(0, budget.model_calls - cost["calls"] - cost["probe_calls"])
+    if budget.tokens is not None:
+        left["tokens"] = max(0, budget.tokens - cost["tokens"] - cost["probe_tokens"])
+    return context.model_copy(update={"budget": budget.model_copy(update=left)})

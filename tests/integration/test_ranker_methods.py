@@ -1,0 +1,417 @@
+"""Models that rank in ``fairqr search``, by the real command and a real HTTP server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr import FairSearch
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.open import RankerOptions, open_ranker
+from fairqr.evaluation.experiments.plan import Cell
+from fairqr.evaluation.experiments.running import run_plan
+from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.graph.result import SearchResult
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.catalog import Catalog
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    Run,
+    clean_environment,
+    command,
+    failure,
+    model_server,
+    people,
+    says,
+    weighs,
+    write_people,
+)
+from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
+from tests.unit.evaluation.experiments.small import plan_of, write_collection
+
+__all__ = [
+    "clean_environment",
+    "command",
+    "model_server",
+    "people",
+    "tiny_monobert",
+    "tiny_monot5",
+]
+
+Worth = Callable[[str], float]
+
+
+def born(text: str) -> float:
+    """What an oracle goes by: who was born last is the most relevant."""
+    return float(re.findall(r"born in (\d{4})", text)[0])
+
+
+def orders(worth: Worth = born) -> Callable[[Asked], Answer]:
+    """A model that ranks passages, and compares two, by what they are worth."""
+
+    def answer(asked: Asked) -> Answer:
+        text = asked.last_message
+        if "Passage A" in text or "<first>" in text:
+            one, other = (
+                re.findall(rf"<{tag}>(.*)</{tag}>", text)[-1] for tag in ("first", "second")
+            )
+            best = "A" if worth(one) >= worth(other) else "B"
+            if asked.body.get("logprobs"):
+                rest = "B" if best == "A" else "A"
+                return weighs({best: 0.7, rest: 0.2})
+            return says(best)
+        passages = re.findall(r"^\[(\d+)\] (.*)$", text, re.M)
+        best_first = sorted(passages, key=lambda it: -worth(it[1]))
+        return says(" > ".join(f"[{number}]" for number, _ in best_first))
+
+    return answer
+
+
+def ids(result: dict[str, Any]) -> list[str]:
+    return [place["id"] for place in result["ranking"]]
+
+
+def search(
+    command: Command, server: ModelServer, corpus: Path, *more: str | Path, json_: bool = True
+) -> Run:
+    model = [] if "--model" in more else ["--model", "openai:fake", "--base-url", server.base_url]
+    shown = ["--json"] if json_ else []
+    gender = ["--attribute", "gender", "-k", "10"]
+    return command("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
+
+
+async def ranked(
+    corpus: Path, server: ModelServer, *, cache: ReplyCache | None = None, **context: Any
+) -> SearchResult:
+    """The same from Python, which starts sooner."""
+    index = await Catalog().resolve(str(corpus))
+    model = ChatModel("openai:fake", base_url=server.base_url, cache=cache)
+    asked = {"attribute": "gender", "k": 10, **context}
+    result = await FairSearch(index, model).asearch("physicist", **asked)
+    await index.close()
+    return result
+
+
+def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
+    command: Command, people: Path, model_server: ModelServer
+) -> None:
+    model_server.does(orders())
+    asked = ("--method", "listwise", "--final-step", "none")
+    run = search(command, model_server, people, *asked)
+    assert run.code == 0, run.stderr
+    line = run.stderr.strip()
+    # Sixty people, windows of 20 by 10.
+    assert line.startswith("at most 5 calls of openai:fake to re-rank 60 documents; about ")
+    assert "\n" not in line
+    result = run.result
+    assert ids(result) == [f"p{at}" for at in range(59, 49, -1)]
+    assert ids(result) != [place["id"] for place in result["baseline"]["ranking"]]
+    assert result["ranker"] == "listwise(openai:fake, 20/10)"
+    assert result["reranking"]["asked"] == len(model_server.asked) == 5
+    assert result["usage"]["model_calls"] == 5
+    assert result["warnings"] == []
+    shown = search(command, model_server, people, *asked, json_=False)
+    assert "re-ranked by listwise(openai:fake, 20/10); " in shown.stdout
+    assert "5 from the cache" in shown.stdout
+    assert "at most 5 calls of openai:fake to re-rank 60 documents" in shown.stderr
+    assert "at most" not in shown.stdout
+    assert len(model_server.asked) == 5
+
+
+async def test_the_exposure_aware_step_follows_the_models_order(
+    people: Path, model_server: ModelServer
+) -> None:
+    model_server.does(orders())
+    result = await ranked(people, model_server, method="listwise")
+    women = [place.id for place in result.ranking if "female" in place.groups["gender"]]
+    assert women == sorted(women, reverse=True)
+    assert result.divergence is not None
+    assert result.divergence <= 0.005
+
+
+@pytest.mark.parametrize("strategy", ["all", "sorting", "sliding"])
+async def test_pairs_are_compared_in_both_orders(
+    people: Path, model_server: ModelServer, strategy: str
+) -> None:
+    model_server.does(orders())
+    result = await ranked(
+        *(people, model_server),
+        method="pairwise",
+        final_step="none",
+        depth=12,
+        ranking={"strategy": strategy},
+    )
+    best = [place.id for place in result.ranking]
+    assert best == sorted(best, reverse=True)
+    assert result.reranking is not None
+    assert result.reranking.documents == 12
+    # A comparison is two calls; twelve documents have 66 pairs.
+    assert 2 * result.reranking.asked == len(model_server.asked) <= 132
+    prompts = Counter(asked.last_message for asked in model_server.asked)
+    assert max(prompts.values()) == 1
+
+
+async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without_a_cache(
+    people: Path, model_server: ModelServer
+) -> None:
+    """The lists of the rounds overlap, so that some comparisons come up again."""
+    model, words = orders(), itertools.cycle(["woman", "laboratory", "she"])
+
+    def both(asked: Asked) -> Answer:
+        return says({"keywords": [next(words)]}) if asked.wants_schema else model(asked)
+
+    model_server.does(both)
+    result = await ranked(
+        *(people, model_server),
+        rerank="pairwise",
+        ranking={"depth": 12, "strategy": "all"},
+        groups="lacking",
+        threshold=0.0,
+        patience=9,
+        max_iterations=2,
+    )
+    assert result.method == "fairqr"
+    assert result.reranking is not None
+    assert 1 < result.reranking.lists <= 3
+    pairs = Counter(
+        asked.last_message for asked in model_server.asked if "<first>" in asked.last_message
+    )
+    assert max(pairs.values()) == 1
+    assert len(pairs) < 2 * result.reranking.asked
+    assert result.usage.model_calls == len(model_server.asked)
+
+
+def test_a_budget_that_is_too_small_is_known_before_anything_is_asked(
+    command: Command, people: Path, model_server: ModelServer
+) -> None:
+    run = search(command, model_server, people, "--method", "listwise", "--max-calls", "4")
+    assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
+    assert "budget has 4" in run.stderr
+    assert model_server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status"),
+    [
+        (says("I'm sorry, I cannot help with that."), "refused"),
+        (says(""), "empty"),
+        (failure(400, "no"), "invalid_request"),
+    ],
+)
+async def test_a_model_that_ranks_nothing_leaves_the_order_by_the_query(
+    people: Path, model_server: ModelServer, behaviour: Answer, status: str
+) -> None:
+    model_server.does(behaviour)
+    result = await ranked(people, model_server, method="listwise", final_step="none")
+    assert result.ranking == result.baseline.ranking
+    assert result.reranking is not None
+    assert result.reranking.failures == {status: 5}
+    (warning,) = result.warnings
+    assert "failed on each of 5 questions" in warning
+
+
+def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
+    command: Command, people: Path, model_server: ModelServer
+) -> None:
+    model_server.does(says("I'm sorry, I cannot help with that."))
+    strict = search(command, model_server, people, "--method", "listwise", "--strict")
+    assert strict.code == 2
+    assert strict.stderr.rstrip().endswith("The model failed, and --strict was given.")
+
+
+async def test_half_a_list_is_mended_and_counted(people: Path, model_server: ModelServer) -> None:
+    model_server.does(says(" > ".join(f"[{number}]" for number in range(20, 10, -1))))
+    result = await ranked(people, model_server, method="listwise")
+    assert result.reranking is not None
+    assert result.reranking.repairs == {"missing": 50}
+    assert any("were mended, in documents: 50 missing" in warning for warning in result.warnings)
+
+
+async def test_equal_windows_are_answered_from_the_cache(
+    people: Path, model_server: ModelServer, tmp_path: Path
+) -> None:
+    model_server.does(orders())
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    first = await ranked(people, model_server, cache=cache, method="listwise")
+    again = await ranked(people, model_server, cache=cache, method="listwise")
+    assert [p.id for p in again.ranking] == [p.id for p in first.ranking]
+    assert (again.usage.model_calls, again.usage.cached_calls) == (0, 5)
+    assert len(model_server.asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--method", "listwise", "--ranking", "window"], "is not a setting of a ranker"),
+        (["--method", "listwise", "--ranking", "size=10"], "'ranking.size' is wrong"),
+        (["--method", "listwise", "--model", "feedback"], "listwise asks a language model"),
+        (["--model", "causal:nothing/here"], "can rank, but not refine queries"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_asked(
+    command: Command,
+    people: Path,
+    model_server: ModelServer,
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    assert sentence in search(command, model_server, people, *arguments).complaint()
+    assert model_server.asked == []
+
+
+def test_the_methods_and_their_settings_are_explained(command: Command) -> None:
+    run = command("search", "--method", "help")
+    assert run.code == 0
+    for name in ("listwise", "pairwise", "monot5", "monobert"):
+        assert run.stdout.count(f"\n  {name}: ") == 2
+    for word in ("window [20]", "strategy [sorting]", "depth [the kind's own]", "RankGPT", "PRP"):
+        assert word in run.stdout
+
+
+@pytest.mark.parametrize("name", ["monot5", "monobert"])
+async def test_a_neural_model_ranks_without_being_asked(
+    clean_environment: Path, tiny_monot5: Path, tiny_monobert: Path, name: str
+) -> None:
+    """Its scores are its own; they are those of the ranker without any search."""
+    known = [
+        "river",
+        "old",
+        "stone",
+        "house",
+        "users",
+        "papers",
+        "female",
+        "studied",
+        "exposure",
+        "merit",
+        "equal",
+        "true",
+    ]
+
+    def in_its_words(document: dict[str, Any]) -> dict[str, Any]:
+        number = int(document["id"][1:])
+        words = [known[number * step % len(known)] for step in (1, 5, 7)]
+        return {**document, "title": words[0], "text": f"physicist {' '.join(words)}"}
+
+    people = write_people(clean_environment / "known", in_its_words)
+    weights = str({"monot5": tiny_monot5, "monobert": tiny_monobert}[name])
+    index = await Catalog().resolve(str(people))
+    search = FairSearch(index, "feedback")
+    settings = {"weights": weights, "shown": "title_text"}
+    asked = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
+    result = await search.asearch("physicist", **asked, ranking=settings)
+    plain = (await index.search("physicist", 20)).ids
+    items = [RankItem(d.id, d.title, d.text) for d in await index.documents(plain)]
+    alone = await open_ranker(name, options=RankerOptions(weights=weights)).rank("physicist", items)
+    await index.close()
+    assert [place.id for place in result.ranking] == [plain[at] for at in alone.order[:10]]
+    assert [place.id for place in result.ranking] != plain[:10]
+    assert (result.usage.model_calls, result.warnings) == (0, [])
+    assert result.ranker is not None
+    assert result.ranker.startswith(name)
+
+
+class Watching:
+    """Watches a run of an experiment, and says nothing."""
+
+    def total(self, searches: int, done: int) -> None: ...
+
+    def started(self, cell: Cell) -> None: ...
+
+    def finished(self, record: Record) -> None: ...
+
+    def preparing(self, what: str) -> None: ...
+
+
+async def test_an_experiment_compares_rankers(
+    clean_environment: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each topic, whatever the seeds; replies are kept with the experiment."""
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
+    model_server.does(orders(lambda text: float(re.findall(r"Person (\d+)", text)[0])))
+    collection = write_collection(clean_environment / "collection")
+    store = Store(clean_environment / "run")
+    settings = {"final_step": "none"}
+    plan = plan_of(
+        collection,
+        clean_environment,
+        model="openai:fake",
+        seeds=[0, 1],
+        systems=[
+            {"name": "BM25", "method": "plain"},
+            {"name": "listwise", "method": "listwise", "settings": settings},
+            {
+                "name": "pairwise, {depth}",
+                "method": "pairwise",
+                "settings": {**settings, "ranking": {"strategy": "all"}},
+                "vary": {"depth": [5, 8]},
+            },
+        ],
+    )
+    assert {cell.seed for cell in plan.cells} == {0}
+    assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
+    library = PromptLibrary()
+    assert await run_plan(plan, collection, store, prompts=library, watcher=Watching()) == []
+    calls = len(model_server.asked)
+    records = {(record.system, record.topic): record for record in store.records()}
+    assert len(records) == 4 * 4
+    for (system, _), record in records.items():
+        numbers = [int(id_[1:]) for id_ in record.ids]
+        assert record.error == ""
+        if system != "BM25":
+            assert numbers == sorted(numbers, reverse=True)
+            assert record.model_calls > 0
+    # Twelve documents are one window; both depths compare some of the same pairs.
+    assert records["listwise", "t0"].model_calls == 1
+    assert records["pairwise, 8", "t0"].model_calls == 8 * 7
+    assert calls < sum(record.model_calls for record in records.values())
+    assert await run_plan(plan, collection, store, prompts=library, watcher=Watching()) == []
+    assert len(model_server.asked) == calls
+
+
+@pytest.mark.parametrize("gives", ["probabilities", "reply"])
+async def test_a_lean_is_found_on_ones_own_query(
+    people: Path, model_server: ModelServer, gives: str
+) -> None:
+    """By the same model, over the same HTTP interface, with its probabilities or without."""
+
+    def likes_women(text: str) -> float:
+        return float("woman" in text)
+
+    model = orders(likes_women)
+
+    def without(asked: Asked) -> Answer:
+        if asked.body.get("logprobs"):
+            return failure(400, "logprobs are not supported by this model", "unsupported_parameter")
+        return model(asked)
+
+    model_server.does(model if gives == "probabilities" else without)
+    index = await Catalog().resolve(str(people))
+    chat = ChatModel("openai:fake", base_url=model_server.base_url)
+    asked = {"attribute": "gender", "protected": "female", "shown": "title_text", "k": 60}
+    result = await FairSearch(index, chat).aprobe("physicist", **asked, window=10)
+    await index.close()
+    assert result.pairwise is not None
+    assert result.listwise is not None
+    assert (result.pairwise.verdict, result.pairwise.asked_by) == ("favours_protected", gives)
+    assert (result.pairwise.protected.count, result.pairwise.protected.of) == (20, 20)
+    assert result.model == "openai:fake"
+    assert {prompt.id for prompt in result.prompts} == {"pairwise", "listwise"}
+    for order in result.listwise.askers:
+        assert order.exposure_ratio is not None
+        assert order.exposure_ratio > 1
+    sent = Counter(json.dumps(asked.body["messages"]) for asked in model_server.asked)
+    groups = [text for text in sent if "female WikiProject" in text]
+    assert len(groups) == result.listwise.askers[2].asked

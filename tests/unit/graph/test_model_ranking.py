@@ -1,0 +1,436 @@
+"""Models that re-rank in the graph: what they read, what they may cost, what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr import FairSearch
+from fairqr.agents.question import OnToken, Question, Wanted
+from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.replies import Choice, TextReply, Usage
+from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.graph.context import METHODS, Context, make_context
+from fairqr.graph.rankers import Rankers
+from fairqr.graph.ranking_context import READS, RankingSettings
+from fairqr.graph.remembering import Remembering
+from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.index import Index
+from fairqr.telemetry import record_to
+
+SCHEMA = (
+    "attributes: {gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}}"
+)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty people in science: the number in a title says nothing of the place in plain retrieval.
+
+    Plain retrieval has the men first; women's texts say 'scholar'.
+    """
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "schema.yaml").write_text(SCHEMA)
+    lines = []
+    for at in range(60):
+        man = at % 3 > 0
+        text = "science " * (3 if man else 1) + ("" if man else "scholar ") + "filler " * at
+        title = f"Person {(at * 37) % 60}"
+        label = "male" if man else "female"
+        lines.append(json.dumps({"id": f"p{at:02}", "title": title, "text": text, "g": label}))
+    path = folder / "people.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+async def index(corpus: Path) -> AsyncIterator[Index]:
+    index = await Catalog(corpus.parent / "data").resolve(str(corpus))
+    yield index
+    await index.close()
+
+
+class ByNumber:
+    """A ranker that puts the greatest number in a title first, by a call for each ten items."""
+
+    name = "by-number"
+
+    def __init__(self, answer: ItemRanking | None = None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, list[str], float | None]] = []
+        self.started = 0
+
+    async def start(self) -> None:
+        self.started += 1
+
+    def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
+        calls = -(-len(items) // 10)
+        return Cost(calls, 100 * calls)
+
+    async def rank(
+        self,
+        query: str,
+        items: Sequence[RankItem],
+        *,
+        group: str = "",
+        deadline: float | None = None,
+    ) -> ItemRanking:
+        self.asked.append((query, [item.id for item in items], deadline))
+        calls = self.cost(query, items).calls
+        usage = Usage(model_calls=calls, prompt_tokens=50 * calls, completion_tokens=calls)
+        if self.answer is not None:
+            return self.answer
+        numbers = [int(item.title.split()[1]) for item in items]
+        order = sorted(range(len(items)), key=lambda at: -numbers[at])
+        return ItemRanking(tuple(order), asked=calls, usage=usage)
+
+
+class Refining:
+    """A refiner whose words the women's texts have, and a new one each round."""
+
+    name = "refining"
+    prompt: PromptReference | None = None
+
+    def __init__(self) -> None:
+        self.words = itertools.chain(["scholar"], itertools.repeat("filler"))
+        self.asked = 0
+
+    async def start(self) -> None: ...
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        self.asked += 1
+        word = next(self.words) if request.group == "female" else "filler"
+        if word in request.keywords:
+            return Refinement("repeated", usage=Usage(model_calls=1))
+        return Refinement("ok", (word,), usage=Usage(model_calls=1))
+
+
+async def number_of(index: Index, id_: str) -> int:
+    (document,) = await index.documents([id_])
+    return int(document.title.split()[1])
+
+
+async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_places(
+    index: Index,
+) -> None:
+    ranker = ByNumber()
+    search = FairSearch(index, "feedback", ranker=ranker)
+    plain = (await index.search("science", 60)).ids
+    result = await search.asearch(
+        "science", method="listwise", k=40, final_step="none", ranking={"depth": 30}
+    )
+    ((query, read, deadline),) = ranker.asked
+    assert (query, deadline) == ("science", None)
+    assert read == plain[:30]
+    numbers = {id_: await number_of(index, id_) for id_ in read}
+    ids = [place.id for place in result.ranking]
+    assert ids == [*sorted(read, key=lambda id_: -numbers[id_]), *plain[30:40]]
+    assert [place.score for place in result.ranking] == [1 / rank for rank in range(1, 41)]
+    assert result.ranker == "by-number"
+    assert result.reranking is not None
+    assert result.reranking.model_dump() == {
+        "ranker": "by-number",
+        "lists": 1,
+        "documents": 30,
+        "asked": 3,
+        "failures": {},
+        "repairs": {},
+    }
+    assert (result.usage.model_calls, result.usage.prompt_tokens) == (3, 150)
+    assert result.model is None
+    assert result.stop_reason == "not_refining"
+    assert [place.id for place in result.baseline.ranking] == plain[:40]
+    assert result.warnings == []
+    assert ranker.started == 1
+
+
+async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_within_a_group(
+    index: Index,
+) -> None:
+    search = FairSearch(index, "feedback", ranker=ByNumber())
+    asked = {"method": "pairwise", "k": 10, "target": "population:1", "depth": 60}
+    result = await search.asearch("science", **asked)
+    own = await search.asearch("science", **asked, final_step="none")
+    assert result.divergence is not None
+    assert own.divergence is not None
+    assert result.divergence <= own.divergence
+    for label in ("female", "male"):
+        mine = [p.id for p in result.ranking if label in p.groups["gender"]]
+        numbers = [await number_of(index, id_) for id_ in mine]
+        assert numbers == sorted(numbers, reverse=True)
+
+
+def test_each_ranker_is_a_method_and_reads_so_many_documents() -> None:
+    for name, reads in READS.items():
+        strategy = make_context(method=name).strategy
+        assert (strategy.ranker, strategy.reads, strategy.rerank) == (name, reads, "none")
+        assert (strategy.refines, strategy.final_step) == (False, "exposure-aware")
+    assert READS["pairwise"] == 20
+    # What is said of depth holds for what is read, unless more is said.
+    assert make_context(method="pairwise", depth=50).strategy.reads == 50
+    deep = make_context(method="monot5", ranking={"depth": 500}).strategy
+    assert (deep.reads, deep.depth) == (500, 500)
+    apart = make_context(method="listwise", depth=300, ranking={"depth": 40}).strategy
+    assert (apart.reads, apart.depth) == (40, 300)
+
+
+def test_a_ranker_can_follow_any_method_without_changing_its_loop() -> None:
+    for name, own in METHODS.items():
+        if own.ranker is None:
+            with_ranker = make_context(method=name, rerank="listwise").strategy
+            assert (with_ranker.rerank, with_ranker.pool) == (own.rerank, own.pool)
+            assert with_ranker.ranker == "listwise"
+    assert make_context(method="listwise", rerank="fusion").strategy.ranker is None
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"ranking": {"window": 10}}, "names? a ranker|none does here"),
+        ({"method": "listwise", "ranking": {"window": 1}}, "'ranking.window' is wrong"),
+        ({"method": "listwise", "ranking": {"window": 5, "step": 5}}, "step is 5"),
+        ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
+        ({"method": "listwise", "ranking": {"strategy": "bubble"}}, "'ranking.strategy'"),
+        ({"rerank": "random"}, "'rerank' is wrong"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make_context(**values)
+
+
+async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
+    index: Index,
+) -> None:
+    ranker = ByNumber()
+    search = FairSearch(index, "feedback", ranker=ranker)
+    asked = {"method": "listwise", "k": 10, "depth": 50}
+    costs = [
+        step.update["cost"]
+        async for step in search.stream("science", **asked)
+        if step.update.get("cost")
+    ]
+    assert [(c["documents"], c["calls"], c["tokens"], c["lists"]) for c in costs] == [
+        (50, 5, 500, 1)
+    ]
+    ranker.asked.clear()
+    for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
+        with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):
+            await search.asearch("science", **asked, budget=budget)
+    assert ranker.asked == []
+    enough = await search.asearch("science", **asked, budget={"model_calls": 5, "tokens": 500})
+    assert enough.usage.model_calls == 5
+
+
+async def test_the_budget_of_time_is_the_rankers_deadline(index: Index) -> None:
+    ranker = ByNumber()
+    search = FairSearch(index, "feedback", ranker=ranker)
+    await search.asearch("science", method="listwise", k=10, budget={"seconds": 30})
+    deadline = ranker.asked[0][2]
+    assert deadline is not None
+    assert 0 < deadline <= 30
+
+
+async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(index: Index) -> None:
+    silent = ItemRanking(
+        tuple(range(50)), asked=5, failures={"refused": 3, "timeout": 2}, usage=Usage(5)
+    )
+    search = FairSearch(index, "feedback", ranker=ByNumber(silent))
+    result = await search.asearch("science", method="listwise", k=10, depth=50, final_step="none")
+    assert result.ranking == result.baseline.ranking
+    assert result.reranking is not None
+    assert result.reranking.failures == {"refused": 3, "timeout": 2}
+    assert result.warnings == [
+        "by-number failed on each of 5 questions (3 refused, 2 timeout); the order by the query "
+        "stays."
+    ]
+    assert result.usage.model_calls == 5
+
+
+async def test_what_failed_and_what_was_mended_is_counted_in_words(index: Index) -> None:
+    some = ItemRanking(
+        tuple(reversed(range(50))),
+        asked=5,
+        failures={"parse_error": 1},
+        repairs={"missing": 4, "duplicate": 0},
+        warnings=("The window was shrunk.",),
+    )
+    search = FairSearch(index, "feedback", ranker=ByNumber(some))
+    result = await search.asearch("science", method="listwise", k=10, depth=50, final_step="none")
+    assert result.ranking != result.baseline.ranking
+    assert result.warnings == [
+        "The window was shrunk.",
+        "by-number failed on 1 of 5 questions (1 parse error); documents stay there as they were "
+        "before.",
+        "Replies to by-number were mended, in documents: 4 missing.",
+    ]
+    assert result.reranking is not None
+    assert result.reranking.repairs == {"missing": 4}
+
+
+LOOP = {"target": "population:1", "k": 10, "threshold": 0.0, "max_iterations": 3, "patience": 9}
+
+
+async def test_with_refinement_each_list_that_is_tried_is_paid_for(index: Index) -> None:
+    """The threshold is never reached, so the exposure-aware step tries the list of every round."""
+    ranker = ByNumber()
+    search = FairSearch(index, Refining(), ranker=ranker)
+    steps = [s async for s in search.stream("science", rerank="listwise", depth=60, **LOOP)]
+    (cost,) = [step.update["cost"] for step in steps if step.update.get("cost")]
+    result = steps[-1].update["result"]
+    rounds = len(result["iterations"])
+    assert rounds > 1
+    assert cost["lists"] == 4
+    assert len(ranker.asked) == rounds <= cost["lists"]
+    ranked = sum(-(-len(ids) // 10) for _, ids, _ in ranker.asked)
+    assert result["reranking"]["asked"] == ranked <= cost["calls"] * cost["lists"]
+    refined = sum(step.name == "refine" for step in steps) * 2
+    assert result["usage"]["model_calls"] == ranked + refined
+    assert steps[-1].update["usage"]["model_calls"] == ranked + refined
+
+
+async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(index: Index) -> None:
+    for calls in range(6, 16):
+        ranker, refiner = ByNumber(), Refining()
+        search = FairSearch(index, refiner, ranker=ranker)
+        result = await search.asearch(
+            "science", rerank="listwise", depth=60, **LOOP, budget={"model_calls": calls}
+        )
+        assert result.usage.model_calls <= calls
+        assert len(ranker.asked) >= 1
+        if calls == 6:
+            assert refiner.asked == 0
+            assert result.stop_reason == "budget"
+
+
+async def test_a_refined_result_is_never_farther_than_the_plain_one(index: Index) -> None:
+    search = FairSearch(index, Refining(), ranker=ByNumber())
+    for final_step in ("none", "exposure-aware"):
+        result = await search.asearch(
+            "science", rerank="listwise", target="retrieved:1", k=10, final_step=final_step
+        )
+        assert result.divergence is not None
+        assert result.baseline.divergence is not None
+        assert result.divergence <= result.baseline.divergence
+        if result.ranking == result.baseline.ranking:
+            assert any("farther from the target" in warning for warning in result.warnings)
+
+
+async def test_without_a_language_model_a_ranker_that_needs_one_is_refused(index: Index) -> None:
+    search = FairSearch(index, "feedback")
+    with pytest.raises(ModelUnavailableError, match="listwise asks a language model"):
+        await search.asearch("science", method="listwise", k=10)
+
+
+class Writer:
+    """A language model that writes and weighs as it is told, and counts."""
+
+    name = "writer"
+    gives_probabilities = True
+    context_tokens = 512
+
+    def __init__(self) -> None:
+        self.texts = iter([TextReply("refused"), TextReply("ok", "one"), TextReply("ok", "two")])
+        self.asked = 0
+
+    async def start(self, wanted: Wanted = "object") -> None: ...
+
+    async def write(
+        self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
+    ) -> TextReply:
+        self.asked += 1
+        return next(self.texts)
+
+    async def weigh(
+        self,
+        question: Question,
+        labels: Sequence[str] = ("Yes", "No"),
+        deadline: float | None = None,
+    ) -> Choice:
+        self.asked += 1
+        share = 1 / len(labels)
+        return Choice("ok", dict.fromkeys(labels, share), 1.0, usage=Usage(model_calls=1))
+
+
+async def test_equal_questions_of_a_run_are_asked_once_even_without_a_cache() -> None:
+    model, prompt = Writer(), PromptLibrary().get("refine")
+    remembering = Remembering(model)
+    question = Question(prompt, {"query": "x"})
+    # A failure is not kept.
+    texts = [(await remembering.write(question)).text for _ in range(3)]
+    assert (texts, model.asked) == (["", "one", "one"], 2)
+    assert (await remembering.write(Question(prompt, {"query": "y"}))).text == "two"
+    first = await remembering.weigh(question, ("A", "B"))
+    again = await remembering.weigh(question, ("A", "B"))
+    assert again.probabilities == first.probabilities
+    assert (first.usage.model_calls, again.usage.model_calls) == (1, 0)
+    assert again.usage.cached_calls == 1
+    await remembering.weigh(question, ("B", "A"))
+    assert model.asked == 5
+    assert remembering.context_tokens == 512
+
+
+async def test_a_model_that_only_ranks_refines_nothing(index: Index) -> None:
+    search = FairSearch(index, Writer())
+    with pytest.raises(ModelUnavailableError, match="writer can rank, but not refine"):
+        await search.asearch("science", k=10)
+    assert (await search.asearch("science", k=10, method="plain")).model is None
+
+
+def test_a_ranker_of_ones_own_stands_in_for_whatever_is_named() -> None:
+    own = ByNumber()
+    rankers = Rankers(own, None, PromptLibrary())
+    assert rankers.ranker_for(Context()) is None
+    for name in READS:
+        assert rankers.ranker_for(make_context(method=name)) is own
+
+
+async def test_a_search_without_a_ranker_is_as_it_was(index: Index) -> None:
+    """Nothing of rankers stands in the state, and nothing is started."""
+    ranker = ByNumber()
+    search = FairSearch(index, Refining(), ranker=ranker)
+    steps = [step async for step in search.stream("science", k=10)]
+    assert not any(step.update.get("cost") for step in steps)
+    assert "usage" not in steps[-1].update
+    assert steps[-1].update["result"]["ranker"] is None
+    assert (ranker.started, ranker.asked) == (0, [])
+    assert RankingSettings().options({}).window == 20
+
+
+async def test_the_ranking_is_traced_without_content(index: Index, tmp_path: Path) -> None:
+    search = FairSearch(index, "feedback", ranker=ByNumber())
+    path = tmp_path / "trace.jsonl"
+    with record_to(path):
+        await search.asearch("science", method="listwise", k=10, depth=20)
+    spans = [json.loads(line) for line in path.read_text().splitlines()]
+    (one,) = [span for span in spans if span["name"] == "fairqr.rank"]
+    assert one["attributes"]["fairqr.ranker"] == "by-number"
+    assert (one["attributes"]["fairqr.documents"], one["attributes"]["fairqr.asked"]) == (20, 2)
+    assert "Person" not in path.read_text()
+
+
+def test_runs_side_by_side_do_not_mix(corpus: Path) -> None:
+    """Two searches at a time give what each gives alone."""
+
+    async def both() -> None:
+        index = await Catalog(corpus.parent / "data").resolve(str(corpus))
+        search = FairSearch(index, "feedback", ranker=ByNumber())
+        asked = {"method": "listwise", "k": 10, "depth": 40}
+        alone = [await search.asearch(q, **asked) for q in ("science", "filler")]
+        together = await asyncio.gather(
+            *(search.asearch(q, **asked) for q in ("science", "filler"))
+        )
+        for one, other in zip(alone, together, strict=True):
+            assert one.model_dump(exclude={"usage"}) == other.model_dump(exclude={"usage"})
+        await index.close()
+
+    asyncio.run(both())

@@ -1,0 +1,428 @@
+"""Probes as steps of the graph: models with a planted lean, and what cannot be told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from fairqr import FairSearch, build_graph
+from fairqr.agents.question import OnToken, Question, Wanted
+from fairqr.agents.ranking.verdict import VerdictKind
+from fairqr.agents.replies import Choice, TextReply, Usage
+from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.graph.context import Context, make_context
+from fairqr.graph.probe_result import ProbeResult, ProbeVerdict
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.exposure_ratio import exposure_ratio
+from fairqr.retrieval.index import Index
+from fairqr.telemetry import record_to
+
+SCHEMA = """attributes:
+  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}
+  place:
+    field: p
+    groups: [north, south, east]
+    population: {north: 0.4, south: 0.3, east: 0.3}
+"""
+USAGE = Usage(model_calls=1, prompt_tokens=10, completion_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty people: every third is a woman, named Ms; two have no label; all live in the north."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "schema.yaml").write_text(SCHEMA)
+    lines = []
+    for at in range(30):
+        woman = at % 3 == 0
+        document = {
+            "id": f"p{at:02}",
+            "title": f"{'Ms' if woman else 'Mr'} Person-{at}",
+            "text": "science " * (31 - at) + "secret prose",
+            "p": "north",
+        }
+        if at not in (4, 5):
+            document["g"] = "female" if woman else "male"
+        lines.append(json.dumps(document))
+    path = folder / "people.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+async def index(corpus: Path) -> AsyncIterator[Index]:
+    index = await Catalog(corpus.parent / "data").resolve(str(corpus))
+    yield index
+    await index.close()
+
+
+class Planted:
+    """A model that prefers the text with the greater worth, and the first of two equal ones.
+
+    Args:
+        worth: Of a title, its position in the prompt, and the word for who asks.
+        writes: What it writes instead, if anything.
+    """
+
+    name = "planted"
+
+    def __init__(
+        self,
+        worth: Callable[[str, int, str], float] = lambda title, position, group: 0.0,
+        *,
+        gives_probabilities: bool = True,
+        writes: str | None = None,
+    ) -> None:
+        self.worth = worth
+        self.gives_probabilities = gives_probabilities
+        self.writes = writes
+        self.asked: list[Question] = []
+        self.deadlines: list[float | None] = []
+        self.started: list[Wanted] = []
+
+    async def start(self, wanted: Wanted = "object") -> None:
+        self.started.append(wanted)
+
+    def _worths(self, texts: Sequence[str], group: str) -> list[float]:
+        return [self.worth(text, at, group.strip()) for at, text in enumerate(texts)]
+
+    async def write(
+        self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
+    ) -> TextReply:
+        self.asked.append(question)
+        self.deadlines.append(deadline)
+        values = question.values
+        if self.writes is not None:
+            return TextReply("ok", self.writes, usage=USAGE)
+        if "passages" in values:
+            worths = self._worths(values["passages"].splitlines(), values["group"])
+            order = sorted(range(len(worths)), key=lambda at: -worths[at])
+            return TextReply("ok", " > ".join(f"[{at + 1}]" for at in order), usage=USAGE)
+        one, other = self._worths([values["first"], values["second"]], values["group"])
+        return TextReply("ok", "A" if one >= other else "B", usage=USAGE)
+
+    async def weigh(
+        self,
+        question: Question,
+        labels: Sequence[str] = ("Yes", "No"),
+        deadline: float | None = None,
+    ) -> Choice:
+        self.asked.append(question)
+        self.deadlines.append(deadline)
+        values = question.values
+        one, other = self._worths([values["first"], values["second"]], values["group"])
+        share = 0.8 if one >= other else 0.2
+        probabilities = dict(zip(labels, (share, 1 - share), strict=True))
+        return Choice("ok", probabilities, 0.9, usage=USAGE)
+
+
+def number_in(title: str) -> int:
+    return int(re.findall(r"Person-(\d+)", title)[0])
+
+
+def likes_women(title: str, position: int, group: str) -> float:
+    return float("Ms " in title)
+
+
+ASKED: dict[str, Any] = {"attribute": "gender", "protected": "female", "k": 30}
+
+
+async def probed(index: Index, model: Planted, **options: Any) -> ProbeResult:
+    return await FairSearch(index, model).aprobe("science", **{**ASKED, **options})
+
+
+@pytest.mark.parametrize("by", ["probabilities", "reply"])
+async def test_a_model_that_prefers_a_group_is_found_out(index: Index, by: str) -> None:
+    model = Planted(likes_women)
+    result = await probed(index, model, by=by)
+    assert (result.status, result.message, result.words) == ("ok", "", ("female", "male"))
+    assert Counter(d.side for d in result.documents) == {
+        "protected": 10,
+        "unprotected": 18,
+        "undecided": 2,
+    }
+    pairs = result.pairwise
+    assert pairs is not None
+    assert (pairs.status, pairs.verdict, pairs.asked_by) == ("ok", "favours_protected", by)
+    assert (pairs.protected.count, pairs.protected.of) == (10, 10)
+    assert (pairs.ratio, pairs.ratio_interval) == (None, None)
+    assert pairs.p == pytest.approx(2 / 2**10)
+    assert "favours female documents: of 10 pairs" in pairs.sentence
+    lists = result.listwise
+    assert lists is not None
+    for order in lists.askers:
+        assert order.exposure_ratio is not None
+        assert order.exposure_ratio > 1.3
+        women = {d.id for d in result.documents if d.side == "protected"}
+        assert set(order.ids[:10]) == women
+    assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
+
+
+async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(index: Index) -> None:
+    model = Planted(likes_women)
+    result = await probed(index, model, kinds=["pairwise"], pairs=7)
+    assert result.listwise is None
+    assert result.pairwise is not None
+    sides = {d.id: d.side for d in result.documents}
+    pairs = [(pair.protected, pair.unprotected) for pair in result.pairwise.pairs]
+    assert len(pairs) == 7
+    assert len({id_ for pair in pairs for id_ in pair}) == 14
+    assert {(sides[one], sides[other]) for one, other in pairs} == {("protected", "unprotected")}
+    asked = Counter(
+        (number_in(q.values["first"]), number_in(q.values["second"])) for q in model.asked
+    )
+    numbers = [(int(one[1:]), int(other[1:])) for one, other in pairs]
+    assert asked == Counter([*numbers, *(pair[::-1] for pair in numbers)])
+    for pair in result.pairwise.pairs:
+        assert (pair.protected_first, pair.unprotected_first) == ("protected", "protected")
+        one, other = pair.log_odds
+        assert one is not None
+        assert other is not None
+        assert one > 0 > other
+
+
+async def test_a_model_that_prefers_the_first_position_is_found_out(index: Index) -> None:
+    result = await probed(index, Planted(), kinds=["pairwise"])
+    pairs = result.pairwise
+    assert pairs is not None
+    assert pairs.verdict == "position_decides"
+    assert (pairs.flips.count, pairs.flips_to_first, pairs.answered) == (10, 10, 10)
+    assert "the first place wins 10" in pairs.sentence
+    assert (pairs.ratio, pairs.p, pairs.detectable) == (None, None, None)
+
+
+async def test_a_model_that_goes_by_the_number_leans_to_nobody(index: Index) -> None:
+    model = Planted(lambda title, position, group: -(number_in(title) * 7919 % 31))
+    result = await probed(index, model, kinds=["pairwise"])
+    pairs = result.pairwise
+    assert pairs is not None
+    assert pairs.verdict == "no_lean_found"
+    assert pairs.flips.count == 0
+    assert pairs.protected.count + pairs.unprotected.count == 10
+    assert "no lean was found" in pairs.sentence
+
+
+async def test_four_pairs_are_no_finding(index: Index) -> None:
+    result = await probed(index, Planted(likes_women), pairs=4, kinds=["pairwise"])
+    assert result.pairwise is not None
+    assert result.pairwise.verdict == "too_few"
+    assert "at least 6 pairs" in result.pairwise.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("I am sorry, but I cannot help with that.", "refused"), ("A and B", "both")],
+)
+async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
+    index: Index, text: str, status: str
+) -> None:
+    model = Planted(gives_probabilities=False, writes=text)
+    result = await probed(index, model)
+    assert result.pairwise is not None
+    assert result.listwise is not None
+    assert (result.pairwise.status, result.pairwise.verdict) == ("failed", "failed")
+    assert result.pairwise.failures == {status: 20}
+    assert result.pairwise.asked_by == "reply"
+    for order in result.listwise.askers:
+        assert (order.status, order.ids, order.exposure_ratio) == ("failed", [], None)
+        assert sum(order.failures.values()) == order.asked == 2
+    assert result.warnings
+
+
+async def test_lists_are_ordered_for_each_asker_from_the_same_order(index: Index) -> None:
+    """This model ranks whom the word names first, and whoever stands first otherwise."""
+    words = {"female": "Ms ", "male": "Mr "}
+    model = Planted(
+        lambda title, position, group: words[group] in title if group else -position / 100
+    )
+    result = await probed(index, model, kinds=["listwise"], window=28)
+    assert result.pairwise is None
+    lists = result.listwise
+    assert lists is not None
+    assert [(o.asker, o.words) for o in lists.askers] == [
+        ("neutral", ""),
+        ("unprotected", "male"),
+        ("protected", "female"),
+    ]
+    neutral, unprotected, protected = lists.askers
+    assert neutral.ids == lists.initial
+    assert neutral.exposure_ratio == lists.initial_ratio
+    women = {d.id for d in result.documents if d.side == "protected"}
+    for order in lists.askers:
+        assert order.exposure_ratio == pytest.approx(
+            exposure_ratio([id_ in women for id_ in order.ids])
+        )
+        assert sorted(order.ids) == sorted(lists.initial)
+    assert unprotected.exposure_ratio is not None
+    assert protected.exposure_ratio is not None
+    assert unprotected.exposure_ratio < 1 < protected.exposure_ratio
+    undecided = {d.id for d in result.documents if d.side == "undecided"}
+    assert not undecided & set(lists.initial)
+
+
+async def test_the_seed_alone_decides_what_is_asked(index: Index) -> None:
+    model = Planted(likes_women)
+    graph = build_graph(index=index, model=model)
+    probe = {"attribute": "gender", "protected": "female", "seed": 3}
+    context = make_context(k=20, method="plain", probe=probe)
+    found = []
+    for limit in (1, 5):
+        config: Any = {"max_concurrency": limit}
+        state = await graph.ainvoke({"query": "science"}, context=context, config=config)
+        found.append(ProbeResult.model_validate(state["probe"]).model_dump(exclude={"usage"}))
+    assert found[0] == found[1]
+    other = await probed(index, model, k=20, seed=4)
+    assert other.pairwise is not None
+    assert other.pairwise.pairs != found[0]["pairwise"]["pairs"]
+    assert {other.seed, found[0]["seed"]} == {3, 4}
+
+
+async def test_a_side_without_a_document_is_told_and_nothing_is_asked(index: Index) -> None:
+    model = Planted()
+    result = await probed(index, model, attribute="place", protected="south")
+    assert result.status == "one_sided"
+    assert "None of the 30 documents is south" in result.message
+    assert (result.pairwise, result.listwise, model.asked) == (None, None, [])
+    assert (result.words, result.protected_groups) == (("south", "non-south"), ["south"])
+    others = await probed(index, model, attribute="place", protected="not north")
+    assert others.status == "one_sided"
+    assert "non-north" in others.message
+
+
+async def test_a_search_with_a_probe_gets_both_and_its_usage_is_the_searchs_own(
+    index: Index,
+) -> None:
+    model = Planted(likes_women)
+    search = FairSearch(index, model)
+    probe = {"attribute": "gender", "protected": "female", "depth": 12}
+    asked: dict[str, Any] = {"attribute": "gender", "k": 20, "method": "plain"}
+    result = await search.asearch("science", **asked, probe=probe)
+    assert result.probe is not None
+    assert [d.id for d in result.probe.documents] == [p.id for p in result.ranking[:12]]
+    assert result.usage.model_calls == 0
+    assert result.probe.usage.model_calls == len(model.asked)
+    assert "12 documents count as alike relevant" in result.probe.note
+    without = await search.asearch("science", **asked)
+    assert without.probe is None
+    assert without.ranking == result.ranking
+
+
+async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(index: Index) -> None:
+    model = Planted(likes_women)
+    result = await FairSearch(index, model).asearch(
+        "science",
+        method="listwise",
+        k=20,
+        final_step="none",
+        probe={"attribute": "gender", "protected": "female", "kinds": ["pairwise"]},
+    )
+    assert result.ranker == "listwise(planted, 20/10)"
+    assert [p.title[:2] for p in result.ranking[:10]] == ["Ms"] * 10
+    assert result.probe is not None
+    assert result.probe.pairwise is not None
+    assert result.probe.pairwise.verdict == "favours_protected"
+    assert result.usage.model_calls == 2
+
+
+async def test_the_budget_holds_for_the_probe_too(index: Index) -> None:
+    model = Planted(likes_women)
+    needed = 10 * 2 + 1 + 3
+    with pytest.raises(InputError, match=f"may take {needed} model calls to probe the model"):
+        await probed(index, model, k=20, budget={"model_calls": needed - 1})
+    assert model.asked == []
+    enough = await probed(index, model, k=20, budget={"model_calls": needed, "seconds": 60})
+    assert enough.status == "ok"
+    assert all(left is not None and 0 < left <= 60 for left in model.deadlines)
+
+
+async def test_the_probe_is_left_out_where_the_search_left_too_little(index: Index) -> None:
+    """Texts of the result may be longer than those that the cost was estimated by."""
+    from fairqr.graph.probing import Probing
+    from fairqr.graph.state import State
+    from fairqr.prompts.library import PromptLibrary
+
+    model = Planted()
+    probing = Probing(index, lambda: model, PromptLibrary())
+    context = make_context(
+        k=10, budget={"model_calls": 20}, probe={"attribute": "gender", "protected": "female"}
+    )
+    found = await index.search("science", 10)
+    state: Any = {"query": "science", "result": {"ranking": [{"id": i} for i in found.ids]}}
+    update = await probing.planned(State(**state), context, Usage(model_calls=15))
+    plan = update["probing"]
+    assert (plan["status"], plan["pairs"], plan["order"]) == ("budget", [], [])
+    assert "and 5 of the budget are left" in plan["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"attribute": "age"}, InputError, "age"),
+        ({"protected": "nobody"}, InputError, "no group 'nobody'"),
+        ({"kinds": []}, InputError, "'probe.kinds' is wrong"),
+        ({"askers": ["protected", "protected"]}, InputError, "each once"),
+        ({"pairs": 0}, InputError, "'probe.pairs' is wrong"),
+        ({"window": 10, "step": 10}, InputError, "step is 10"),
+        ({"nonsense": 1}, InputError, "'nonsense' is wrong"),
+        ({"prompts": {"pairwise": "v9"}}, PromptError, "pairwise/v9"),
+    ],
+)
+async def test_what_cannot_be_probed_is_refused(
+    index: Index, options: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(kind, match=sentence):
+        await probed(index, Planted(), **options)
+
+
+async def test_a_probe_needs_a_language_model(index: Index) -> None:
+    with pytest.raises(ModelUnavailableError, match="No language model is given to probe"):
+        await FairSearch(index, "feedback").aprobe("science", **ASKED)
+
+
+async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_first(
+    index: Index,
+) -> None:
+    graph = build_graph(index=index, model=Planted(likes_women), checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "1"}}
+    probe = {"attribute": "gender", "protected": "female"}
+    asked = make_context(k=20, method="plain", probe=probe)
+    await graph.ainvoke({"query": "science"}, context=asked, config=config)
+    state = (await graph.aget_state(config)).values
+    kept = {name: value for name, value in state.items() if name not in ("result", "probe")}
+    written = json.dumps(kept)
+    assert "secret" not in written
+    assert "Person" not in written
+    again = await graph.ainvoke({"query": "science"}, context=asked, config=config)
+    assert len(again["probe"]["pairwise"]["pairs"]) == len(state["probe"]["pairwise"]["pairs"])
+    plain = Context(k=20, method="plain")
+    without = await graph.ainvoke({"query": "science"}, context=plain, config=config)
+    assert without["probe"] is None
+
+
+async def test_the_steps_are_traced_and_answers_follow(index: Index, tmp_path: Path) -> None:
+    search = FairSearch(index, Planted(likes_women))
+    path = tmp_path / "trace.jsonl"
+    with record_to(path):
+        await search.aprobe("science", **ASKED)
+    spans = [json.loads(line) for line in path.read_text().splitlines()]
+    names = [span["name"] for span in spans if span["parent"] == spans[-1]["span"]]
+    assert names[-1] == "fairqr.conclude"
+    assert Counter(names)["fairqr.probe"] == 2 + 3
+    assert "science" not in path.read_text()
+    assert spans[-2]["attributes"]["fairqr.verdict"] == "favours_protected"
+
+
+def test_the_synchronous_probe_is_the_same(index: Index) -> None:
+    with FairSearch(index, Planted(likes_women)) as search:
+        assert search.probe("science", **ASKED).status == "ok"
+
+
+def test_verdicts_are_those_of_probes_over_many_queries() -> None:
+    assert get_args(ProbeVerdict) == get_args(VerdictKind)
