@@ -13,7 +13,7 @@ __all__ = ["DEFAULT_VERSIONS", "PromptLibrary"]
 
 SHIPPED = Path(__file__).parent / "templates"
 
-DEFAULT_VERSIONS = {"refine": "v4"}
+DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}
 """The version of each prompt that is used where none is named."""
 
 Key = tuple[str, str]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fairqr.graph.answering_context import AnswerSettings
     from fairqr.graph.builder import build_graph
     from fairqr.graph.context import Context
+    from fairqr.graph.probe_result import ProbeResult
     from fairqr.graph.result import SearchResult
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Context",
     "FairSearch",
     "FairqrError",
+    "ProbeResult",
     "SearchResult",
     "Step",
     "Token",
@@ -34,6 +36,7 @@ _HOMES = {
     "Context": "fairqr.graph.context",
     "FairSearch": "fairqr.api",
     "FairqrError": "fairqr.errors",
+    "ProbeResult": "fairqr.graph.probe_result",
     "SearchResult": "fairqr.graph.result",
     "Step": "fairqr.api",
     "Token": "fairqr.api",

@@ -77,7 +77,7 @@ def setup_section(measured: Measured) -> Iterator[Block]:
     )
     yield parts.Table(
         "The systems.",
-        ("system", "method", "retriever", "refined by", "settings"),
+        ("system", "method", "retriever", "asks", "settings"),
         tuple(
             _system_row(experiment, system, len(manifest.topics))
             for system in experiment.all_systems()
@@ -95,9 +95,19 @@ def _system_row(experiment: Experiment, system: System, topics: int) -> tuple[Ce
         Cell(system.name),
         Cell(f"{system.method}: {METHODS[system.method].about}"),
         Cell(f"{system.retriever}, {system.backend or experiment.backend}"),
-        Cell((system.model or experiment.model) if system.asks_a_model else "nothing"),
+        Cell(_asked(experiment, system)),
         Cell(", ".join(settings) or "the method's own"),
     )
+
+
+def _asked(experiment: Experiment, system: System) -> str:
+    """Say what refines queries, or re-ranks documents."""
+    model = system.model or experiment.model
+    parts = [model] if system.asks_a_model else []
+    if system.ranker:
+        by_itself = system.ranker in ("monot5", "monobert")
+        parts.append(system.ranker if by_itself else f"{system.ranker} re-ranking by {model}")
+    return ", ".join(parts) or "nothing"
 
 
 def completeness_section(measured: Measured) -> Iterator[Block]:
