@@ -31,14 +31,19 @@ bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json
 
 # The experiments on notables, or on COLLECTION, each with its report in OUT; that of Fair RAG on
-# RAG_COLLECTION, such as a folder of LaMP. They go on where they stopped.
+# RAG_COLLECTION, such as a folder of LaMP; those on rankers always on notables. They go on where they
+# stopped.
 EXPERIMENTS := fair_qr_table rerank_ablation iterations prompts retrievers
+ON_RANKERS := llm_listwise_small window_size_small llm_pairwise_small lora_small
 OUT ?= experiments
-experiments: $(READY)
+experiments: $(NEURAL)
 	$(BIN)/fairqr models pull smollm2-135m
 	for name in $(EXPERIMENTS); do \
 	  $(BIN)/fairqr experiment run $$name -o $(OUT)/$$name --report \
 	    $(if $(COLLECTION),--collection $(COLLECTION)) || exit $$?; \
+	done
+	for name in $(ON_RANKERS); do \
+	  $(BIN)/fairqr experiment run $$name -o $(OUT)/$$name --report || exit $$?; \
 	done
 	$(BIN)/fairqr experiment run fair_rag_small -o $(OUT)/fair_rag_small --report \
 	  $(if $(RAG_COLLECTION),--collection $(RAG_COLLECTION))

@@ -66,6 +66,7 @@ class ModelRanking:
         self._repairs: Counter[str] = Counter()
         self._warnings: list[str] = []
         self._gave_up = False
+        self._message = ""
 
     async def reranked(self, order: Ranking) -> Ranking | None:
         """Return the documents with the first of them in the ranker's order.
@@ -141,6 +142,8 @@ class ModelRanking:
                 f"{name} failed on {failed} of {self._asked} questions "
                 f"({counts_in_words(self._failures)}); documents stay there as they were before."
             )
+        if failed and self._message not in ("", *self._warnings):
+            told[-1] += f" Lastly: {self._message}"
         if self._repairs:
             told.append(
                 f"Replies to {name} were mended, in documents: {counts_in_words(self._repairs)}."
@@ -157,6 +160,7 @@ class ModelRanking:
         self._failures.update(found.failures)
         self._repairs.update({kind: times for kind, times in found.repairs.items() if times})
         self._warnings += found.warnings
+        self._message = found.message or self._message
 
     def _has_room_for(self, cost: Cost) -> bool:
         """Tell whether the budget has room for one more list; the probe's share is put by."""

@@ -165,7 +165,7 @@ def _sentence(
         place = "first" if figures.flips_to_first == most else "second"
         position = (
             f"{figures.flips.count} of {figures.answered} pairs flip with the order, and the "
-            f"{place} place wins {most} of these (p = {figures.position_p:.3f})."
+            f"{place} place wins {most} of these ({_p(figures.position_p)})."
         )
         if kind == "position_decides":
             sentences.insert(0, f"Position decides: {position}")
@@ -192,12 +192,16 @@ def _about_lean(figures: PairFigures, words: tuple[str, str], detectable: float 
         )
     if figures.p <= ALPHA:
         word = words[0] if wins > losses else words[1]
-        return f"On this query the model favours {word} documents: {counts} (p = {figures.p:.3f})."
+        return f"On this query the model favours {word} documents: {counts} ({_p(figures.p)})."
     return (
-        f"On this query no lean was found: {counts} (p = {figures.p:.3f}). So many pairs would "
+        f"On this query no lean was found: {counts} ({_p(figures.p)}). So many pairs would "
         f"have shown with a power of 80% that one side wins {detectable:.0%} or more of those with "
         "one winner."
     )
+
+
+def _p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _listwise(records: Sequence[ProbedRecord], plan: ProbePlan) -> ListwiseProbe:

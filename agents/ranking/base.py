@@ -67,6 +67,8 @@ class ItemRanking:
         scores: One for each position of the list that was given, where the ranker gives any.
         usage: What it cost.
         warnings: What a user should know, whole sentences.
+        message: Why the last question that failed did, for people; empty where no more is known
+            than the status.
     """
 
     order: tuple[int, ...]
@@ -76,6 +78,7 @@ class ItemRanking:
     scores: tuple[float, ...] | None = None
     usage: Usage = Usage()  # noqa: RUF009 - frozen
     warnings: tuple[str, ...] = ()
+    message: str = ""
 
     @property
     def failed(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,9 +144,12 @@ class PairFigures:
         flips_to_second: The others.
         position_p: Of the exact two-sided sign test of these two; None without flips.
         ratio: Protected share / unprotected share; None where the latter is 0.
-        ratio_interval: Of (protected + ½) / (unprotected + ½), so that no resample divides by 0;
-            None for one query, and where either count is 0: resamples cannot show how far such a
-            count may vary, and the exact interval of ``consistent`` has to do.
+        ratio_interval: The smallest that holds two others: that of (protected + ½) /
+            (unprotected + ½) over queries, where no resample divides by 0, and the exact one of
+            ``consistent`` as a ratio; as a lean is claimed only where both tests find it. So it
+            holds the ratio, and has a width even where all queries say the same. None for one
+            query, and where either count is 0: resamples cannot show how far such a count may vary,
+            and the exact interval of ``consistent`` has to do.
         consistent: The pairs that the protected item wins, of those that either wins, with the
             exact (Clopper-Pearson) interval, for which pairs are independent.
         consistent_queries: The queries with such a pair.
@@ -207,6 +210,7 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
     losses = _counts(clusters, lambda it: it.winner == UNPROTECTED)
     flips = _counts(clusters, lambda it: it.flips)
     won, lost, decided = int(wins.sum()), int(losses.sum()), (wins + losses) > 0
+    exact = binomial_interval(won, won + lost)
     to_first = sum(it.flips and it.protected_first == PROTECTED for it in everything)
     to_second = sum(it.flips and it.protected_first == UNPROTECTED for it in everything)
     failures = Counter(reply for it in everything for reply in it.replies if not _is_vote(reply))
@@ -221,8 +225,8 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         flips_to_second=to_second,
         position_p=sign_test(to_first, to_second),
         ratio=won / lost if lost else None,
-        ratio_interval=bootstrap_ratio(wins, losses, random, added=0.5) if won and lost else None,
-        consistent=Share(won, won + lost, binomial_interval(won, won + lost)),
+        ratio_interval=_ratio_interval(wins, losses, exact, random),
+        consistent=Share(won, won + lost, exact),
         consistent_queries=int(decided.sum()),
         p=sign_test(won, lost),
         over_queries=paired_randomisation((wins - losses)[decided], random),
@@ -250,6 +254,22 @@ def _counts(
 ) -> Counts:
     """Return for each query the sum of what its pairs count."""
     return np.array([sum(map(count, cluster)) for cluster in clusters], dtype=np.int64)
+
+
+def _ratio_interval(
+    wins: Counts, losses: Counts, exact: Interval | None, random: np.random.Generator
+) -> Interval | None:
+    """Return the interval of the ratio that holds both, over queries and over pairs."""
+    if exact is None or not wins.any() or not losses.any():
+        return None
+    over = bootstrap_ratio(wins, losses, random, added=0.5)
+    if over is None:
+        return None
+    return replace(
+        over,
+        low=min(over.low, exact.low / (1 - exact.low)),
+        high=max(over.high, exact.high / (1 - exact.high)),
+    )
 
 
 def _share(counts: Counts, of: Counts, random: np.random.Generator) -> Share:

@@ -122,6 +122,7 @@ class ListwiseRanker:
         failures: Counter[str] = Counter()
         repairs: Counter[str] = Counter()
         usage = Usage()
+        message = ""
         for window in asked:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
@@ -132,6 +133,7 @@ class ListwiseRanker:
             usage += reply.usage
             if reply.status != "ok":
                 failures[reply.status] += 1
+                message = reply.message
                 continue
             found = parse_permutation(reply.text, len(stretch))
             if found.status != "ok":
@@ -146,6 +148,7 @@ class ListwiseRanker:
             repairs=dict(repairs),
             usage=usage,
             warnings=warnings,
+            message=message,
         )
 
     def _room(self) -> int | None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from fairqr.agents.question import Question
@@ -208,8 +209,11 @@ class PairwiseJudge:
         return choice
 
     def _weighed(self, choice: Choice) -> Preference:
+        if choice.status == "parse_error" and choice.usage.prompt_tokens:
+            # Neither label is among the likeliest tokens.
+            return Preference("neither", message=choice.message, usage=choice.usage)
         if choice.status != "ok":
-            return Preference(choice.status, message=choice.message, usage=choice.usage)
+            return _failed(choice)
         if choice.mass < LEAST_MASS:
             message = (
                 f"The model {self.model.name} would begin with {' or '.join(LABELS)} with a "
@@ -226,7 +230,7 @@ class PairwiseJudge:
 
     def _read(self, reply: TextReply, usage: Usage) -> Preference:
         if reply.status != "ok":
-            return Preference(reply.status, message=reply.message, usage=usage)
+            return _failed(replace(reply, usage=usage))
         read = parse_preference(reply.text)
         if read == "first" or read == "second":
             return Preference("ok", read, usage=usage)
@@ -237,6 +241,12 @@ class PairwiseJudge:
         if self._shown == "title_text" and item.title and item.text:
             return fence(f"{item.title}: {item.text}", self._length)
         return fence(item.shown(self._shown), self._length)
+
+
+def _failed(reply: Choice | TextReply) -> Preference:
+    """Return the failure of a model; what is no reply of a model at all says nothing of it."""
+    status = "unavailable" if reply.status == "parse_error" else reply.status
+    return Preference(status, message=reply.message, usage=reply.usage)
 
 
 def _left(until: float | None) -> float | None:

@@ -134,6 +134,7 @@ class PairwiseRanker:
             scores=scores,
             usage=asking.usage(),
             warnings=(*self._judge.warnings, *asking.warnings()),
+            message=asking.message(),
         )
 
 
@@ -180,6 +181,15 @@ class _Asking:
         """Return how many comparisons failed, by the status of the first answer that did."""
         failures = (comparison.failure for comparison in self.told.values())
         return dict(Counter(status for status in failures if status is not None))
+
+    def message(self) -> str:
+        """Return why the last comparison that failed did, where that is known."""
+        answers = (
+            each
+            for comparison in reversed(self.told.values())
+            for each in (comparison.one_first, comparison.other_first)
+        )
+        return next((it.message for it in answers if it.status not in ("ok", "tie")), "")
 
     def usage(self) -> Usage:
         """Return what all cost."""

@@ -153,4 +153,10 @@ def _clean(text: str) -> str:
 
 
 def _failed(texts: Sequence[str], status: str, message: str) -> ItemRanking:
-    return ItemRanking(tuple(range(len(texts))), asked=1, failures={status: 1}, warnings=(message,))
+    return ItemRanking(
+        tuple(range(len(texts))),
+        asked=1,
+        failures={status: 1},
+        warnings=(message,),
+        message=message,
+    )

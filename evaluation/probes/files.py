@@ -140,7 +140,8 @@ def _query(line: bytes, where: str, manifest: ProbeManifest) -> ProbeQuery:
     counts = {cell: len(query.of_cell(cell)) for cell in CELLS}
     if sum(count > 0 for count in counts.values()) < 2:
         raise InputError(
-            f"{where} has items in fewer than two cells, so there is nothing to compare; remove it."
+            f"{where} has items in fewer than two cells, so there is nothing to compare; build "
+            "the collection again."
         )
     short = {cell: each - count for cell, count in counts.items() if count != each}
     if short != query.short:

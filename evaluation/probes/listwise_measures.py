@@ -21,7 +21,7 @@ from fairqr.evaluation.probes.measured import (
     QueryValues,
     RankDistribution,
 )
-from fairqr.evaluation.probes.rankers import windows_of
+from fairqr.evaluation.probes.rankers import INITIAL, windows_of
 from fairqr.evaluation.probes.records import Asker, RankingRecord, total_spent
 from fairqr.evaluation.probes.specification import ListwiseExperiment
 from fairqr.evaluation.probes.store import ProbeRunManifest
@@ -147,6 +147,7 @@ def query_values(query: ProbeQuery, record: RankingRecord, k: int) -> QueryValue
         precision=float(precision(relevant, k)),
         ndcg=float(ndcg(relevant, np.ones(total), k=k)) if total else None,
         ratio=exposure_ratio(_protected(query, record)),
+        share=float(np.mean(_protected(query, record))) if record.order else None,
     )
 
 
@@ -216,7 +217,10 @@ def _differences(rows: Sequence[ListwiseRow], seed: int) -> tuple[AskerDifferenc
             for key, askers in by_asker.items()
             if "protected" in askers and "unprotected" in askers
         ]
-        corrected = corrected_by_holm([p.p if p else None for *_, p in tested])
+        # The initial order is the same for both askers: no test of a ranker.
+        corrected = corrected_by_holm(
+            [None if key[1] == INITIAL or test is None else test.p for key, *_, test in tested]
+        )
         found += [
             AskerDifference(*key, measure, difference, t, randomisation, holm_p)
             for (key, difference, t, randomisation), holm_p in zip(tested, corrected, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.ranking.base import ItemRanker, ItemRanking
 from fairqr.agents.ranking.open import open_ranking_model
+from fairqr.errors import ModelError, one_line
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
 from fairqr.evaluation.probes.pairs import rank_item
@@ -37,20 +38,28 @@ async def run_listwise(
         replies: Where replies are kept; in the folder where None.
 
     Raises:
-        FairqrError: A ranker is not there, its model fails all the time, or reads too little at
-            once for two items; what was done until then is kept.
+        FairqrError: A ranker is not there, its model fails all the time or was never there to
+            answer, or reads too little at once for two items; what was done until then is kept.
     """
     experiment = plan.manifest.rankings
     with store.locked():
         store.check(plan.manifest)
-        done = {record.key for record in store.rankings.read() if record.is_final}
+        before = [record for record in store.rankings.read() if record.is_final]
+        done = {record.key for record in before}
         run = _Run(plan, experiment, store, watcher, at_once, replies or ReplyCache(store.replies))
+        run.answered.update(record.ranker for record in before)
         for name in experiment.rankers:
             await run.rank_with(name, done)
         store.start(plan.manifest, plan.collections)
 
 
 class _Run:
+    """What all rankers of a run share.
+
+    Attributes:
+        answered: The rankers that answered a question, now or before.
+    """
+
     def __init__(
         self,
         plan: ProbePlan,
@@ -66,6 +75,7 @@ class _Run:
         self._watcher = watcher
         self._at_once = at_once
         self._replies = replies
+        self.answered: set[str] = set()
         self._tasks = list_tasks(experiment, plan.collections)
 
     async def rank_with(self, name: str, done: set[tuple[str, ...]]) -> None:
@@ -80,7 +90,12 @@ class _Run:
                 # One for all windows, since a large one takes long to load.
                 model = open_ranking_model(named.model, cache=self._replies, **self._plan.options)
             ranker = open_probe_ranker(
-                name, window, self._experiment, self._plan.prompts, model=model
+                name,
+                window,
+                self._experiment,
+                self._plan.prompts,
+                model=model,
+                concurrency=self._at_once,
             )
             await ranker.start()
             # Nothing is written before the ranker is there.
@@ -93,11 +108,17 @@ class _Run:
         patience = Patience(name)
         held: list[RankingRecord] = []
         told: set[str] = set()
+        last = ""
 
         async def one(task: ListTask) -> None:
+            nonlocal last
             items = [rank_item(item) for item in task.query.items]
             ranking = await ranker.rank(task.query.query, items, group=task.group)
-            away = _count(ranking, patience)
+            away = _away(ranking)
+            _count(ranking, away, patience)
+            last = ranking.message or last
+            if sum(away.values()) < ranking.asked:
+                self.answered.add(name)
             for sentence in ranking.warnings:
                 if sentence not in told:
                     told.add(sentence)
@@ -111,20 +132,37 @@ class _Run:
 
         with self._store.rankings.writing():
             await all_of(todo, one, self._at_once)
+            if held and name not in self.answered:
+                raise _never_answered(name, held, last)
             # Only now it is known that the model had not gone for good.
             for record in held:
                 self._store.rankings.add(record)
 
 
-def _count(ranking: ItemRanking, patience: Patience) -> bool:
-    """Count failures, and tell whether the model was away for one of the questions."""
-    away = {s: n for s, n in ranking.failures.items() if is_away(s, ranking.usage)}
+def _away(ranking: ItemRanking) -> dict[str, int]:
+    """Return how often the model was away for a question, by status."""
+    return {s: n for s, n in ranking.failures.items() if is_away(s, ranking.usage)}
+
+
+def _count(ranking: ItemRanking, away: dict[str, int], patience: Patience) -> None:
+    """Count failures one after the other."""
     if ranking.failed and away:
         status = max(away, key=lambda name: away[name])
-        patience.failed(status, f"the status '{status}'", sum(away.values()))
+        message = ranking.message or f"the status '{status}'"
+        patience.failed(status, message, sum(away.values()))
     elif ranking.asked:
         patience.answered()
-    return bool(away)
+
+
+def _never_answered(name: str, records: list[RankingRecord], message: str) -> ModelError:
+    """Return what says that a model was not there, as with a wrong key, in a short run."""
+    asked = sum(record.asked for record in records)
+    status = next(iter(records[-1].failures))
+    why = one_line(message, 200).rstrip(".") or f"the status '{status}'"
+    return ModelError(
+        status,
+        f"{name} answered none of {asked} questions, lastly with: {why}; mend it and run again.",
+    )
 
 
 def _record(task: ListTask, ranker: str, window: str, ranking: ItemRanking) -> RankingRecord:

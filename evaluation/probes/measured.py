@@ -90,6 +90,7 @@ class QueryValues:
         ratio: Exposure ratio over the whole list; None where the ranking failed, or a group is
             empty.
         status: ``ok``, or ``failed``.
+        share: Of the items that are protected; None where the ranking failed, or has no item.
     """
 
     query: str
@@ -97,6 +98,7 @@ class QueryValues:
     ndcg: float | None
     ratio: float | None
     status: Literal["ok", "failed"] = "ok"
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class AskerDifference:
         t_p: Of the paired t test; None where it has no value.
         randomisation: The paired randomisation test; None without queries.
         holm_p: The randomisation test's p corrected for all differences of the same measure (Holm
-            1979); None where there is no p.
+            1979) but those of the initial order, which are none; None where there is no p.
     """
 
     collection: str

@@ -6,9 +6,10 @@ Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fairqr.agents.ranking.lean import PairOutcome, pair_figures
-from fairqr.agents.ranking.verdict import verdict
+from fairqr.agents.ranking.verdict import verdicts
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.measured import MeasuredPairwise, PairKind, PairwiseRow
 from fairqr.evaluation.probes.pairs import ProbePair, planned_pairs
@@ -42,17 +43,30 @@ def measure_pairwise(
     for collection in collections:
         planned = [(query.id, planned_pairs(query, experiment)) for query in collection.queries]
         for model in experiment.models:
+            found: list[PairwiseRow] = []
             for kind in _kinds(experiment):
                 row, lacking = _pairwise_row(collection, model, kind, planned, by_key, experiment)
-                rows.append(row)
+                found.append(row)
                 # Both kinds together are no third one.
                 missing += 0 if kind == "both" else lacking
+            rows += _judged(found, collection)
     return MeasuredPairwise(manifest, tuple(rows), missing)
 
 
 def _kinds(experiment: PairwiseExperiment) -> tuple[PairKind, ...]:
     groups: tuple[PairKind, ...] = ("relevant", "irrelevant", "both")
     return (*groups, "relevance") if experiment.relevance_pairs else groups
+
+
+def _judged(rows: Sequence[PairwiseRow], collection: ProbeCollection) -> list[PairwiseRow]:
+    """Return the rows of a model with their verdicts, corrected for being read together."""
+    words = (collection.manifest.protected, collection.manifest.unprotected)
+    about_groups = [row for row in rows if row.kind != "relevance"]
+    judged = verdicts([row.figures for row in about_groups], words)
+    return [
+        *(replace(row, verdict=it) for row, it in zip(about_groups, judged, strict=True)),
+        *(row for row in rows if row.kind == "relevance"),
+    ]
 
 
 def _pairwise_row(
@@ -63,9 +77,8 @@ def _pairwise_row(
     by_key: Mapping[tuple[str, ...], PairRecord],
     experiment: PairwiseExperiment,
 ) -> tuple[PairwiseRow, int]:
-    """Return the figures of one kind, and how many pairs were not asked about."""
+    """Return the figures of one kind, not judged yet, and how many pairs were not asked about."""
     name = collection.manifest.name
-    words = (collection.manifest.protected, collection.manifest.unprotected)
     kinds = ("relevant", "irrelevant") if kind == "both" else (kind,)
     wanted = [(query, [pair for pair in pairs if pair.kind in kinds]) for query, pairs in planned]
     keys = [
@@ -84,7 +97,7 @@ def _pairwise_row(
         without_pairs=sum(not pairs for _, pairs in wanted),
         planned=len(keys),
         figures=figures,
-        verdict=None if kind == "relevance" else verdict(figures, words),
+        verdict=None,
         spent=total_spent(record.spent for record in found),
     )
     return row, len(keys) - len(found)

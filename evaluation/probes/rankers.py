@@ -122,6 +122,7 @@ def open_probe_ranker(
     cache: ReplyCache | None = None,
     options: Mapping[str, Any] | None = None,
     model: RankingModel | None = None,
+    concurrency: int = 8,
 ) -> ItemRanker:
     """Open a ranker of an experiment; nothing is loaded yet.
 
@@ -133,6 +134,7 @@ def open_probe_ranker(
         cache: Where replies are kept.
         options: More for the chat model, such as ``base_url``.
         model: The opened model, where it is shared among windows.
+        concurrency: How many comparisons of a pairwise ranker may be under way at the same time.
 
     Raises:
         InputError: It is no ranker, or an option is out of its range.
@@ -164,5 +166,6 @@ def open_probe_ranker(
             window=size.size,
             step=size.step,
             versions=experiment.prompts,
+            concurrency=concurrency,
         ),
     )

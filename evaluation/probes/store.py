@@ -12,11 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairqr.errors import InputError
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeManifest
-from fairqr.evaluation.probes.files import (
-    QUERIES,
-    read_probe_collection,
-    write_probe_collection,
-)
+from fairqr.evaluation.probes.files import read_probe_collection, write_probe_collection
 from fairqr.evaluation.probes.records import PairRecord, RankingRecord
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 
@@ -146,6 +142,7 @@ class ProbeStore(Folder[ProbeRunManifest]):
         self.pairs = Lines(
             folder / "pairs.jsonl", PairRecord, lambda record: record.key, "the pair"
         )
+        self._written: set[str] = set()
 
     def start(self, manifest: ProbeRunManifest, collections: Sequence[ProbeCollection]) -> None:
         """Write what a run is made with, or check that it is what the folder was begun with.
@@ -159,10 +156,11 @@ class ProbeStore(Folder[ProbeRunManifest]):
         """
         self.begin(manifest)
         for collection in collections:
-            folder = self._place(collection.manifest.name)
-            # The file that is written last; a kill may have left the one before.
-            if not (folder / QUERIES).exists():
-                write_probe_collection(collection, folder)
+            name = collection.manifest.name
+            # What stands there may be incomplete; to write the same again mends that.
+            if name not in self._written:
+                write_probe_collection(collection, self._place(name))
+                self._written.add(name)
 
     def collections(self) -> list[ProbeCollection]:
         """Return the probe collections of the run, in its order.

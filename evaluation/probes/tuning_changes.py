@@ -42,6 +42,9 @@ class RatioChange:
             four counts is 0, since resamples cannot show how far such a count may vary.
         nearer: The share of the resamples of queries in which the ratio is nearer to 1 after; None
             where there is no interval.
+        test: The randomisation test that nothing changed: before and after change places in each
+            query by a coin, and p is how often ``moved`` is then as far from 0 as it is. None where
+            there is no interval, which is too narrow for a handful of queries.
     """
 
     before: float | None
@@ -49,6 +52,7 @@ class RatioChange:
     moved: float | None
     interval: Interval | None
     nearer: float | None
+    test: Randomisation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ pairs before and after together. The measures are those of FORMULAS L2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairOutcome, Share, pair_figures
-from fairqr.agents.ranking.verdict import verdict
+from fairqr.agents.ranking.verdict import verdict, verdicts
 from fairqr.evaluation.probes.pairwise_measures import outcome_of
 from fairqr.evaluation.probes.records import PairRecord
 from fairqr.evaluation.probes.tuning_changes import (
@@ -24,14 +25,17 @@ from fairqr.evaluation.probes.tuning_changes import (
     RelevanceChange,
 )
 from fairqr.statistics import (
+    EXACT_UP_TO,
+    PERMUTATIONS,
     RESAMPLES,
     Interval,
+    Randomisation,
     bootstrap_ratio,
     paired_randomisation,
     stream,
 )
 
-__all__ = ["Couple", "couples", "group_change", "relevance_change"]
+__all__ = ["Couple", "couples", "group_change", "judged_together", "relevance_change"]
 
 LEVEL = 0.95
 
@@ -92,6 +96,21 @@ def group_change(
         consistent=_change(groups, lambda it: it.winner is not None, random),
         lean=_lean_change(groups, random),
     )
+
+
+def judged_together(groups: Sequence[GroupChange], words: tuple[str, str]) -> list[GroupChange]:
+    """Return changes with verdicts that are corrected for being read together.
+
+    Args:
+        groups: The kinds of one collection.
+        words: What the two groups are called.
+    """
+    before = verdicts([one.before for one in groups], words)
+    after = verdicts([one.after for one in groups], words)
+    return [
+        replace(one, before_verdict=was, after_verdict=now)
+        for one, was, now in zip(groups, before, after, strict=True)
+    ]
 
 
 def relevance_change(
@@ -165,7 +184,34 @@ def _ratio_change(groups: Sequence[Sequence[Couple]], random: np.random.Generato
     resampled = _moved(*(it[drawn].sum(1) for it in (*won, *lost)))
     # Where both are as near, it counts half.
     nearer = float((np.sign(resampled) + 1).mean() / 2)
-    return RatioChange(before, after, moved, _interval(resampled), nearer)
+    test = _exchanged(won, lost, abs(moved), random)
+    return RatioChange(before, after, moved, _interval(resampled), nearer, test)
+
+
+def _exchanged(
+    won: tuple[Floats, Floats],
+    lost: tuple[Floats, Floats],
+    observed: float,
+    random: np.random.Generator,
+) -> Randomisation:
+    """Test that nothing changed: in each query, a coin says which answers were those before."""
+    queries = won[0].size
+    exact = queries <= EXACT_UP_TO
+    if exact:
+        swapped = (np.arange(1 << queries)[:, None] >> np.arange(queries)) & 1
+    else:
+        swapped = random.integers(0, 2, (PERMUTATIONS, queries), dtype=np.int8)
+    gained = [swapped @ (after - before) for before, after in (won, lost)]
+    counts = [
+        side.sum() + sign * gain
+        for (before, after), gain in zip((won, lost), gained, strict=True)
+        for side, sign in ((before, 1), (after, -1))
+    ]
+    # Equal values differ by rounding.
+    as_far = np.abs(_moved(*counts)) >= observed - 1e-9
+    if exact:
+        return Randomisation(float(as_far.mean()), True, as_far.size)
+    return Randomisation(float((as_far.sum() + 1) / (as_far.size + 1)), False, as_far.size + 1)
 
 
 def _moved(

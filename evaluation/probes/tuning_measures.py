@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from fairqr.agents.ranking.verdict import LEAST, LEAST_QUERIES
+from fairqr.agents.ranking.verdict import ALPHA, LEAST, LEAST_QUERIES
 from fairqr.evaluation.probes.records import PairRecord
 from fairqr.evaluation.probes.tuning_changes import Change, GroupChange, RelevanceChange
-from fairqr.evaluation.probes.tuning_figures import couples, group_change, relevance_change
+from fairqr.evaluation.probes.tuning_figures import (
+    couples,
+    group_change,
+    judged_together,
+    relevance_change,
+)
 from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
 from fairqr.statistics import Interval
 
@@ -36,9 +41,11 @@ def measure_lora(store: LoraStore) -> MeasuredLora:
     sentences: list[str] = []
     for entry in manifest.collections:
         words = (entry.built.protected, entry.built.unprotected)
+        changes = []
         for kind, kinds in KINDS.items():
             both = couples(_of(before, entry.name, kinds), _of(after, entry.name, kinds))
-            groups.append(group_change(entry.name, kind, both, words, seed))
+            changes.append(group_change(entry.name, kind, both, words, seed))
+        groups += judged_together(changes, words)
         both = couples(*(_of(it, entry.name, ("relevance",)) for it in (before, after)))
         found = relevance_change(entry.name, both, seed) if both else None
         if found:
@@ -91,17 +98,19 @@ def _about_ratio(group: GroupChange) -> str:
     if ratio.interval is None or ratio.nearer is None:
         return f"{counts}; since a count is 0, how surely it moved cannot be said."
     low, high = ratio.interval.low, ratio.interval.high
+    found = ratio.test is not None and ratio.test.p <= ALPHA
     sure = (
         "it moved toward 1"
-        if low > 0
+        if low > 0 and found
         else "it moved away from 1"
-        if high < 0
+        if high < 0 and found
         else "whether it moved toward 1 is not sure"
     )
+    test = f"; p = {ratio.test.p:.3f}" if ratio.test else ""
     return (
-        f"{counts}; {sure}: |ln ratio| fell by {ratio.moved:.2f} (95 %: {low:.2f} to {high:.2f}), "
-        f"and is nearer to 0 in {ratio.nearer:.1%} of {ratio.interval.resamples:,} resamples of "
-        "queries."
+        f"{counts}; {sure}: |ln ratio| fell by {ratio.moved:.2f} (95 %: {low:.2f} to {high:.2f}"
+        f"{test}), and is nearer to 0 in {ratio.nearer:.1%} of {ratio.interval.resamples:,} "
+        "resamples of queries."
     )
 
 
@@ -125,7 +134,8 @@ def _moved(change: Change) -> str:
     if change.interval is None:
         return text
     low, high = change.interval.low, change.interval.high
-    word = "fell" if high < 0 else "rose" if low > 0 else "no sure change"
+    found = change.test is not None and change.test.p <= ALPHA
+    word = "fell" if high < 0 and found else "rose" if low > 0 and found else "no sure change"
     test = f", p = {change.test.p:.3f}" if change.test else ""
     return (
         f"{text} ({word}: {100 * change.difference:+.1f} points, 95 %: {100 * low:+.1f} to "

@@ -20,8 +20,8 @@ class Step:
 
     Attributes:
         name: ``begin``, ``retrieve``, ``measure``, ``choose_group``, ``refine`` or ``rerank``; with
-            an answer then ``sample``, ``generate``, ``collect``, ``attribute`` or ``summarise``; with
-            a probe then ``probe`` or ``conclude``.
+            an answer then ``sample``, ``generate``, ``collect``, ``attribute`` or ``summarise``;
+            with a probe then ``probe`` or ``conclude``.
         update: What it changed in the state of the graph; see :class:`fairqr.graph.state.State`.
             That of ``rerank`` has ``result``, the search result's object; that of ``summarise``,
             the last step where an answer is asked for, has ``answer``, the answer result's; that of

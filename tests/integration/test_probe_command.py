@@ -7,9 +7,12 @@ which saves the time that its imports take.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from fairqr.cli.main import main
 from fairqr.evaluation.probes.files import read_probe_collection
 from fairqr.evaluation.probes.plan import LARGE
 from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -44,7 +48,7 @@ EACH = 6
 
 PAIRWISE = {
     "id": "pairwise",
-    "version": "v1",
+    "version": DEFAULT_VERSIONS["pairwise"],
     "description": "For tests: what is asked can be read off.",
     "messages": [
         {"role": "user", "content": "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"}
@@ -54,7 +58,7 @@ PAIRWISE = {
 }
 LISTWISE = {
     "id": "listwise",
-    "version": "v1",
+    "version": DEFAULT_VERSIONS["listwise"],
     "description": "For tests: what is asked can be read off.",
     "messages": [
         {"role": "user", "content": "For {group}: {query}, {number} passages\n{passages}\nOrder?"}
@@ -98,7 +102,7 @@ def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for prompt in (PAIRWISE, LISTWISE):
         folder = clean_environment / "prompts" / str(prompt["id"])
         folder.mkdir(parents=True)
-        (folder / "v1.yaml").write_text(yaml.safe_dump(prompt))
+        (folder / f"{prompt['version']}.yaml").write_text(yaml.safe_dump(prompt))
     monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
     folder = clean_environment / "folk"
     folder.mkdir()
@@ -365,6 +369,62 @@ def test_replies_that_are_mended_and_those_that_fail_are_said(
     assert f"without a measure: failed {TOPICS}" in failed.stdout
 
 
+def test_a_model_that_was_never_there_leaves_nothing_behind(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    """As with a wrong key, in a run that is too short for patience to end."""
+    arguments = listwise(folk, model_server, "--asker", "neutral", "--queries", "2")
+    model_server.does(failure(401, "No such key."))
+    run = here(*arguments)
+    assert run.code == 2
+    assert run.stderr.splitlines()[-1] == (
+        "fairqr: openai:fake answered none of 10 questions, lastly with: The model openai:fake "
+        "refused the API key (401); check the key of the provider; mend it and run again."
+    )
+    rankings_of(model_server)
+    mended = here(*arguments)
+    assert mended.code == 0, mended
+    assert "failed" not in mended.stdout
+    assert len(model_server.asked) == 10
+
+
+def test_a_model_that_goes_away_is_named_with_the_reason(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    model_server.does(failure(400, "The context of 512 tokens is too small."))
+    run = here(*listwise(folk, model_server))
+    assert run.code == 2
+    assert "The context of 512 tokens is too small); mend it" in run.stderr.splitlines()[-1]
+
+
+def test_comparisons_of_a_ranker_keep_to_the_limit(
+    here: Here, folk: Path, model_server: ModelServer
+) -> None:
+    """One comparison at a time is two requests, one for each order."""
+    under_way: list[int] = []
+    count = itertools.count()
+    lock = threading.Lock()
+    open_now: set[int] = set()
+
+    def slow(asked: Asked) -> Answer:
+        number = next(count)
+        with lock:
+            open_now.add(number)
+            under_way.append(len(open_now))
+        time.sleep(0.02)
+        with lock:
+            open_now.discard(number)
+        return says("A")
+
+    model_server.does(slow)
+    few = ["--size", "8", "--queries", "2", "--asker", "neutral", "--concurrency", "1"]
+    arguments = [it for it in listwise(folk, model_server, *few) if it != "openai:fake"]
+    arguments.insert(arguments.index("--model") + 1, "pairwise:openai:fake")
+    run = here(*arguments)
+    assert run.code == 0, run
+    assert max(under_way) == 2
+
+
 def test_a_large_run_has_to_be_agreed_to(
     here: Here, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,7 +496,7 @@ def test_a_built_collection_is_taken(here: Here, folk: Path, model_server: Model
     store = ProbeStore(folk.parent / "kept")
     assert store.collections()[0] == read_probe_collection(built)
     assert store.manifest().collections[0].built.protected == "women"
-    assert "nobody" in run.stdout
+    assert "initial" in run.stdout
 
 
 def write_experiment(folk: Path, **values: Any) -> Path:
@@ -459,7 +519,7 @@ def test_experiments_run_and_are_reported(
     model_server.does(weighing(women))
     path = write_experiment(folk, kind="llm_pairwise", models=["openai:fake"], pairs=2)
     folder = folk.parent / "pairs"
-    run = here("experiment", "run", path, "-o", folder, "--topics", "6", "--report")
+    run = here("experiment", "run", path, "-o", folder, "--topics", "8", "--report")
     assert run.code == 0, run
     assert "favours female items" in (folder / "report.md").read_text()
     rankings_of(model_server)

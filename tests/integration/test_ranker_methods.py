@@ -63,10 +63,8 @@ def orders(worth: Worth = born) -> Callable[[Asked], Answer]:
 
     def answer(asked: Asked) -> Answer:
         text = asked.last_message
-        if "Passage A" in text or "<first>" in text:
-            one, other = (
-                re.findall(rf"<{tag}>(.*)</{tag}>", text)[-1] for tag in ("first", "second")
-            )
+        if compared := re.findall(r"^A: (.*)\nB: (.*)$", text, re.M):
+            one, other = compared[-1]
             best = "A" if worth(one) >= worth(other) else "B"
             if asked.body.get("logprobs"):
                 rest = "B" if best == "A" else "A"
@@ -186,7 +184,7 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
     assert result.reranking is not None
     assert 1 < result.reranking.lists <= 3
     pairs = Counter(
-        asked.last_message for asked in model_server.asked if "<first>" in asked.last_message
+        asked.last_message for asked in model_server.asked if "\nB: " in asked.last_message
     )
     assert max(pairs.values()) == 1
     assert len(pairs) < 2 * result.reranking.asked
@@ -220,6 +218,7 @@ async def test_a_model_that_ranks_nothing_leaves_the_order_by_the_query(
     assert result.reranking.failures == {status: 5}
     (warning,) = result.warnings
     assert "failed on each of 5 questions" in warning
+    assert ("400" in warning) is (status == "invalid_request")
 
 
 def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
@@ -229,6 +228,40 @@ def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
     strict = search(command, model_server, people, "--method", "listwise", "--strict")
     assert strict.code == 2
     assert strict.stderr.rstrip().endswith("The model failed, and --strict was given.")
+
+
+def test_what_the_server_says_against_a_request_is_told(
+    command: Command, people: Path, model_server: ModelServer
+) -> None:
+    """A wrong key is else taken for a model that declines."""
+    model_server.does(failure(401, "No such key."))
+    for method in ("listwise", "pairwise"):
+        run = search(command, model_server, people, "--method", method)
+        assert run.code == 0, run
+        assert "refused the API key (401); check the key of the provider" in run.stderr
+
+
+def test_much_asking_has_to_be_agreed_to(
+    command: Command, people: Path, model_server: ModelServer
+) -> None:
+    """All pairs of sixty documents, in both orders."""
+    pairs = ["--method", "pairwise", "--ranking", "depth=60", "--ranking", "strategy=all"]
+    sentence = search(command, model_server, people, *pairs).complaint()
+    assert sentence.startswith(
+        "To re-rank 60 documents may take 3,540 calls of the model and about"
+    )
+    assert sentence.endswith("or add --yes to go on.")
+    assert not model_server.asked
+
+
+def test_an_answer_says_beforehand_what_its_ranker_costs(
+    command: Command, people: Path, model_server: ModelServer
+) -> None:
+    model_server.does(orders())
+    model = ["--model", "openai:fake", "--base-url", model_server.base_url, "--json"]
+    run = command("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
+    assert run.code == 0, run
+    assert run.stderr.startswith("at most 5 calls of openai:fake to re-rank 60 documents; about ")
 
 
 async def test_half_a_list_is_mended_and_counted(people: Path, model_server: ModelServer) -> None:

@@ -64,10 +64,10 @@ def ranking_blocks(
         "The exposure ratio is the mean exposure of protected items over that of the others, in "
         "the whole list, v(a) = 1/ln(1+a): 1 where the groups are treated alike, above 1 where the "
         "protected group stands higher. The mean of ratios is a little above 1 even where no group "
-        "is favoured, since 2 and 1/2 have the mean 1.25; tests are on their logarithms, whose "
-        "signs they turn at random. A lean is claimed only if the ratio is beyond both 1 and the "
-        "one of lists in order of relevance: p is the greater one of the two, corrected by Holm "
-        "for all rows of a table."
+        "is favoured, since 2 and 1/2 have the mean 1.25; tests are on the differences of both "
+        "exposures, whose signs they turn at random. A lean is claimed only if the ratio is beyond "
+        "both 1 and the one of lists in order of relevance: p is the greater one of the two, "
+        "corrected by Holm for all rows of a table."
     )
     k = experiment.k
     references = {one.manifest.name: references_of(one) for one in collections}

@@ -77,8 +77,10 @@ def preference_blocks(measured: MeasuredPairwise) -> Iterator[Block]:
         "A pair has a protected and another item, both relevant or both irrelevant for the query. "
         "An item wins if it is preferred in both orders; protected % and unprotected % are shares "
         "of all pairs that were asked about, so that they and the pairs that flip or fail add up "
-        "to 100%. The interval of the ratio is that of the counts with ½ added to each, over "
-        "queries. There is none where a count is 0. A lean is claimed only if both tests find it."
+        "to 100%. The interval of the ratio holds both that of the counts with ½ added "
+        "to each, over queries, and the exact one over pairs. There is none where a count is 0. A "
+        "lean is claimed only if both tests find it, corrected by Holm for the kinds of pairs of a "
+        "model."
     )
     for name, rows in by_collection(measured, "relevant", "irrelevant", "both"):
         if can_draw() and any(row.figures.pairs for row in rows):

@@ -28,7 +28,18 @@ def pairwise_in_short(measured: MeasuredPairwise) -> Iterator[Block]:
             if verdict.lean is not None and holm_p is not None and len(judged) > 1:
                 sentences[-1] += _corrected(holm_p, len(judged))
         sentences += [f"{_told(row)}: {_relevance(row)}" for row in rows if row.kind == "relevance"]
+    sentences += _read_by_reply(measured)
     yield Items(tuple(sentences or ["No pair was asked about, so nothing can be said."]))
+
+
+def _read_by_reply(measured: MeasuredPairwise) -> Iterator[str]:
+    """Say which models did not tell the probabilities that were asked for."""
+    if measured.manifest.pairs.by != "probabilities":
+        return
+    for model, rows in grouped((row.model, row) for row in measured.rows):
+        votes = sum(row.figures.votes.of for row in rows)
+        if votes and not any(row.figures.log_odds.replies for row in rows):
+            yield f"{model} did not tell the probabilities of its tokens; its replies were read."
 
 
 def _told(row: PairwiseRow) -> str:

@@ -71,7 +71,9 @@ def collection_blocks(collections: Sequence[CollectionEntry]) -> Iterator[Block]
                 *(
                     Cell(
                         f"{found['items']:,}" if (found := built.short.get(cell)) else "0",
-                        f"in {found['queries']} queries" if found else "",
+                        f"in {numbers.count(found['queries'], 'query', 'queries')}"
+                        if found
+                        else "",
                     )
                     for cell in CELLS
                 ),
@@ -149,6 +151,10 @@ def run_facts(manifest: FolderManifest, base_url: str | None = None) -> dict[str
     }
 
 
+def _at_most(number: int) -> str:
+    return f"at most {number} a query" if number else "none"
+
+
 def _of_kind(experiment: ProbeExperiment) -> dict[str, str]:
     match experiment:
         case ListwiseExperiment():
@@ -162,9 +168,11 @@ def _of_kind(experiment: ProbeExperiment) -> dict[str, str]:
         case PairwiseExperiment():
             return {
                 "models": ", ".join(experiment.models),
-                "asked by": experiment.by,
+                "asked by": "replies"
+                if experiment.by == "reply"
+                else "probabilities where a model tells them, else replies",
                 "pairs of each kind": f"at most {experiment.pairs} a query",
-                "relevance pairs": f"at most {experiment.relevance_pairs} a query",
+                "relevance pairs": _at_most(experiment.relevance_pairs),
                 "for": experiment.asker,
             }
         case LoraExperiment():
@@ -172,7 +180,7 @@ def _of_kind(experiment: ProbeExperiment) -> dict[str, str]:
                 "model": experiment.model,
                 "pairs to train on": f"at most {experiment.pairs} of each kind a query",
                 "held-out pairs": f"at most {experiment.held_out_pairs} of each kind a query",
-                "relevance pairs": f"at most {experiment.relevance_pairs} a query",
+                "relevance pairs": _at_most(experiment.relevance_pairs),
                 "share of queries to train on": f"{experiment.train_share:g}",
                 "LoRA": f"rank {experiment.rank}, alpha {experiment.alpha:g}, dropout "
                 f"{experiment.dropout:g}, on {', '.join(experiment.modules)}",

@@ -157,6 +157,7 @@ def answer(
         from fairqr.api import FairSearch
         from fairqr.cli.render_answer import AnswerView, QuietAnswerView
         from fairqr.graph.context import make_context
+        from fairqr.graph.rankers import ASKED
         from fairqr.prompts.library import PromptLibrary
         from fairqr.settings import default_model
 
@@ -200,7 +201,8 @@ def answer(
             await judge.start()
         index = await open_to_search(corpus, choice(backend, url), schema, retriever)
         shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
-        view = AnswerView(question) if shows_pieces else QuietAnswerView()
+        ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
+        view = AnswerView(question, ranks) if shows_pieces else QuietAnswerView(ranks)
         try:
             context["k"] = await _pool_of(index, pool, k)
             fair = FairSearch(

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
+from fairqr.agents.ranking.pairwise import By
 from fairqr.cli.render import Output, counted, printable
 from fairqr.evaluation.probes.measured import (
     Average,
@@ -16,10 +17,14 @@ from fairqr.evaluation.probes.measured import (
     MeasuredPairwise,
     PairwiseRow,
 )
+from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.statistics import Interval
 
 __all__ = ["print_listwise", "print_pairwise"]
+
+WIDEST = 12
+"""Characters of a word in the head of a table that are not broken."""
 
 _KINDS = {"relevant": "relevant", "irrelevant": "irrelevant", "both": "together"}
 
@@ -34,30 +39,32 @@ def print_pairwise(measured: MeasuredPairwise) -> None:
             rows = [
                 row for row in measured.rows if (row.collection, row.model) == (entry.name, model)
             ]
-            _print_pairs(console, entry, model, rows, prompts)
+            _print_pairs(console, entry, model, rows, prompts, experiment.by)
     if measured.missing:
         console.print(Text(f"{counted(measured.missing, 'pair')} not asked about yet"))
 
 
 def _print_pairs(
-    console: Output, entry: CollectionEntry, model: str, rows: list[PairwiseRow], prompts: str
+    console: Output,
+    entry: CollectionEntry,
+    model: str,
+    rows: list[PairwiseRow],
+    prompts: str,
+    by: By,
 ) -> None:
     words = (entry.built.protected, entry.built.unprotected)
-    weighed = any(row.figures.log_odds.replies for row in rows)
-    by = "probabilities" if weighed else "replies"
     console.print(
         Text.assemble(
             (printable(model), "bold"),
-            f" on {printable(entry.name)}, {_queries(rows[0].queries)}, by {by}, {prompts}",
+            f" on {printable(entry.name)}, {_queries(rows[0].queries)}{_asked_by(rows)}, {prompts}",
         )
     )
-    table = _table("pairs", "n", *(f"{word} %" for word in words), "ratio", "95 %", "flips %")
-    for name in ("votes %", "p pairs", "p queries"):
-        table.add_column(name, justify="right")
+    # The sentences below have p; a terminal of 80 columns has no room for it.
+    shares = (f"{word} %" for word in words)
+    table = _table("pairs", "n", *shares, "ratio", "95 %", "flips %", "votes %")
     groups = [row for row in rows if row.kind in _KINDS]
     for row in groups:
         figures = row.figures
-        over = figures.over_queries
         cells = [
             _KINDS[row.kind],
             str(figures.pairs),
@@ -67,8 +74,6 @@ def _print_pairs(
             _interval(figures.ratio_interval),
             _percent(figures.flips),
             _percent(figures.votes),
-            _p(figures.p),
-            _p(over.p if over else None),
         ]
         table.add_row(*map(Text, cells))
     console.print(table)
@@ -81,6 +86,11 @@ def _print_pairs(
             console.print(
                 f"{_queries(row.without_pairs)} without {row.kind} pairs, since a cell is empty"
             )
+    if by == "probabilities" and any(map(_says_neither, groups)):
+        console.print(
+            "Most replies would begin with neither A nor B; with --by reply it is read what the "
+            "model writes."
+        )
     for row in rows:
         if row.kind == "relevance":
             console.print(
@@ -89,6 +99,17 @@ def _print_pairs(
                 f"{_percent(row.figures.protected)} %, the irrelevant one in "
                 f"{_percent(row.figures.unprotected)} %"
             )
+
+
+def _says_neither(row: PairwiseRow) -> bool:
+    return 2 * row.figures.failures.get("neither", 0) > row.figures.replies
+
+
+def _asked_by(rows: list[PairwiseRow]) -> str:
+    """Say how the model was asked; nothing where no reply tells it."""
+    if any(row.figures.log_odds.replies for row in rows):
+        return ", by probabilities"
+    return ", by replies" if any(row.figures.votes.of for row in rows) else ""
 
 
 def print_listwise(measured: MeasuredListwise) -> None:
@@ -105,11 +126,14 @@ def print_listwise(measured: MeasuredListwise) -> None:
             "unprotected": entry.built.unprotected,
         }
         table = _table("ranker", "for", f"P@{k}", f"nDCG@{k}", "exposure", "95 %", "n")
-        rows = [row for row in measured.rows if row.collection == entry.name]
+        found = [row for row in measured.rows if row.collection == entry.name]
+        # The order that was given is the same whoever asks.
+        given = next((row for row in found if row.ranker == INITIAL), None)
+        rows = [row for row in found if row.ranker != INITIAL or row is given]
         for row in rows:
             cells = [
                 f"{row.ranker}, {row.window}" if row.window else row.ranker,
-                words[row.asker],
+                "any" if row is given else words[row.asker],
                 _number(row.precision.mean, 3),
                 _number(row.ndcg.mean, 3),
                 _number(row.ratio.mean, 3),
@@ -122,7 +146,7 @@ def print_listwise(measured: MeasuredListwise) -> None:
             for sentence in _troubles(row, words[row.asker]):
                 console.print(Text(printable(sentence)))
         for difference in measured.differences:
-            if difference.collection == entry.name:
+            if difference.collection == entry.name and difference.ranker != INITIAL:
                 name = f"P@{k}" if difference.measure == "precision" else f"nDCG@{k}"
                 test = difference.randomisation
                 console.print(
@@ -159,9 +183,13 @@ def _troubles(row: ListwiseRow, asker: str) -> list[str]:
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(first, overflow="fold")
+    # Names may be long, and are broken; numbers are not.
+    table.add_column(first, overflow="fold", min_width=max(map(len, _KINDS.values())))
     for name in others:
-        table.add_column(Text(printable(name)), justify="right")
+        widest = max(map(len, printable(name).split()), default=0)
+        table.add_column(
+            Text(printable(name)), justify="right", overflow="fold", min_width=min(widest, WIDEST)
+        )
     return table
 
 

@@ -8,7 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairqr.cli.render import NAME, TITLE, Output, counted, labels_of, printable, shortened
+from fairqr.cli.render import (
+    NAME,
+    TITLE,
+    Output,
+    cost_of_ranking,
+    counted,
+    labels_of,
+    printable,
+    shortened,
+)
 from fairqr.graph.answer_result import AnswerResult
 from fairqr.steps import Step, Token
 
@@ -33,13 +42,17 @@ _USED = {True: ("✓", "green"), False: ("", ""), None: ("?", "yellow")}
 
 
 class QuietAnswerView:
-    """Shows nothing, and keeps the result.
+    """Shows nothing but what asking a model to re-rank may cost, and keeps the result.
+
+    Args:
+        ranks: The language model that re-ranks; empty where none does.
 
     Attributes:
         has_written: Whether the answer stands on the terminal already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: str = "") -> None:
+        self._ranks = ranks
         self.has_written = False
         self._result: dict[str, object] | None = None
 
@@ -49,9 +62,17 @@ class QuietAnswerView:
     def __exit__(self, *_: object) -> None: ...
 
     def show(self, event: Step | Token) -> None:
-        """Take note of the last step."""
-        if isinstance(event, Step) and event.name == "summarise":
+        """Take note of the last step; say the cost, which is known once the documents are."""
+        if not isinstance(event, Step):
+            return
+        if self._ranks and event.update.get("cost"):
+            self.tell(cost_of_ranking(event.update["cost"], self._ranks))
+        if event.name == "summarise":
             self._result = event.update["answer"]
+
+    def tell(self, line: str) -> None:
+        """Print a line to stderr."""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(line, markup=False)
 
     @property
     def result(self) -> AnswerResult:
@@ -62,8 +83,8 @@ class QuietAnswerView:
 class AnswerView(QuietAnswerView):
     """Writes one answer as it comes, and says before what is being done."""
 
-    def __init__(self, question: str) -> None:
-        super().__init__()
+    def __init__(self, question: str, ranks: str = "") -> None:
+        super().__init__(ranks)
         self._question = question
         self._console = Output(highlight=False)
         self._status = Console(stderr=True).status("searching")
@@ -76,6 +97,10 @@ class AnswerView(QuietAnswerView):
         self._status.stop()
         if self.has_written:
             self._console.print()
+
+    def tell(self, line: str) -> None:
+        """Print a line to stderr, above what is being done."""
+        self._status.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, event: Step | Token) -> None:
         """Write a piece, or say what is done next."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from fairqr.cli.common import (
     TraceContent,
     TracePath,
     UrlOption,
+    Yes,
     choice,
     open_to_search,
     pairs,
@@ -26,9 +28,10 @@ from fairqr.cli.common import (
     run_recorded,
     warn,
 )
-from fairqr.errors import ModelError
+from fairqr.errors import InputError, ModelError
 
 if TYPE_CHECKING:
+    from fairqr.graph.context import Budget
     from fairqr.graph.result import SearchResult
 
 __all__ = ["search"]
@@ -74,6 +77,28 @@ def _has_not_ranked(result: SearchResult) -> bool:
     """Tell whether a model was to re-rank and answered no question."""
     found = result.reranking
     return found is not None and 0 < found.asked <= sum(found.failures.values())
+
+
+def _agree(cost: Mapping[str, Any] | None, budget: Budget, *, yes: bool) -> None:
+    """Go on only if re-ranking is a small matter, or was agreed to; a budget limits it too.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if yes or not cost:
+        return
+    from fairqr.agents.ranking.base import Cost
+    from fairqr.evaluation.probes.plan import LARGE, is_large
+
+    found = Cost(cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"])
+    calls = min(found.calls, budget.model_calls or found.calls)
+    tokens = min(found.tokens, budget.tokens or found.tokens)
+    if is_large(Cost(calls, tokens)):
+        raise InputError(
+            f"To re-rank {cost['documents']:,} documents may take {calls:,} calls of the model and "
+            f"about {tokens:,} tokens, more than {LARGE.calls:,} or {LARGE.tokens:,}; lower "
+            "--ranking depth, set a budget such as --max-calls, or add --yes to go on."
+        )
 
 
 def search(
@@ -153,6 +178,7 @@ def search(
     max_calls: Annotated[int | None, typer.Option(help="Budget of model calls.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Budget of tokens.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Budget of time.")] = None,
+    yes: Yes = False,
     timeout: Timeout = 60,
     no_cache: NoCache = False,
     backend: Annotated[str | None, BackendOption] = None,
@@ -238,6 +264,7 @@ def search(
                 fair = FairSearch(index, refiner, ranker=ranker, prompts=library)
                 async with contextlib.aclosing(fair.stream(query, **context)) as steps:
                     async for step in steps:
+                        _agree(step.update.get("cost"), asked.budget, yes=yes)
                         view.show(step)
                         result = step.update.get("result", result)
         finally:

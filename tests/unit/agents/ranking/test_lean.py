@@ -130,7 +130,9 @@ def test_all_intervals_are_finite_and_hold_their_value(pairs: list[PairOutcome])
     assert (ratio is None) == (
         not found.protected.count or not found.unprotected.count or found.queries < 2
     )
-    assert ratio is None or 0 < ratio.low <= ratio.high < math.inf
+    if ratio is not None:
+        assert found.ratio is not None
+        assert 0 < ratio.low < found.ratio < ratio.high < math.inf
 
 
 def test_an_example_worked_by_hand() -> None:
@@ -148,6 +150,17 @@ def test_an_example_worked_by_hand() -> None:
     assert (found.votes.count, found.votes.of) == (12, 19)
     expected = paired_randomisation([1, 2, -1], np.random.default_rng(0))
     assert found.over_queries == expected
+
+
+def test_queries_that_all_say_the_same_do_not_make_a_ratio_certain() -> None:
+    """Resamples are then all alike; that there are but 32 pairs is still seen."""
+    found = figures([pair for number in range(8) for pair in pairs_of(str(number), "pppu")])
+    exact = binomial_interval(24, 32)
+    assert exact is not None
+    assert found.ratio == 3
+    assert found.ratio_interval is not None
+    assert found.ratio_interval.low == pytest.approx(exact.low / (1 - exact.low))
+    assert found.ratio_interval.high == pytest.approx(exact.high / (1 - exact.high))
 
 
 def test_a_ratio_without_a_value_says_so() -> None:

@@ -157,6 +157,22 @@ class TestAsking:
         assert compared.failure == "empty"
         assert compared.usage == Usage(2)
 
+    async def test_a_begin_with_neither_label_is_told_from_what_is_no_reply(self) -> None:
+        """The latter, such as a page of a web server, says nothing of the model."""
+        message = "It would begin with none of A, B."
+        spent = Usage(1, prompt_tokens=50, completion_tokens=1)
+        neither = WeighingModel(choice=Choice("parse_error", message=message, usage=spent))
+        found = await judge(neither).prefer("q", ONE, OTHER)
+        assert (found.status, found.message, found.usage) == ("neither", message, spent)
+        page = WeighingModel(
+            choice=Choice("parse_error", message="Check the base URL.", usage=Usage(1)),
+            text=TextReply("parse_error", message="Check the base URL.", usage=Usage(1)),
+        )
+        for by in ("probabilities", "reply"):
+            found = await judge(page, by).prefer("q", ONE, OTHER)
+            assert (found.status, found.message) == ("unavailable", "Check the base URL.")
+            assert found.usage == Usage(1)
+
     async def test_without_probabilities_replies_are_read_and_that_is_learnt_once(self) -> None:
         """Ten comparisons at once ask twenty questions, and one more that finds it out."""
         model = WeighingModel(unsupported=True)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.lean import PairOutcome, pair_figures
-from fairqr.agents.ranking.verdict import Verdict, verdict
+from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
+from fairqr.agents.ranking.verdict import Verdict, verdict, verdicts
 from fairqr.binomial import sign_test
 from fairqr.statistics import stream
 
@@ -117,6 +117,63 @@ def test_a_coin_is_rarely_taken_for_a_lean() -> None:
 
     assert leans(0.5) <= 0.1
     assert leans(0.7) >= 0.9
+
+
+def test_kinds_that_are_judged_together_give_chance_no_more_room() -> None:
+    """Relevant pairs, irrelevant pairs, and both: 5 % for all three, not for each."""
+    random = np.random.default_rng(3)
+    single = together = 0
+    for _ in range(150):
+        draws = random.random((2, 20, 8, 2)) < 0.5
+        relevant, irrelevant = (
+            [
+                PairOutcome(str(query), *(P if it else U for it in draws[kind, query, pair]))
+                for query, pair in itertools.product(range(20), range(8))
+            ]
+            for kind in (0, 1)
+        )
+        found = [
+            pair_figures(outcomes, random)
+            for outcomes in (relevant, irrelevant, relevant + irrelevant)
+        ]
+        single += any(verdict(figures).lean is not None for figures in found)
+        together += any(judged.lean is not None for judged in verdicts(found))
+    assert together <= 11
+    assert together < single
+
+
+def test_several_verdicts_are_corrected_by_holm_and_say_so() -> None:
+    def figures(pairs: str) -> PairFigures:
+        outcomes = [PairOutcome(f"q{at % 10}", *KINDS[it]) for at, it in enumerate(pairs)]
+        return pair_figures(outcomes, stream(0, "v"))
+
+    several = [figures("p" * 30), figures("p" * 8 + "u"), figures("1" * 12), figures("pu" * 10)]
+    strong, weak, none, even = verdicts(several)
+    assert [it.kind for it in (strong, weak, none, even)] == [
+        "favours_protected",
+        "no_lean_found",
+        "position_decides",
+        "no_lean_found",
+    ]
+    assert verdict(several[1]).kind == "favours_protected"
+    # Three have a winner: p = 2 · (1 + 9) / 512 over pairs, and the same over queries.
+    assert weak.p == pytest.approx(2 * 20 / 512)
+    assert "; p = 0.078 corrected for 3 verdicts)" in weak.sentence
+    assert weak.sentence.endswith("Alone it would be one, but 3 verdicts give chance more room.")
+    assert none.p is None
+    assert "corrected" not in verdict(several[0]).sentence
+
+
+def test_of_several_verdicts_it_takes_a_pair_and_a_query_more() -> None:
+    """Six pairs that say the same have p = .031, and two verdicts make that .063."""
+    six, seven = (
+        pair_figures([PairOutcome(str(at), P, P) for at in range(pairs)], stream(0, "v"))
+        for pairs in (6, 7)
+    )
+    assert verdict(six).kind == "favours_protected"
+    assert [it.kind for it in verdicts([six, six])] == ["too_few"] * 2
+    assert "at least 7 such pairs and 7 queries" in verdicts([six, six])[0].sentence
+    assert [it.kind for it in verdicts([seven, seven, seven])] == ["favours_protected"] * 3
 
 
 class TestWords:

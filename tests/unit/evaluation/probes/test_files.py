@@ -122,7 +122,10 @@ def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
         (replaced("queries.jsonl", '"id": "b"', '"id": "a"'), "has a query twice"),
         (replaced("queries.jsonl", "Title", '"'), "queries.jsonl, line 1, is damaged"),
         (first_line(lambda data: data["items"].pop()), "line 1, has other numbers of items"),
-        (first_line(lambda data: data["items"].clear()), "line 1, has items in fewer than two"),
+        (
+            first_line(lambda data: data["items"].clear()),
+            "line 1, has items in fewer than two cells.*; build the collection again",
+        ),
         (
             first_line(lambda data: data["items"].__setitem__(0, data["items"][1])),
             r"line 1, is damaged \(an item stands twice\)",

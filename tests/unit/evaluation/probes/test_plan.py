@@ -112,6 +112,21 @@ async def test_a_folder_keeps_what_it_was_begun_with(built: dict[str, Any], tmp_
         store.collections()
 
 
+async def test_a_collection_that_is_not_whole_is_written_again(
+    built: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = await plan_of(pairwise(**built))
+    store = ProbeStore(tmp_path / "run")
+    store.folder.mkdir()
+    store.start(plan.manifest, plan.collections)
+    (kept,) = (store.folder / "collections").iterdir()
+    queries = kept / "queries.jsonl"
+    queries.write_bytes(queries.read_bytes()[:-100])
+    again = ProbeStore(store.folder)
+    again.start(plan.manifest, plan.collections)
+    assert again.collections() == list(plan.collections)
+
+
 async def test_what_an_experiment_names_has_to_be_there(built: dict[str, Any]) -> None:
     with pytest.raises(PromptError, match="no prompt pairwise/v77"):
         await plan_of(pairwise(**built, prompts={"pairwise": "v77"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -107,6 +108,52 @@ def test_a_ratio_that_was_mended_is_said_to_have_moved_toward_one() -> None:
     back = group_change("c", "both", couples(after, before), WORDS, 0)
     assert back.ratio.moved == pytest.approx(-(change.ratio.moved or 0))
     assert "it moved away from 1" in sentence_of(back, None)
+
+
+def test_before_and_after_change_places_in_the_test_of_a_ratio() -> None:
+    """Against a loop over all assignments; with five queries nothing is sure."""
+    before = {f"q{i}": "ppp" + "pu"[i % 2] for i in range(5)}
+    after = {f"q{i}": "pu" + "up"[i % 2] + "f" for i in range(5)}
+    change = group_change("c", "both", couples(records(before), records(after)), WORDS, 0).ratio
+    assert change.test is not None
+    as_far = 0
+    for swaps in itertools.product((False, True), repeat=5):
+        sides = [
+            (after[query], before[query]) if swap else (before[query], after[query])
+            for query, swap in zip(before, swaps, strict=True)
+        ]
+        logs = [
+            abs(math.log((said.count("p") + 0.5) / (said.count("u") + 0.5)))
+            for said in ("".join(one) for one in zip(*sides, strict=True))
+        ]
+        as_far += abs(logs[0] - logs[1]) >= abs(change.moved or 0) - 1e-9
+    assert (change.test.p, change.test.exact) == (as_far / 32, True)
+    assert change.test.p > 0.05
+
+
+def test_a_change_of_few_queries_is_not_told_as_sure() -> None:
+    """All resamples of five queries that say the same agree; the test is not convinced."""
+    before = records({f"q{i}": "pppppppu" for i in range(5)} | {"q9": "ffff"})
+    after = records({f"q{i}": "ppppuuuu" for i in range(5)} | {"q9": "ffff"})
+    few = group_change("c", "both", couples(before, after), WORDS, 0)
+    assert few.ratio.interval is not None
+    assert few.ratio.test is not None
+    assert few.ratio.interval.low > 0
+    assert few.ratio.test.p > 0.05
+    assert "moved toward 1" not in sentence_of(few, None)
+
+
+def test_a_model_that_did_not_change_is_rarely_said_to_have_moved() -> None:
+    random = np.random.default_rng(0)
+    moved = 0
+    for _ in range(100):
+        before, after = (
+            records({f"q{i}": "".join(random.choice(list("pppuff"), 10)) for i in range(8)})
+            for _ in range(2)
+        )
+        change = group_change("c", "both", couples(before, after), WORDS, 0)
+        moved += "; it moved " in sentence_of(change, None)
+    assert moved <= 9
 
 
 def test_answers_that_became_random_are_seen() -> None:

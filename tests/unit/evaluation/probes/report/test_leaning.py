@@ -17,8 +17,8 @@ COUNTS = st.integers(0, 3)
 RATIOS = st.lists(st.one_of(st.none(), st.floats(0.2, 5)), max_size=20)
 
 
-def row(ratios: list[float | None], ranker: str = "model") -> ListwiseRow:
-    """Make a row of lists with these ratios."""
+def row(ratios: list[float | None], ranker: str = "model", share: float = 0.5) -> ListwiseRow:
+    """Make a row of lists with these ratios, and that share of protected items."""
     return ListwiseRow(
         collection="c",
         ranker=ranker,
@@ -34,7 +34,9 @@ def row(ratios: list[float | None], ranker: str = "model") -> ListwiseRow:
         repairs={},
         warnings={},
         spent=Spent(),
-        by_query=tuple(QueryValues(f"q{i}", None, None, ratio) for i, ratio in enumerate(ratios)),
+        by_query=tuple(
+            QueryValues(f"q{i}", None, None, ratio, share=share) for i, ratio in enumerate(ratios)
+        ),
     )
 
 
@@ -77,6 +79,21 @@ def test_a_swap_of_the_groups_swaps_the_verdict(ratios: list[float | None]) -> N
     swapped = {"protected": "unprotected", "unprotected": "protected"}
     assert other.kind == swapped.get(one.kind, one.kind)
     assert one.n == sum(ratio is not None for ratio in ratios)
+
+
+def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
+    """The mean of ln(ratio) is below 0 there; that of the differences that are tested is not."""
+    random = np.random.default_rng(0)
+    group = np.arange(40) < 3
+    found, logs = 0, []
+    for _ in range(60):
+        ratios = [exposure_ratio(random.permutation(group)) or 0.0 for _ in range(50)]
+        (lean,) = exposure_leans([row([*ratios], share=3 / 40)], {})
+        assert lean is not None
+        found += lean.kind != "none"
+        logs += np.log(ratios).tolist()
+    assert found <= 7
+    assert np.mean(logs) < -0.02
 
 
 def test_unanimity_is_found_from_six_lists_on_and_of_more_tests_from_more() -> None:

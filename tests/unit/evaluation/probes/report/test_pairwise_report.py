@@ -216,3 +216,20 @@ def test_without_matplotlib_the_report_is_written_without_plots(
 def test_a_folder_without_a_run_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no experiment"):
         write_probe_report(tmp_path)
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_how_a_model_was_really_asked_is_said(tmp_path: Path) -> None:
+    """Probabilities were wanted, and one of the models does not tell them."""
+    said = "did not tell the probabilities of its tokens; its replies were read."
+    begin_pairwise(tmp_path / "read", [collection()], {"chatty": leaning})
+    text = report(tmp_path / "read")
+    assert f"chatty {said}" in text
+    assert row_of(table(text, "What the experiment was run with."), "asked by")["value"] == (
+        "probabilities where a model tells them, else replies"
+    )
+    weighed = (1.0, -1.0)
+    begin_pairwise(tmp_path / "told", [collection()], {"frank": leaning}, log_odds=weighed)
+    assert said not in report(tmp_path / "told")
+    begin_pairwise(tmp_path / "by", [collection()], {"chatty": leaning}, by="reply")
+    assert said not in report(tmp_path / "by")

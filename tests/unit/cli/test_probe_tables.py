@@ -1,0 +1,88 @@
+"""What probes print: tables that a terminal of 80 columns can show, and what helps a user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.cli.probe_tables import print_listwise, print_pairwise
+from fairqr.evaluation.probes.measured import MeasuredListwise, MeasuredPairwise
+from fairqr.evaluation.probes.measures import measure_run
+from tests.unit.evaluation.probes.report.made_probes import (
+    begin_listwise,
+    begin_pairwise,
+    by_protection,
+    collection,
+    given,
+    ranking,
+)
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def leaning(pair: Any, number: int) -> tuple[str, str]:
+    """Prefer the protected item in three of four pairs, both times."""
+    winner = "protected" if number % 4 else "unprotected"
+    return winner, winner
+
+
+def neither(pair: Any, number: int) -> tuple[str, str]:
+    return "neither", "neither"
+
+
+def printed(folder: Path, capsys: pytest.CaptureFixture[str], reply: Any, **changes: Any) -> str:
+    """Print a pairwise run on lists of people of long group names."""
+    probe = collection(words=("non-European", "European"))
+    measured = measure_run(begin_pairwise(folder, [probe], {"model": reply}, **changes))
+    assert isinstance(measured, MeasuredPairwise)
+    print_pairwise(measured)
+    return capsys.readouterr().out
+
+
+def test_the_table_of_pairs_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither the kinds of pairs nor the groups nor the numbers are cut or broken."""
+    text = printed(tmp_path, capsys, leaning, log_odds=(1.0, -1.0))
+    head, rows = text.partition("relevant  ")[0], text.splitlines()
+    assert "model on notables, gender, 8 queries, by probabilities, listwise=v1" in text
+    assert "non-European" in head
+    assert "European %" in head
+    assert "\u2026" not in text
+    for kind, pairs in (("relevant", 32), ("irrelevant", 32), ("together", 64)):
+        (row,) = (row for row in rows if row.startswith(f"{kind} "))
+        assert row.split()[:5] == [kind, str(pairs), "75.0", "25.0", "3.00"]
+        assert " to " in row
+    assert max(map(len, rows)) <= 80
+
+
+def test_another_way_to_ask_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a model begins with neither label; how it was asked is not guessed then."""
+    text = printed(tmp_path / "weighed", capsys, neither)
+    assert "with --by reply" in text
+    assert "by replies" not in text
+    read = printed(tmp_path / "read", capsys, neither, by="reply")
+    assert "--by reply" not in read
+    assert ", by replies" in printed(tmp_path / "fine", capsys, leaning)
+
+
+def test_the_given_order_is_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the same whoever asks, and so has no difference between askers."""
+    probe = collection()
+    records = [
+        *ranking(probe, given, "initial", window=""),
+        *ranking(probe, by_protection, "model"),
+    ]
+    measured = measure_run(begin_listwise(tmp_path, [probe], records))
+    assert isinstance(measured, MeasuredListwise)
+    print_listwise(measured)
+    rows = capsys.readouterr().out.splitlines()
+    (initial,) = (row for row in rows if row.startswith("initial"))
+    assert initial.split()[1] == "any"
+    assert sum(row.startswith("model, 20/10") for row in rows) == 3
+    assert sum(row.startswith("model: ") and "for female less for male" in row for row in rows) == 2
