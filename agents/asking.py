@@ -13,11 +13,11 @@ from typing import Any
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import Form
-from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.replies import Choice, Reply, TextReply, Usage
 from fairqr.agents.sharing import Sharing
 from fairqr.agents.streaming import Telling
 
-__all__ = ["Ask", "Asking"]
+__all__ = ["Ask", "Asking", "choice_of", "text_of"]
 
 Ask = Callable[[float | None], Coroutine[Any, Any, tuple[Reply, float]]]
 """Asks within so many seconds, and returns the reply and the milliseconds that the model took."""
@@ -94,3 +94,29 @@ async def _ask_cached(key: str, form: Form, cache: ReplyCache, ask: Ask) -> Repl
         }
         await cache.put(key, {"reply": reply.value, **cost})
     return reply
+
+
+def text_of(reply: Reply, name: str, telling: Telling | None = None) -> TextReply:
+    """Return the text that a reply in :class:`TextForm` holds.
+
+    Args:
+        reply: From a model.
+        name: Of the model.
+        telling: Told the whole text where it came at once.
+    """
+    if reply.status != "ok":
+        return TextReply(reply.status, message=reply.message, usage=reply.usage)
+    text: str = reply.value["text"]
+    if not text:
+        message = f"The model {name} answered with nothing."
+        return TextReply("empty", message=message, usage=reply.usage)
+    if telling and not telling.begun:
+        telling.tell(text)
+    return TextReply("ok", text, usage=reply.usage)
+
+
+def choice_of(reply: Reply) -> Choice:
+    """Return the probabilities that a reply in :class:`ChoiceForm` holds."""
+    if reply.status != "ok":
+        return Choice(reply.status, message=reply.message, usage=reply.usage)
+    return Choice("ok", **reply.value, usage=reply.usage)

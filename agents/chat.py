@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.agents.asking import Asking
+from fairqr.agents.asking import Asking, choice_of, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.conversation import converse
 from fairqr.agents.endpoint import Endpoint
@@ -116,15 +116,7 @@ class ChatModel:
         """
         telling = Telling(on_token) if on_token else None
         reply = await self._reply(question, TextForm(), deadline, telling)
-        if reply.status != "ok":
-            return TextReply(reply.status, message=reply.message, usage=reply.usage)
-        text: str = reply.value["text"]
-        if not text:
-            message = f"The model {self.name} answered with nothing."
-            return TextReply("empty", message=message, usage=reply.usage)
-        if telling and not telling.begun:
-            telling.tell(text)
-        return TextReply("ok", text, usage=reply.usage)
+        return text_of(reply, self.name, telling)
 
     async def weigh(
         self,
@@ -153,9 +145,7 @@ class ChatModel:
         if not self._endpoint.gives_probabilities:
             return Choice("unsupported", message=str(self._endpoint.no_probabilities()))
         reply = await self._reply(question, form, deadline)
-        if reply.status != "ok":
-            return Choice(reply.status, message=reply.message, usage=reply.usage)
-        return Choice("ok", **reply.value, usage=reply.usage)
+        return choice_of(reply)
 
     async def _reply(
         self,

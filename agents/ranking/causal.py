@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from fairqr.agents.asking import Asking
+from fairqr.agents.asking import Asking, choice_of, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.forms import ChoiceForm, Form, TextForm
 from fairqr.agents.question import OnToken, Question, Wanted
@@ -88,15 +88,7 @@ class CausalModel:
         """
         telling = Telling(on_token) if on_token else None
         reply = await self._reply(question, TextForm(), deadline, telling)
-        if reply.status != "ok":
-            return TextReply(reply.status, message=reply.message, usage=reply.usage)
-        text: str = reply.value["text"]
-        if not text:
-            message = f"The model {self.name} answered with nothing."
-            return TextReply("empty", message=message, usage=reply.usage)
-        if telling and not telling.begun:
-            telling.tell(text)
-        return TextReply("ok", text, usage=reply.usage)
+        return text_of(reply, self.name, telling)
 
     async def weigh(
         self,
@@ -114,9 +106,7 @@ class CausalModel:
             ValueError: There are fewer than two labels, or two that are alike but for their case.
         """
         reply = await self._reply(question, ChoiceForm(tuple(labels)), deadline)
-        if reply.status != "ok":
-            return Choice(reply.status, message=reply.message, usage=reply.usage)
-        return Choice("ok", **reply.value, usage=reply.usage)
+        return choice_of(reply)
 
     async def _reply(
         self,
