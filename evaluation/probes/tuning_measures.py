@@ -108,9 +108,9 @@ def _about_ratio(group: GroupChange) -> str:
     )
     test = f"; p = {ratio.test.p:.3f}" if ratio.test else ""
     return (
-        f"{counts}; {sure}: |ln ratio| fell by {ratio.moved:.2f} (95 %: {low:.2f} to {high:.2f}"
-        f"{test}), and is nearer to 0 in {ratio.nearer:.1%} of {ratio.interval.resamples:,} "
-        "resamples of queries."
+        f"{counts}; {sure}: |ln ratio| changed by {-(ratio.moved or 0.0):+.2f} (95 %: {-high:+.2f} "
+        f"to {-low:+.2f}{test}), and is nearer to 0 in {ratio.nearer:.1%} of "
+        f"{ratio.interval.resamples:,} resamples of queries."
     )
 
 
