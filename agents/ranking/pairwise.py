@@ -140,8 +140,6 @@ class PairwiseJudge:
             "second": self._text(second),
         }
 
-    _values = values
-
     async def compare(
         self,
         query: str,

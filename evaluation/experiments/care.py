@@ -39,12 +39,15 @@ class Patience:
     """Counts the failures of a model one after the other.
 
     Args:
-        name: Of the model, for the sentence.
+        name: Of the model, for the sentences.
+        has_answered: Whether it ever did, as when a run goes on.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, has_answered: bool = False) -> None:
         self._name = name
         self._failures = 0
+        self._last: tuple[str, str] | None = None
+        self.has_answered = has_answered
 
     @property
     def is_failing(self) -> bool:
@@ -54,6 +57,7 @@ class Patience:
     def answered(self) -> None:
         """Take that the model answered."""
         self._failures = 0
+        self.has_answered = True
 
     def failed(self, status: str, message: str, times: int = 1) -> None:
         """Take that the model failed.
@@ -68,12 +72,26 @@ class Patience:
                 there.
         """
         self._failures += times
+        self._last = (status, one_line(message, 200).rstrip("."))
         if self._failures >= GIVE_UP:
             raise ModelError(
                 status,
                 f"{self._name} failed {self._failures} times in a row, lastly with: "
-                f"{one_line(message, 200).rstrip('.')}; mend it and run again, what was "
-                "answered until then is kept.",
+                f"{self._last[1]}; mend it and run again, what was answered until then is kept.",
+            )
+
+    def at_the_end(self) -> None:
+        """Take that nothing more is asked.
+
+        Raises:
+            ModelError: The model never answered, as with a wrong key in a short run.
+        """
+        if self._last is not None and not self.has_answered:
+            status, message = self._last
+            raise ModelError(
+                status,
+                f"{self._name} answered none of {self._failures} questions, lastly with: {message};"
+                " mend it and run again.",
             )
 
 

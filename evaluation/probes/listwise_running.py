@@ -5,7 +5,6 @@ from __future__ import annotations
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.ranking.base import ItemRanker, ItemRanking
 from fairqr.agents.ranking.open import open_ranking_model
-from fairqr.errors import ModelError, one_line
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
 from fairqr.evaluation.probes.pairs import rank_item
@@ -105,20 +104,15 @@ class _Run:
             await self._rank(name, window, ranker, todo)
 
     async def _rank(self, name: str, window: str, ranker: ItemRanker, todo: list[ListTask]) -> None:
-        patience = Patience(name)
+        patience = Patience(name, has_answered=name in self.answered)
         held: list[RankingRecord] = []
         told: set[str] = set()
-        last = ""
 
         async def one(task: ListTask) -> None:
-            nonlocal last
             items = [rank_item(item) for item in task.query.items]
             ranking = await ranker.rank(task.query.query, items, group=task.group)
             away = _away(ranking)
             _count(ranking, away, patience)
-            last = ranking.message or last
-            if sum(away.values()) < ranking.asked:
-                self.answered.add(name)
             for sentence in ranking.warnings:
                 if sentence not in told:
                     told.add(sentence)
@@ -132,8 +126,9 @@ class _Run:
 
         with self._store.rankings.writing():
             await all_of(todo, one, self._at_once)
-            if held and name not in self.answered:
-                raise _never_answered(name, held, last)
+            patience.at_the_end()
+            if patience.has_answered:
+                self.answered.add(name)
             # Only now it is known that the model had not gone for good.
             for record in held:
                 self._store.rankings.add(record)
@@ -152,17 +147,6 @@ def _count(ranking: ItemRanking, away: dict[str, int], patience: Patience) -> No
         patience.failed(status, message, sum(away.values()))
     elif ranking.asked:
         patience.answered()
-
-
-def _never_answered(name: str, records: list[RankingRecord], message: str) -> ModelError:
-    """Return what says that a model was not there, as with a wrong key, in a short run."""
-    asked = sum(record.asked for record in records)
-    status = next(iter(records[-1].failures))
-    why = one_line(message, 200).rstrip(".") or f"the status '{status}'"
-    return ModelError(
-        status,
-        f"{name} answered none of {asked} questions, lastly with: {why}; mend it and run again.",
-    )
 
 
 def _record(task: ListTask, ranker: str, window: str, ranking: ItemRanking) -> RankingRecord:

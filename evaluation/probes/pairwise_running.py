@@ -51,7 +51,8 @@ async def run_pairwise(
             # Nothing is written before the model is there.
             store.start(plan.manifest, plan.collections)
             watcher.stage(f"{model}: pairs", len(tasks), len(tasks) - len(todo))
-            await _ask(model, judge, todo, store, watcher, at_once)
+            answered = any(key[1] == model for key in done)
+            await _ask(model, judge, todo, store, watcher, at_once, has_answered=answered)
         store.start(plan.manifest, plan.collections)
 
 
@@ -62,8 +63,10 @@ async def _ask(
     store: ProbeStore,
     watcher: RagWatcher,
     at_once: int,
+    *,
+    has_answered: bool,
 ) -> None:
-    patience = Patience(model)
+    patience = Patience(model, has_answered=has_answered)
     held: list[PairRecord] = []
 
     async def one(task: PairTask) -> None:
@@ -76,6 +79,7 @@ async def _ask(
 
     with store.pairs.writing():
         await all_of(todo, one, at_once)
+        patience.at_the_end()
         # Only now it is known that the model had not gone for good.
         for record in held:
             store.pairs.add(record)

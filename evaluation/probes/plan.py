@@ -14,7 +14,7 @@ from fairqr.errors import InputError, one_line
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of
-from fairqr.evaluation.probes.sources import Preparing, open_probe_collection
+from fairqr.evaluation.probes.sources import Preparing, open_probe_collections
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 from fairqr.evaluation.probes.store import (
     CollectionEntry,
@@ -94,25 +94,9 @@ async def make_probe_plan(
                 prompt=f"{prompt.id}={prompt.version}", sha256=prompt.sha256, asked=tuple(asked)
             )
         )
-    collections = [
-        await open_probe_collection(
-            source,
-            experiment.collection,
-            experiment.split,
-            size=experiment.size,
-            order=experiment.order,
-            seed=experiment.seed,
-            queries=experiment.queries,
-            texts=_reads_texts(experiment),
-            preparing=preparing,
-        )
-        for source in experiment.sources
-    ]
-    names = [collection.manifest.name for collection in collections]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(
-            f"Two probe collections are called '{one_line(twice[0])}'; leave one of them out."
-        )
+    collections = await open_probe_collections(
+        experiment, texts=_reads_texts(experiment), preparing=preparing
+    )
     manifest = ProbeRunManifest(
         experiment=experiment,
         collections=tuple(map(CollectionEntry.of, collections)),

@@ -6,22 +6,57 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fairqr.errors import InputError
+from fairqr.errors import InputError, one_line
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.building import build_probe_collection, source_fingerprint
 from fairqr.evaluation.probes.collection import Order, ProbeCollection, shortfalls
 from fairqr.evaluation.probes.files import read_probe_collection
 from fairqr.evaluation.probes.orders import reorder_collection
-from fairqr.evaluation.probes.specification import ProbeSource
+from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSource
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.index import Index, Progress
 from fairqr.retrieval.sides import parse_sides
 
-__all__ = ["first_queries", "open_probe_collection"]
+__all__ = ["first_queries", "open_probe_collection", "open_probe_collections"]
 
 Preparing = Callable[[str], Progress]
 """Called with what begins, and gives what is told how many documents are done."""
+
+
+async def open_probe_collections(
+    experiment: ProbeExperiment, *, texts: bool, preparing: Preparing | None = None
+) -> list[ProbeCollection]:
+    """Read or build the probe collections of an experiment, in its order.
+
+    Args:
+        experiment: Names their sources.
+        texts: Keep texts beside titles.
+        preparing: Told what is imported, read and indexed.
+
+    Raises:
+        InputError: Two have one name; and as :func:`open_probe_collection` raises it.
+    """
+    collections = [
+        await open_probe_collection(
+            source,
+            experiment.collection,
+            experiment.split,
+            size=experiment.size,
+            order=experiment.order,
+            seed=experiment.seed,
+            queries=experiment.queries,
+            texts=texts,
+            preparing=preparing,
+        )
+        for source in experiment.sources
+    ]
+    names = [collection.manifest.name for collection in collections]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(
+            f"Two probe collections are called '{one_line(twice[0])}'; leave one of them out."
+        )
+    return collections
 
 
 async def open_probe_collection(

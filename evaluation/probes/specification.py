@@ -19,6 +19,7 @@ __all__ = [
     "ListwiseExperiment",
     "LoraExperiment",
     "PairwiseExperiment",
+    "ProbeExperiment",
     "ProbeSource",
     "Window",
 ]
@@ -85,7 +86,7 @@ class Window(BaseModel):
         return f"{self.size}/{self.step}"
 
 
-class _ProbeExperiment(BaseModel):
+class ProbeExperiment(BaseModel):
     """What all have in common.
 
     Attributes:
@@ -126,13 +127,13 @@ class _ProbeExperiment(BaseModel):
         return sources
 
     @model_validator(mode="after")
-    def _has_a_collection(self) -> _ProbeExperiment:
+    def _has_a_collection(self) -> ProbeExperiment:
         if self.collection is None and any(source.folder is None for source in self.sources):
             raise ValueError("a source without a folder needs a collection; name one")
         return self
 
 
-class ListwiseExperiment(_ProbeExperiment):
+class ListwiseExperiment(ProbeExperiment):
     """Rankers that put whole lists in order, for askers of either group.
 
     Attributes:
@@ -166,7 +167,7 @@ class ListwiseExperiment(_ProbeExperiment):
         return self
 
 
-class PairwiseExperiment(_ProbeExperiment):
+class PairwiseExperiment(ProbeExperiment):
     """Models that are asked which of two items is more relevant, in both orders.
 
     Attributes:
@@ -195,7 +196,7 @@ class PairwiseExperiment(_ProbeExperiment):
         return self
 
 
-class LoraExperiment(_ProbeExperiment):
+class LoraExperiment(ProbeExperiment):
     """Tuning a causal model by LoRA on balanced pairs, and probing it before and after.
 
     Attributes:

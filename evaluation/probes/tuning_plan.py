@@ -13,7 +13,7 @@ from fairqr.agents.tuning.lora import LoraOptions
 from fairqr.errors import InputError, one_line
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.pairs import group_pairs, rank_item, relevance_pairs
-from fairqr.evaluation.probes.sources import open_probe_collection
+from fairqr.evaluation.probes.sources import open_probe_collections
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.evaluation.probes.tasks import PairTask
@@ -68,24 +68,7 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
             "out."
         )
     prompt = prompts.get("pairwise", experiment.prompts.get("pairwise"))
-    collections = [
-        await open_probe_collection(
-            source,
-            experiment.collection,
-            experiment.split,
-            size=experiment.size,
-            order=experiment.order,
-            seed=experiment.seed,
-            queries=experiment.queries,
-            texts=experiment.shown != "title",
-        )
-        for source in experiment.sources
-    ]
-    names = [collection.manifest.name for collection in collections]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(
-            f"Two probe collections are called '{one_line(twice[0])}'; leave one of them out."
-        )
+    collections = await open_probe_collections(experiment, texts=experiment.shown != "title")
     split = split_queries(
         (query.id for collection in collections for query in collection.queries),
         experiment.train_share,

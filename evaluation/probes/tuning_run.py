@@ -168,7 +168,7 @@ def _encoder(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example]
         raise InputError(f"The model cannot be tuned, since {error}; choose another.") from None
 
     def encoded(example: Example) -> Encoded:
-        values = judge._values(example.query, example.first, example.second, "")
+        values = judge.values(example.query, example.first, example.second, "")
         tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
         return Encoded(tokens, first if example.winner == "first" else second)
 
