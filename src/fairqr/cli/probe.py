@@ -177,6 +177,9 @@ def listwise(
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Depth of P@k and nDCG@k.")] = 20,
     shown: ShownText = "title",
+    shown_to_neural: Annotated[
+        str, typer.Option(help="The same for monot5 and monobert.")
+    ] = "title_text",
     length: Length = 2000,
     size: Size = 200,
     order: InitialOrder = None,
@@ -213,6 +216,7 @@ def listwise(
         askers=tuple(asker) if asker else ("neutral", "unprotected", "protected"),
         windows=(f"{window}/{window // 2 if step is None else step}",),
         shown=shown,
+        shown_to_neural=shown_to_neural,
         k=k,
     )
     measured = run_probe(

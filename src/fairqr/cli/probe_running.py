@@ -69,6 +69,10 @@ def source_of(
     return ProbeSource(attribute=attribute, protected=protected, words=read_words(words))
 
 
+_OPTIONS = {"askers": "asker", "models": "model", "rankers": "model", "windows": "window"}
+"""The options that have other names than what they set."""
+
+
 def experiment_of(of: type[E], /, **values: Any) -> E:
     """Return the experiment that options describe.
 
@@ -79,7 +83,8 @@ def experiment_of(of: type[E], /, **values: Any) -> E:
         return of.model_validate(values)
     except ValidationError as error:
         where, reason = first_problem(error)
-        at = f"--{where.split('.')[0]}: " if where else ""
+        field = where.split(".")[0]
+        at = f"--{_OPTIONS.get(field, field.replace('_', '-'))}: " if where else ""
         raise InputError(f"{at}{one_line(reason).rstrip('.')}.") from None
 
 
