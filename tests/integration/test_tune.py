@@ -1,0 +1,231 @@
+"""``fairqr tune`` as a user runs it, on a tiny model that is made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.cli.main import main
+from fairqr.evaluation.probes.tuning_records import LoraStore
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+SIZES = (
+    *("--size", "16", "--queries", "10", "--train-share", "0.5", "--pairs", "3"),
+    *("--held-out-pairs", "3", "--relevance-pairs", "2", "--steps", "6", "--batch", "4"),
+    *("--prompt", "pairwise=v1"),
+)
+MAIN = "from fairqr.cli.main import main; main()"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of one layer that reads bytes, with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("model")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<s>": 0, "</s>": 1, **{it: i for i, it in enumerate(letters, start=2)}}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
+    wrapped.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    wrapped.save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        llama = transformers.LlamaForCausalLM(config)
+        with torch.no_grad():
+            # A part that all tokens have in common lets it say A or B whatever it reads.
+            llama.model.embed_tokens.weight[:, 0] = 0.1
+            for letter in "AB":
+                row = llama.lm_head.weight[vocabulary[letter]]
+                row *= 50
+                row[0] = 5
+    llama.save_pretrained(folder)
+    return folder
+
+
+def command(*arguments: str | Path, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, "tune", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FAIRQR_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def tuned(*arguments: str | Path, cache: Path) -> tuple[int, str, str]:
+    process = command(*arguments, cache=cache)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+Here = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Here:
+    """The same command in this process, which saves the time of its imports."""
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fairqr", "tune", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, said.out, said.err
+
+    return call
+
+
+def weights_of(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    found: dict[str, Any] = load_file(folder / "adapter" / "adapter_model.safetensors")
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A run that nothing disturbed, and what it printed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    cache = tmp_path_factory.mktemp("cache")
+    code, out, err = tuned("--model", f"causal:{model}", "-o", folder, *SIZES, cache=cache)
+    assert code == 0, err
+    return folder, out, err
+
+
+def test_it_trains_probes_both_times_and_says_what_is_next(
+    whole: tuple[Path, str, str], model: Path
+) -> None:
+    folder, out, err = whole
+    store = LoraStore(folder)
+    manifest = store.manifest()
+    assert manifest.base == str(model.resolve())
+    assert [it.step for it in store.curve()] == [1, 2, 3, 4, 5, 6]
+    asked = sum(manifest.splits[0].held_out_pairs.values())
+    assert len(store.pairs("before").read()) == len(store.pairs("after").read()) == asked > 0
+    split = manifest.splits[0]
+    assert not set(split.train) & set(split.held_out)
+    assert not (folder / "checkpoint.pt").exists()
+    assert "before" in out
+    assert "after" in out
+    assert f"next: fairqr probe pairwise --model causal:{folder / 'adapter'}" in out
+    assert "5 queries to train on" in err
+    about = json.loads((folder / "adapter" / "fairqr.json").read_text())
+    assert about["base"] == str(model.resolve())
+    assert about["prompt"] == manifest.prompt
+    assert any(it.any() for name, it in weights_of(folder).items() if "lora_B" in name)
+
+
+def test_the_adapter_changes_what_the_model_says(whole: tuple[Path, str, str]) -> None:
+    store = LoraStore(whole[0])
+    before = {it.key: it.log_odds for it in store.pairs("before").read()}
+    after = {it.key: it.log_odds for it in store.pairs("after").read()}
+    assert before.keys() == after.keys()
+    assert before != after
+
+
+def test_the_same_command_again_does_nothing_and_prints_the_same(
+    whole: tuple[Path, str, str], model: Path, here: Here
+) -> None:
+    folder, out, _ = whole
+    before = {it: it.stat().st_mtime_ns for it in folder.rglob("*") if it.name != ".lock"}
+    code, again, _ = here("--model", f"causal:{model}", "-o", folder, *SIZES)
+    assert (code, again) == (0, out)
+    assert {it: it.stat().st_mtime_ns for it in folder.rglob("*") if it.name != ".lock"} == before
+    code, text, _ = here("--model", f"causal:{model}", "-o", folder, *SIZES, "--json")
+    found = json.loads(text)
+    assert len(found["losses"]) == 6
+    assert {it["kind"] for it in found["groups"]} == {"relevant", "irrelevant", "both"}
+
+
+def test_a_run_that_was_killed_ends_as_one_that_was_not(
+    whole: tuple[Path, str, str], model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    arguments = ("--model", f"causal:{model}", "-o", folder, *SIZES)
+    killed = command(*arguments, cache=tmp_path / "cache")
+    until = time.monotonic() + 100
+    while time.monotonic() < until and killed.poll() is None:
+        lines = folder / "losses.jsonl"
+        if lines.exists() and lines.read_bytes().count(b"\n") >= 2:
+            break
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    code, out, err = tuned(*arguments, cache=tmp_path / "cache")
+    assert code == 0, err
+    expected, found = weights_of(whole[0]), weights_of(folder)
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        assert torch.allclose(weight, found[name], atol=1e-6, rtol=0), name
+    assert out.replace(str(folder), "") == whole[1].replace(str(whole[0]), "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "openai:gpt-4o"), "Only a causal model of transformers can be tuned"),
+        (("--modules", "c_attn"), "no layer 'c_attn' to adapt; name some of its own"),
+        (("--batch", "3"), "The option 'batch' is wrong"),
+        (("--train-share", "1"), "The option 'train_share' is wrong"),
+        (("--prompt", "listwise=v1"), "not with the prompt 'listwise'"),
+        (("--protected", "martian"), "There is no group 'martian' of gender"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    model: Path, here: Here, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, _, err = here("--model", f"causal:{model}", "-o", tmp_path / "run", *SIZES, *arguments)
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_of_another_tuning_is_refused(
+    whole: tuple[Path, str, str], model: Path, here: Here
+) -> None:
+    code, _, err = here("--model", f"causal:{model}", "-o", whole[0], *SIZES, "--rank", "2")
+    assert code == 2
+    assert "holds a run with another experiment (rank)" in err
+
+
+def test_a_long_run_has_to_be_agreed_to(model: Path, here: Here, tmp_path: Path) -> None:
+    code, _, err = here(
+        *("--model", f"causal:{model}", "-o", tmp_path / "run", *SIZES, "--steps", "600")
+    )
+    assert code == 2
+    assert "say --yes to go on" in err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,103 @@
+"""Examples to tune on: balanced by group in each kind, and by position in each batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.tuning.examples import (
+    TuningPair,
+    both_orders,
+    draw_winners,
+    fingerprint,
+    make_batches,
+)
+from fairqr.errors import InputError
+
+
+def pairs_of(relevant: int, irrelevant: int) -> list[TuningPair]:
+    kinds = ["relevant"] * relevant + ["irrelevant"] * irrelevant
+    return [
+        TuningPair(f"query {i % 3}", kind, RankItem(f"p{i}", "P", "p"), RankItem(f"u{i}", "U", "u"))
+        for i, kind in enumerate(kinds)
+    ]
+
+
+sizes = st.integers(0, 12)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@given(sizes, sizes, seeds)
+def test_in_each_kind_both_groups_win_equally_often(
+    relevant: int, irrelevant: int, seed: int
+) -> None:
+    pairs = pairs_of(relevant, irrelevant)
+    winners = draw_winners(pairs, np.random.default_rng(seed))
+    for kind in ("relevant", "irrelevant"):
+        wins = [wins for pair, wins in zip(pairs, winners, strict=True) if pair.kind == kind]
+        assert abs(wins.count(True) - wins.count(False)) == len(wins) % 2
+
+
+@given(sizes, sizes, seeds, st.sampled_from([2, 4, 6, 8]), st.integers(1, 3))
+def test_batches_hold_each_pair_in_both_orders_as_often_as_there_are_epochs(
+    relevant: int, irrelevant: int, seed: int, batch: int, epochs: int
+) -> None:
+    pairs = pairs_of(relevant, irrelevant)
+    if not pairs:
+        return
+    batches = make_batches(pairs, np.random.default_rng(seed), batch=batch, epochs=epochs)
+    winner: dict[frozenset[str], str] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for examples in batches:
+        # Either label is right as often as the other, in each step.
+        assert 2 * sum(it.winner == "first" for it in examples) == len(examples)
+        orders = Counter((it.first.id, it.second.id) for it in examples)
+        assert all(orders[b, a] == count for (a, b), count in orders.items())
+        seen += orders
+        for it in examples:
+            best = it.first if it.winner == "first" else it.second
+            ids = frozenset((it.first.id, it.second.id))
+            assert winner.setdefault(ids, best.id) == best.id
+    expected = {(p.protected.id, p.unprotected.id) for p in pairs}
+    assert set(seen) == expected | {(b, a) for a, b in expected}
+    assert set(seen.values()) == {epochs}
+    assert all(len(examples) == batch for examples in batches[:-1])
+
+
+@given(st.integers(1, 10), seeds, st.integers(1, 20))
+def test_a_batch_of_four_has_a_winner_of_each_group(half: int, seed: int, steps: int) -> None:
+    pairs = pairs_of(2 * half, 0)
+    for examples in make_batches(pairs, np.random.default_rng(seed), batch=4, steps=steps):
+        best = [(it.first if it.winner == "first" else it.second).id[0] for it in examples]
+        assert sorted(best) == ["p", "p", "u", "u"]
+
+
+def test_steps_are_as_many_as_asked_for_and_whole() -> None:
+    batches = make_batches(pairs_of(3, 0), np.random.default_rng(0), batch=4, steps=7)
+    assert [len(examples) for examples in batches] == [4] * 7
+
+
+def test_the_label_is_that_of_the_winner_in_either_order() -> None:
+    pair = pairs_of(1, 0)[0]
+    one, other = both_orders(pair, protected_wins=True)
+    assert (one.first.id, one.winner) == ("p0", "first")
+    assert (other.first.id, other.winner) == ("u0", "second")
+
+
+def test_the_same_seed_gives_the_same_batches_and_another_gives_others() -> None:
+    def hashed(seed: int) -> str:
+        return fingerprint(make_batches(pairs_of(8, 8), np.random.default_rng(seed)))
+
+    assert hashed(1) == hashed(1) != hashed(2)
+
+
+def test_what_cannot_be_trained_on_is_refused() -> None:
+    with pytest.raises(InputError, match="no pair"):
+        make_batches([], np.random.default_rng(0))
+    with pytest.raises(InputError, match="even, not 3"):
+        make_batches(pairs_of(2, 0), np.random.default_rng(0), batch=3)
