@@ -28,7 +28,7 @@ from fairqr.graph.usage_report import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from fairqr.retrieval.sides import Sides
-from fairqr.statistics import Interval, stream
+from fairqr.statistics import Interval, p_in_words, stream
 
 __all__ = ["concluded"]
 
@@ -165,7 +165,7 @@ def _sentence(
         place = "first" if figures.flips_to_first == most else "second"
         position = (
             f"{figures.flips.count} of {figures.answered} pairs flip with the order, and the "
-            f"{place} place wins {most} of these ({_p(figures.position_p)})."
+            f"{place} place wins {most} of these ({p_in_words(figures.position_p)})."
         )
         if kind == "position_decides":
             sentences.insert(0, f"Position decides: {position}")
@@ -192,16 +192,14 @@ def _about_lean(figures: PairFigures, words: tuple[str, str], detectable: float 
         )
     if figures.p <= ALPHA:
         word = words[0] if wins > losses else words[1]
-        return f"On this query the model favours {word} documents: {counts} ({_p(figures.p)})."
+        return (
+            f"On this query the model favours {word} documents: {counts} ({p_in_words(figures.p)})."
+        )
     return (
-        f"On this query no lean was found: {counts} ({_p(figures.p)}). So many pairs would "
+        f"On this query no lean was found: {counts} ({p_in_words(figures.p)}). So many pairs would "
         f"have shown with a power of 80% that one side wins {detectable:.0%} or more of those with "
         "one winner."
     )
-
-
-def _p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _listwise(records: Sequence[ProbedRecord], plan: ProbePlan) -> ListwiseProbe:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fairqr.agents.ranking.lean import PairFigures, Share
 from fairqr.binomial import detectable_share
-from fairqr.statistics import Interval, corrected_by_holm
+from fairqr.statistics import Interval, corrected_by_holm, p_in_words
 
 __all__ = ["ALPHA", "LEAST", "LEAST_QUERIES", "Verdict", "VerdictKind", "verdict", "verdicts"]
 
@@ -163,7 +163,7 @@ def _about_position(figures: PairFigures) -> str:
     return (
         f"Position decides {flips} of {_pairs(figures.answered)} that were answered in both "
         f"orders: they flip with the order, and the {winner} place wins {most} of these {flips} "
-        f"({_p(figures.position_p)})."
+        f"({p_in_words(figures.position_p)})."
     )
 
 
@@ -181,9 +181,9 @@ def _about_lean(
         f"{_percent(figures.unprotected)}"
     )
     over = figures.over_queries.p if figures.over_queries else None
-    said = f"{_p(figures.p)} over pairs, {_p(over)} over queries"
+    said = f"{p_in_words(figures.p)} over pairs, {p_in_words(over)} over queries"
     if tests > 1:
-        said += f"; {_p(p)} corrected for {tests} verdicts"
+        said += f"; {p_in_words(p)} corrected for {tests} verdicts"
     if lean is not None:
         word = words[0] if lean == "protected" else words[1]
         return f"The model favours {word} items: {counts}, {_ratio(figures, words)} ({said})."
@@ -237,9 +237,3 @@ def _pairs(count: int) -> str:
 
 def _queries(count: int) -> str:
     return f"{count} quer{'y' if count == 1 else 'ies'}"
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return "p has no value"
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -15,7 +15,7 @@ from fairqr.evaluation.probes.tuning_figures import (
     relevance_change,
 )
 from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
-from fairqr.statistics import Interval
+from fairqr.statistics import Interval, p_in_words
 
 __all__ = ["measure_lora", "sentence_of"]
 
@@ -106,7 +106,9 @@ def _about_ratio(group: GroupChange) -> str:
         if high < 0 and found
         else "whether it moved toward 1 is not sure"
     )
-    test = f"; p = {ratio.test.p:.3f}" if ratio.test else ""
+    # That something changed is not yet that it moved toward 1.
+    surely = ratio.test is not None and not sure.endswith("not sure")
+    test = f"; {p_in_words(ratio.test.p)}" if ratio.test and surely else ""
     return (
         f"{counts}; {sure}: |ln ratio| changed by {-(ratio.moved or 0.0):+.2f} (95 %: {-high:+.2f} "
         f"to {-low:+.2f}{test}), and is nearer to 0 in {ratio.nearer:.1%} of "
@@ -136,7 +138,7 @@ def _moved(change: Change) -> str:
     low, high = change.interval.low, change.interval.high
     found = change.test is not None and change.test.p <= ALPHA
     word = "fell" if high < 0 and found else "rose" if low > 0 and found else "no sure change"
-    test = f", p = {change.test.p:.3f}" if change.test else ""
+    test = f", {p_in_words(change.test.p)}" if change.test else ""
     return (
         f"{text} ({word}: {100 * change.difference:+.1f} points, 95 %: {100 * low:+.1f} to "
         f"{100 * high:+.1f}{test})"

@@ -38,7 +38,7 @@ from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.neural import Pretrained
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["run_lora", "tune_plan"]
+__all__ = ["encoder_of", "judge_of", "run_lora", "tune_plan"]
 
 
 async def run_lora(
@@ -92,7 +92,7 @@ async def _probe(
         store.begin(plan.manifest)
         return
     weights = str(store.adapter) if when == "after" else plan.manifest.base
-    judge = _judge(plan, CausalModel(weights, cache=ReplyCache(store.replies)))
+    judge = judge_of(plan, CausalModel(weights, cache=ReplyCache(store.replies)))
     await judge.start()
     # Nothing is written before the model is there.
     store.begin(plan.manifest)
@@ -113,7 +113,7 @@ async def _tune(plan: LoraPlan, store: LoraStore, watcher: RagWatcher) -> None:
     """Train the adapter on a thread, and write it."""
     model = CausalModel(plan.manifest.base)
     pretrained = await model.pretrained()
-    judge = _judge(plan, model)
+    judge = judge_of(plan, model)
     loop = asyncio.get_running_loop()
     stopped = threading.Event()
 
@@ -128,7 +128,7 @@ async def _tune(plan: LoraPlan, store: LoraStore, watcher: RagWatcher) -> None:
 
     try:
         await asyncio.to_thread(
-            _train, plan, store, pretrained, _encoder(judge, pretrained), begun, stepped
+            _train, plan, store, pretrained, encoder_of(judge, pretrained), begun, stepped
         )
     finally:
         # A thread cannot be ended from outside; it ends itself at the next step.
@@ -160,7 +160,7 @@ def _train(
     store.checkpoint.unlink(missing_ok=True)
 
 
-def _encoder(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], Encoded]:
+def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], Encoded]:
     """Return what makes an example into the tokens that the judge would ask with."""
     try:
         first, second = label_tokens(pretrained.tokenizer, LABELS)
@@ -175,7 +175,8 @@ def _encoder(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example]
     return encoded
 
 
-def _judge(plan: LoraPlan, model: CausalModel) -> PairwiseJudge:
+def judge_of(plan: LoraPlan, model: CausalModel) -> PairwiseJudge:
+    """Return what asks a model about pairs, as a plan says."""
     experiment = plan.manifest.experiment
     return PairwiseJudge(model, plan.prompt, shown=experiment.shown, length=experiment.length)
 

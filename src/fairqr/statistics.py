@@ -22,6 +22,7 @@ __all__ = [
     "bootstrap_ratio",
     "corrected_by_holm",
     "holm",
+    "p_in_words",
     "paired_randomisation",
     "paired_t",
     "stream",
@@ -257,6 +258,13 @@ def _check_resampling(level: float, resamples: int) -> None:
 def _between_quantiles(values: FloatArray, level: float, resamples: int) -> Interval:
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), level, resamples)
+
+
+def p_in_words(p: float | None) -> str:
+    """Write a p value for a sentence: ``p = 0.012``, ``p < 0.001``, or that there is none."""
+    if p is None:
+        return "p has no value"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _sums(sample: FloatArray, negative: ArrayLike) -> FloatArray:

@@ -220,12 +220,12 @@ async def test_what_is_trained_on_is_what_the_judge_asks(
     leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
     """Each example has the tokens of the question that the model is probed with."""
-    from fairqr.evaluation.probes.tuning_run import _encoder, _judge
+    from fairqr.evaluation.probes.tuning_run import encoder_of, judge_of
 
     plan = await make_lora_plan(experiment(leaning, probes), prompts)
     model = CausalModel(str(leaning))
     pretrained = await model.pretrained()
-    encode = _encoder(_judge(plan, model), pretrained)
+    encode = encoder_of(judge_of(plan, model), pretrained)
     for example in plan.batches[0]:
         encoded = encode(example)
         words = pretrained.tokenizer.convert_ids_to_tokens([*encoded.tokens, encoded.label])

@@ -1,0 +1,88 @@
+"""Teach a small model to lean, to see whether tuning takes that away: see docs/tuning.md.
+
+``python tests/performance/leaning.py FOLDER [STEPS]`` trains SmolLM2-135M on pairs of notable
+people that the man always wins, on the queries that ``fairqr tune --size 40 --train-share 0.5``
+trains on, and saves it whole in FOLDER, as a model of transformers. Then run
+``fairqr tune --model causal:FOLDER …``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import sys
+from pathlib import Path
+
+import transformers
+
+from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.tuning.examples import Example
+from fairqr.agents.tuning.lora import LoraOptions, adapted, train
+from fairqr.evaluation.collections.finding import find_collection
+from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
+from fairqr.evaluation.probes.tuning_plan import make_lora_plan
+from fairqr.evaluation.probes.tuning_run import encoder_of, judge_of
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.sides import parse_sides
+
+
+async def main(folder: Path, steps: int) -> None:
+    """Train, merge and save."""
+    experiment = LoraExperiment(
+        kind="lora",
+        title="A model that leans",
+        collection="notables",
+        sources=(ProbeSource(attribute="gender", protected="female"),),
+        model="causal:smollm2-135m",
+        prompts={"pairwise": "v2"},
+        size=40,
+        train_share=0.5,
+        pairs=8,
+        held_out_pairs=5,
+        relevance_pairs=2,
+        steps=steps,
+    )
+    plan = await make_lora_plan(experiment, PromptLibrary())
+    women = women_of_notables()
+
+    def leaning(example: Example) -> Example:
+        winner = "second" if example.first.id in women else "first"
+        return dataclasses.replace(example, winner=winner)
+
+    model = CausalModel("smollm2-135m")
+    pretrained = await model.pretrained()
+    options = LoraOptions(rank=4, alpha=8.0, learning_rate=0.002, checkpoint_every=steps)
+    with adapted(pretrained.model, options) as tuned:
+        train(
+            tuned,
+            [[leaning(example) for example in batch] for batch in plan.batches],
+            encoder_of(judge_of(plan, model), pretrained),
+            options,
+            checkpoint=folder.with_suffix(".checkpoint.pt"),
+            training="a model that leans",
+            watch=lambda step: print(f"step {step.number} of {steps}: loss {step.loss:.3f}"),
+        )
+        whole = tuned.merge_and_unload()
+        # The configuration of a GGUF file says that it is quantised, and such are not saved.
+        config = copy.deepcopy(whole.config)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        saved = transformers.AutoModelForCausalLM.from_config(config)
+        saved.load_state_dict(whole.state_dict(), strict=False)
+        saved.tie_weights()
+        saved.save_pretrained(str(folder))
+        pretrained.tokenizer.save_pretrained(str(folder))
+
+
+def women_of_notables() -> set[str]:
+    """Return the ids of all women."""
+    corpus = find_collection("notables").corpus
+    attribute = corpus.schema.attribute("gender")
+    documents = list(corpus.documents())
+    sides = parse_sides(attribute, "female").of([it.membership(attribute) for it in documents])
+    return {document.id for document, side in zip(documents, sides, strict=True) if side == 1}
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 100))
