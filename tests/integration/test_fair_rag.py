@@ -420,7 +420,7 @@ def test_a_model_that_is_not_there_stops_the_run(
         ({"k": True}, "at k: Input should be a valid integer."),
         ({"seeds": [True]}, "at seeds.0: Input should be a valid integer."),
         ({"alphas": [True]}, "at alphas.0: Input should be a valid number."),
-        ({"kind": "poem"}, "is of the unknown kind 'poem'; write one of search, fair_rag."),
+        ({"kind": "poem"}, "is of the unknown kind 'poem'; write one of search, fair_rag, "),
     ],
 )
 def test_bad_input_has_its_sentence(
