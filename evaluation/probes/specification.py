@@ -210,6 +210,7 @@ class LoraExperiment(ProbeExperiment):
         epochs: How often each pair is trained on.
         batch: Examples a step; even, since both orders of a pair stand in one batch.
         rank, alpha, dropout, modules, learning_rate: Of LoRA.
+        schedule: The learning rate falls to 0 in a line, or stays as it is (``constant``).
         shown: What the model reads.
     """
 
@@ -227,6 +228,7 @@ class LoraExperiment(ProbeExperiment):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     learning_rate: Annotated[float, Field(gt=0)] = 0.003
+    schedule: Literal["linear", "constant"] = "linear"
     shown: Shown = "title"
 
 

@@ -148,6 +148,7 @@ def lora_options(experiment: LoraExperiment) -> LoraOptions:
         dropout=experiment.dropout,
         modules=experiment.modules,
         learning_rate=experiment.learning_rate,
+        schedule=experiment.schedule,
         seed=experiment.seed,
     )
 

@@ -184,6 +184,6 @@ def _of_kind(experiment: ProbeExperiment) -> dict[str, str]:
                 "share of queries to train on": f"{experiment.train_share:g}",
                 "LoRA": f"rank {experiment.rank}, alpha {experiment.alpha:g}, dropout "
                 f"{experiment.dropout:g}, on {', '.join(experiment.modules)}",
-                "learning rate": f"{experiment.learning_rate:g}",
+                "learning rate": f"{experiment.learning_rate:g}, {experiment.schedule}",
                 "examples a step": str(experiment.batch),
             }

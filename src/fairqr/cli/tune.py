@@ -69,9 +69,10 @@ def tune(
     modules: Annotated[
         str, typer.Option(help="The layers that are adapted, with commas between.")
     ] = "q_proj,k_proj,v_proj,o_proj",
-    learning_rate: Annotated[
-        float, typer.Option(help="Of the first step; it falls to 0 in a line.")
-    ] = 0.003,
+    learning_rate: Annotated[float, typer.Option(help="Of the first step.")] = 0.003,
+    schedule: Annotated[
+        str, typer.Option(help="The rate falls to 0 in a line (linear), or is constant.")
+    ] = "linear",
     shown: Annotated[str, typer.Option(help="title, text or title_text.")] = "title",
     length: Annotated[
         int, typer.Option(min=1, help="At most so many characters of an item.")
@@ -121,6 +122,7 @@ def tune(
             "dropout": dropout,
             "modules": [name.strip() for name in modules.split(",") if name.strip()],
             "learning_rate": learning_rate,
+            "schedule": schedule,
             "shown": shown,
             "length": length,
             "prompts": versions,
