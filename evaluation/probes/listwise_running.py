@@ -7,6 +7,7 @@ from fairqr.agents.ranking.base import ItemRanker, ItemRanking
 from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.plan import ProbePlan
 from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of
@@ -14,7 +15,6 @@ from fairqr.evaluation.probes.records import RankingRecord, spent_of
 from fairqr.evaluation.probes.specification import ListwiseExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tasks import ListTask, list_tasks
-from fairqr.evaluation.rag.progress import RagWatcher
 
 __all__ = ["run_listwise"]
 
@@ -23,7 +23,7 @@ async def run_listwise(
     plan: ProbePlan,
     store: ProbeStore,
     *,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     at_once: int = 4,
     replies: ReplyCache | None = None,
 ) -> None:
@@ -64,7 +64,7 @@ class _Run:
         plan: ProbePlan,
         experiment: ListwiseExperiment,
         store: ProbeStore,
-        watcher: RagWatcher,
+        watcher: StageWatcher,
         at_once: int,
         replies: ReplyCache,
     ) -> None:

@@ -7,12 +7,12 @@ from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.plan import ProbePlan, open_judge
 from fairqr.evaluation.probes.records import PairRecord, spent_of, total_spent
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tasks import PairTask, pair_tasks
-from fairqr.evaluation.rag.progress import RagWatcher
 
 __all__ = ["ask_about", "run_pairwise"]
 
@@ -21,7 +21,7 @@ async def run_pairwise(
     plan: ProbePlan,
     store: ProbeStore,
     *,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     at_once: int = 4,
     replies: ReplyCache | None = None,
 ) -> None:
@@ -61,7 +61,7 @@ async def _ask(
     judge: PairwiseJudge,
     todo: list[PairTask],
     store: ProbeStore,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     at_once: int,
     *,
     has_answered: bool,

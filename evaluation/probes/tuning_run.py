@@ -23,6 +23,7 @@ from fairqr.agents.tuning.lora import Encoded, Step, adapted, train
 from fairqr.errors import InputError
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious, Patience
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.pairwise_running import ask_about
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.tasks import PairTask
@@ -34,7 +35,6 @@ from fairqr.evaluation.probes.tuning_records import (
     StepRecord,
     When,
 )
-from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.neural import Pretrained
 from fairqr.prompts.library import PromptLibrary
 
@@ -44,7 +44,7 @@ __all__ = ["encoder_of", "judge_of", "run_lora", "tune_plan"]
 async def run_lora(
     experiment: LoraExperiment,
     folder: Path,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     *,
     prompts: PromptLibrary | None = None,
     at_once: int = 4,
@@ -67,7 +67,7 @@ async def run_lora(
 
 
 async def tune_plan(
-    plan: LoraPlan, store: LoraStore, watcher: RagWatcher, *, at_once: int = 4
+    plan: LoraPlan, store: LoraStore, watcher: StageWatcher, *, at_once: int = 4
 ) -> MeasuredLora:
     """Do what :func:`run_lora` does with a plan that is made already."""
     with store.locked():
@@ -81,7 +81,7 @@ async def tune_plan(
 
 
 async def _probe(
-    plan: LoraPlan, store: LoraStore, when: When, watcher: RagWatcher, at_once: int
+    plan: LoraPlan, store: LoraStore, when: When, watcher: StageWatcher, at_once: int
 ) -> None:
     """Ask about the held-out pairs that were not asked about yet."""
     lines = store.pairs(when)
@@ -109,7 +109,7 @@ async def _probe(
         await all_of(todo, one, at_once)
 
 
-async def _tune(plan: LoraPlan, store: LoraStore, watcher: RagWatcher) -> None:
+async def _tune(plan: LoraPlan, store: LoraStore, watcher: StageWatcher) -> None:
     """Train the adapter on a thread, and write it."""
     model = CausalModel(plan.manifest.base)
     pretrained = await model.pretrained()

@@ -16,9 +16,9 @@ from fairqr.agents.generators import open_generator
 from fairqr.errors import InputError, one_line
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.rag.answering import Answerer, Spent
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
-from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.evaluation.rag.records import LabelRecord
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore
 from fairqr.evaluation.versions import now, versions_of
@@ -73,7 +73,7 @@ async def label_collection(
     store: LabelStore,
     *,
     pool: int | None,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     at_once: int = 4,
 ) -> list[LabelRecord]:
     """Label a collection into a folder of its own, but for the queries that have labels there.
@@ -107,7 +107,7 @@ async def label_queries(
     answerer: Answerer,
     store: LabelStore,
     *,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     at_once: int = 4,
 ) -> list[LabelRecord]:
     """Label the queries that have no labels yet.
@@ -146,7 +146,7 @@ async def label_queries(
     return [done[query.id] for query in queries]
 
 
-async def _label(query: RagQuery, answerer: Answerer, watcher: RagWatcher) -> LabelRecord:
+async def _label(query: RagQuery, answerer: Answerer, watcher: StageWatcher) -> LabelRecord:
     spent = Spent()
     failures: Counter[str] = Counter()
 

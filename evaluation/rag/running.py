@@ -11,6 +11,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.generating import QueryWork
@@ -24,7 +25,6 @@ from fairqr.evaluation.rag.labelling import (
 from fairqr.evaluation.rag.labels import useful_positions, why_dropped
 from fairqr.evaluation.rag.plan import Cost, Part, RagPlan, cost_of
 from fairqr.evaluation.rag.policies import Draw
-from fairqr.evaluation.rag.progress import RagWatcher
 from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore, RagStore
 from fairqr.retrieval.exposure import FloatArray
@@ -102,7 +102,7 @@ async def run_fair_rag(
     store: RagStore,
     *,
     attributor: Attributor | None,
-    watcher: RagWatcher,
+    watcher: StageWatcher,
     at_once: int = 4,
     folders: Sequence[Path] = (),
 ) -> None:
@@ -139,7 +139,7 @@ class _Run:
     plan: RagPlan
     store: RagStore
     attributor: Attributor | None
-    watcher: RagWatcher
+    watcher: StageWatcher
     at_once: int
     given: Mapping[tuple[str, str], Path]
     _retrievers: dict[str, PoolRetriever] = field(default_factory=dict, init=False)

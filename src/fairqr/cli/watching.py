@@ -72,7 +72,7 @@ class Bar:
 
 
 class Stages(Bar):
-    """Shows one stage after the other; see :class:`fairqr.evaluation.rag.progress.RagWatcher`.
+    """Shows one stage after the other: the ``StageWatcher`` of the evaluation's runs.
 
     In logs the time that is left is told after the first steps, and then at each tenth.
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["RagWatcher"]
+__all__ = ["StageWatcher"]
 
 
-class RagWatcher(Protocol):
+class StageWatcher(Protocol):
     """Is told how far a run has come."""
 
     def stage(self, what: str, total: int, done: int) -> None:
