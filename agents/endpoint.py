@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -123,6 +124,8 @@ class Endpoint:
             ModelUnavailableError: There is no client; see :meth:`client`.
         """
         client = await self.client(wanted)
+        if wanted == "choice" and not self.gives_probabilities:
+            raise self.no_probabilities()  # as was learnt while this one waited for its turn
         parameters = parameters_for(
             self.provider,
             question,
@@ -168,6 +171,10 @@ class Endpoint:
         else:
             answer = answer_of(message)
             if wanted == "choice" and answer.first_tokens is None and not answer.declined:
+                if not answer.text.strip("\ufffd"):
+                    # Of a token that is half a character some servers tell nothing; that says
+                    # nothing of the next question.
+                    return dataclasses.replace(answer, first_tokens=[])
                 self._refused.add("logprobs")
                 raise self.no_probabilities()
             return answer

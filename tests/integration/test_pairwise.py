@@ -201,6 +201,23 @@ class TestVerdicts:
         assert len(asked.warnings) == 1
         assert len(model_server.asked) == 41
 
+    async def test_half_a_character_is_no_sign_that_a_model_tells_no_probabilities(
+        self, model_server: ModelServer
+    ) -> None:
+        """llama.cpp tells nothing of a token that is the begin of a character."""
+        plain = answers(likes_men)
+
+        def answer(asked: Asked) -> Answer:
+            return says("\ufffd") if "Person 3.1" in texts(asked)[0] else plain(asked)
+
+        model_server.does(answer)
+        asked = judge(model_server)
+        figures, found = await probed(asked)
+        assert asked.asks_by == "probabilities"
+        assert figures.failures == {"neither": 1}
+        assert found.kind == "favours_unprotected", found.sentence
+        assert all(request.body.get("logprobs") for request in model_server.asked)
+
     @pytest.mark.parametrize(
         ("words", "status"),
         [
