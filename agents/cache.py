@@ -15,7 +15,7 @@ from typing import Any
 
 from fairqr.settings import cache_dir
 
-__all__ = ["ReplyCache", "cache_key"]
+__all__ = ["ReplyCache", "cache_key", "kept_in"]
 
 ATTEMPTS = 100
 SECONDS_BETWEEN = 0.05
@@ -92,3 +92,10 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             if "locked" not in str(error):
                 return  # what is wrong will be seen with the first statement
             time.sleep(SECONDS_BETWEEN)
+
+
+def kept_in(cache: bool | ReplyCache) -> ReplyCache | None:
+    """Return where replies are kept: the cache that is given, the user's own, or nowhere."""
+    if isinstance(cache, ReplyCache):
+        return cache
+    return ReplyCache() if cache else None

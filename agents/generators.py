@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.feedback import FeedbackRefiner
@@ -40,7 +40,7 @@ def open_generator(
         ModelUnavailableError: The name is none, or that of what writes no text.
     """
     name = name or default_model()
-    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    kept = kept_in(cache)
     room = {} if input_tokens is None else {"input_tokens": input_tokens}
     kind, _, model = name.partition(":")
     if kind == SEQ2SEQ:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refiner
@@ -39,5 +39,5 @@ def open_model(
         if index is None:
             raise ModelUnavailableError("The refiner 'feedback' needs an index to learn from.")
         return FeedbackRefiner(index)
-    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    kept = kept_in(cache)
     return ChatModel(name, cache=kept, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fairqr.agents.ranking.askers import group_of
 from fairqr.agents.ranking.base import Cost, ItemRanker, RankItem
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import RankerOptions, open_ranker
@@ -20,9 +21,9 @@ from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.index import Index
 
 if TYPE_CHECKING:
-    from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge, Preference
+    from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
 
-__all__ = ["Asking", "group_of"]
+__all__ = ["Asking"]
 
 GONE = "deleted"
 """What stands for the reply about a document that was deleted meanwhile."""
@@ -180,26 +181,14 @@ class Asking:
         )
 
 
-def group_of(asker: str, words: Sequence[str]) -> str:
-    """Return what stands before those who ask; nothing for nobody in particular."""
-    return {"protected": words[0], "unprotected": words[1]}.get(asker, "")
-
-
 def _outcome(comparison: Comparison | None) -> tuple[str, str, float | None, float | None]:
     """Return what was preferred with the protected document first, and second; and the log-odds."""
     if comparison is None:
         return GONE, GONE, None, None
-    one, other = comparison.one_first, comparison.other_first
-    sides = ("protected", "unprotected")
+    protected_first, unprotected_first = comparison.preferred("protected", "unprotected")
     return (
-        _preferred(one, sides),
-        _preferred(other, sides[::-1]),
-        one.log_odds,
-        other.log_odds,
+        protected_first,
+        unprotected_first,
+        comparison.one_first.log_odds,
+        comparison.other_first.log_odds,
     )
-
-
-def _preferred(preference: Preference, sides: Sequence[str]) -> str:
-    if preference.choice is None:
-        return preference.status
-    return sides[0] if preference.choice == "first" else sides[1]

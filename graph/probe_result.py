@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.graph.probing_context import Asker
+from fairqr.agents.ranking.askers import Asker
 from fairqr.graph.usage_report import UsageReport
 from fairqr.prompts.template import PromptReference
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairqr.agents.ranking.askers import group_of
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import ALPHA, LEAST, verdict
 from fairqr.agents.replies import Usage
-from fairqr.graph.probe_asking import group_of
 from fairqr.graph.probe_result import (
     AskerOrder,
     ListwiseProbe,

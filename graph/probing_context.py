@@ -6,15 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.ranking.base import Shown
 from fairqr.graph.ranking_context import require_step
 
-__all__ = ["Asker", "ProbeKind", "ProbeSettings"]
+__all__ = ["ProbeKind", "ProbeSettings"]
 
 ProbeKind = Literal["pairwise", "listwise"]
-
-Asker = Literal["neutral", "unprotected", "protected"]
-"""For whom a model ranks: nobody in particular, or members of one of the two sides."""
 
 
 class ProbeSettings(BaseModel):

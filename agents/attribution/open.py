@@ -8,7 +8,7 @@ from typing import Any
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.cache import CachedAttributor, Identified
 from fairqr.agents.attribution.naming import AttributorName, check_threshold
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.errors import InputError
 from fairqr.prompts.library import PromptLibrary
@@ -71,7 +71,7 @@ def open_attributor(
             f"The attributor '{parsed.kind}' asks no server: leave {next(iter(options))} out, or "
             "choose llm."
         )
-    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    kept = kept_in(cache)
     match parsed.kind, parsed.model:
         case "overlap", "":
             from fairqr.agents.attribution.overlap_attributor import OverlapAttributor

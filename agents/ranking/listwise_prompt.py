@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fairqr.agents.question import Question
+from fairqr.agents.ranking.askers import before_those_who_ask
 from fairqr.agents.ranking.base import RankItem, Shown
 from fairqr.prompts.budget import estimated_tokens, render_documents
 from fairqr.prompts.template import PromptTemplate, fence
@@ -28,7 +29,6 @@ LEAST_PASSAGE = 48
 """Tokens of a passage, or all of a shorter one, below which a window is too large."""
 
 MAX_QUERY_CHARACTERS = 2000
-MAX_GROUP_CHARACTERS = 100
 
 # The title of an article must not rank it. Such as [3] may stand in texts as references, too.
 _IDENTIFIER = re.compile(r"\[(\s*-?\d+\s*)\]")
@@ -47,10 +47,9 @@ class ListwisePrompt:
     def __init__(
         self, template: PromptTemplate, query: str, group: str, context: int | None
     ) -> None:
-        who = fence(group, MAX_GROUP_CHARACTERS)
         self._template = template
         self._values = {
-            "group": f"{who} " if who else "",
+            "group": before_those_who_ask(group),
             "query": fence(query, MAX_QUERY_CHARACTERS),
         }
         self._context = context

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.ranking.base import ItemRanker, Shown
@@ -79,7 +79,7 @@ def open_ranking_model(
         ModelUnavailableError: The name is none, or that of what writes no text.
     """
     name = name or default_model()
-    kept = cache if isinstance(cache, ReplyCache) else ReplyCache() if cache else None
+    kept = kept_in(cache)
     kind, _, model = name.partition(":")
     if kind == CAUSAL:
         if not model:

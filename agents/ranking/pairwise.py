@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from fairqr.agents.question import Question
+from fairqr.agents.ranking.askers import before_those_who_ask
 from fairqr.agents.ranking.base import Cost, RankItem, Shown
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.pairwise_reply import (
@@ -133,8 +134,7 @@ class PairwiseJudge:
         Arguments are those of :meth:`prefer`.
         """
         return {
-            # The word stands before those who ask, and takes the space between along.
-            "group": f"{fence(group)} " if group.strip() else "",
+            "group": before_those_who_ask(group),
             "query": fence(query),
             "first": self._text(first),
             "second": self._text(second),

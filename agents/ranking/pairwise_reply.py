@@ -82,6 +82,21 @@ class Comparison:
             self.one_first.choice == self.other_first.choice
         )
 
+    def preferred(self, one: str, other: str) -> tuple[str, str]:
+        """Return what was preferred with the one first, and with the other first.
+
+        Args:
+            one: What the one is called.
+            other: What the other is called.
+
+        Returns:
+            One of these two, or the status of an answer that prefers neither.
+        """
+        return (
+            _named(self.one_first, one, other),
+            _named(self.other_first, other, one),
+        )
+
     @property
     def failure(self) -> PreferenceStatus | None:
         """The status of the first answer that failed; None if neither did. A tie is an answer."""
@@ -94,6 +109,12 @@ class Comparison:
     def usage(self) -> Usage:
         """What both cost."""
         return self.one_first.usage + self.other_first.usage
+
+
+def _named(preference: Preference, first: str, second: str) -> str:
+    if preference.choice is None:
+        return preference.status
+    return first if preference.choice == "first" else second
 
 
 ESSAY_WORDS = 6

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.measured import (
@@ -22,7 +23,7 @@ from fairqr.evaluation.probes.measured import (
     RankDistribution,
 )
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
-from fairqr.evaluation.probes.records import Asker, RankingRecord, total_spent
+from fairqr.evaluation.probes.records import RankingRecord, total_spent
 from fairqr.evaluation.probes.specification import ListwiseExperiment
 from fairqr.evaluation.probes.store import ProbeRunManifest
 from fairqr.evaluation.relevance import ndcg, precision

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from fairqr.evaluation.probes.records import Asker, Spent
+from fairqr.agents.ranking.askers import Asker
+from fairqr.evaluation.probes.records import Spent
 from fairqr.evaluation.probes.store import ProbeRunManifest
 from fairqr.statistics import Interval, Randomisation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
-from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
+from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -116,6 +116,7 @@ async def ask_about(
             patience.failed(each.status, each.message)
         else:
             patience.answered()
+    protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
     record = PairRecord(
         collection=task.collection,
         model=model,
@@ -123,16 +124,9 @@ async def ask_about(
         kind=pair.kind,
         protected=pair.protected.id,
         unprotected=pair.unprotected.id,
-        protected_first=_preferred(asked.one_first, PROTECTED, UNPROTECTED),
-        unprotected_first=_preferred(asked.other_first, UNPROTECTED, PROTECTED),
+        protected_first=protected_first,
+        unprotected_first=unprotected_first,
         log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
         spent=total_spent(spent_of(each.usage) for each in both),
     )
     return record, away
-
-
-def _preferred(preference: Preference, first: str, second: str) -> str:
-    """Return the side that was preferred, or why none was."""
-    if preference.choice is None:
-        return preference.status
-    return first if preference.choice == "first" else second

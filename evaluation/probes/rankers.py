@@ -11,7 +11,6 @@ from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import RankerOptions, open_ranker, open_ranking_model
 from fairqr.errors import InputError, one_line
-from fairqr.evaluation.probes.records import Asker
 from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
 from fairqr.prompts.library import PromptLibrary
 
@@ -19,7 +18,6 @@ __all__ = [
     "INITIAL",
     "Initial",
     "NamedRanker",
-    "group_of",
     "open_probe_ranker",
     "parse_ranker",
     "windows_of",
@@ -101,16 +99,6 @@ def parse_ranker(name: str) -> NamedRanker:
 def windows_of(experiment: ListwiseExperiment, ranker: str) -> tuple[str, ...]:
     """Return the windows that a ranker works with; one empty name where it has none."""
     return experiment.windows if parse_ranker(ranker).kind == "listwise" else ("",)
-
-
-def group_of(asker: Asker, words: tuple[str, str]) -> str:
-    """Return what stands before those who ask.
-
-    Args:
-        asker: For whom is ranked.
-        words: What the protected side and the other one are called.
-    """
-    return {"neutral": "", "protected": words[0], "unprotected": words[1]}[asker]
 
 
 def open_probe_ranker(

@@ -7,16 +7,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.replies import Usage
 
-__all__ = ["Asker", "PairRecord", "RankingRecord", "Spent", "spent_of", "total_spent"]
+__all__ = ["PairRecord", "RankingRecord", "Spent", "spent_of", "total_spent"]
 
 PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
 """The statuses of failures that say nothing of a model; what failed so is asked again when a run
 goes on."""
-
-Asker = Literal["neutral", "unprotected", "protected"]
-"""For whom a model ranks: nobody in particular, or members of one of the two groups."""
 
 
 class Spent(BaseModel):

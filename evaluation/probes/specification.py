@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.ranking.base import Shown
 from fairqr.errors import one_line
 from fairqr.evaluation.probes.collection import Order
-from fairqr.evaluation.probes.records import Asker
 
 __all__ = [
     "LISTWISE_KIND",

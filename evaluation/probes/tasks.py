@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fairqr.agents.ranking.askers import Asker, group_of
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.pairs import ProbePair, planned_pairs
-from fairqr.evaluation.probes.rankers import group_of
-from fairqr.evaluation.probes.records import Asker
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 
 __all__ = ["ListTask", "PairTask", "list_tasks", "pair_tasks"]

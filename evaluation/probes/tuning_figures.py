@@ -30,6 +30,7 @@ from fairqr.statistics import (
     RESAMPLES,
     Interval,
     Randomisation,
+    between_quantiles,
     bootstrap_ratio,
     paired_randomisation,
     stream,
@@ -270,5 +271,4 @@ def _drawn(queries: int, random: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _interval(values: Floats) -> Interval:
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high), LEVEL, len(values))
+    return between_quantiles(values, LEVEL, len(values))

@@ -18,6 +18,7 @@ from fairqr.errors import InputError
 __all__ = [
     "Interval",
     "Randomisation",
+    "between_quantiles",
     "bootstrap_mean",
     "bootstrap_ratio",
     "corrected_by_holm",
@@ -109,7 +110,7 @@ def bootstrap_mean(
             for rows in _chunks(resamples, sample.size)
         ]
     )
-    return _between_quantiles(means, level, resamples)
+    return between_quantiles(means, level, resamples)
 
 
 def bootstrap_ratio(
@@ -155,7 +156,7 @@ def bootstrap_ratio(
     for rows in _chunks(resamples, above.size):
         drawn = random.integers(0, above.size, (rows, above.size))
         ratios.append((above[drawn].sum(axis=1) + added) / (below[drawn].sum(axis=1) + added))
-    return _between_quantiles(np.concatenate(ratios), level, resamples)
+    return between_quantiles(np.concatenate(ratios), level, resamples)
 
 
 def paired_t(differences: ArrayLike) -> float | None:
@@ -255,7 +256,14 @@ def _check_resampling(level: float, resamples: int) -> None:
         )
 
 
-def _between_quantiles(values: FloatArray, level: float, resamples: int) -> Interval:
+def between_quantiles(values: FloatArray, level: float, resamples: int) -> Interval:
+    """Return the interval that holds the middle of what resamples gave.
+
+    Args:
+        values: One for each resample that has a value.
+        level: The share of them that it holds.
+        resamples: How many were drawn.
+    """
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), level, resamples)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure
 from fairqr.evaluation.probes.measured import ListwiseRow, MeasuredListwise
-from fairqr.evaluation.probes.records import Asker
 from fairqr.evaluation.probes.report.common import asker_name, grouped, ranker_name
 from fairqr.evaluation.probes.report.listwise import asker_cell, built_of, by_collection
 from fairqr.evaluation.probes.report.ranks_plot import RankPanel, RankRow, draw_ranks

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fairqr.agents.ranking.askers import group_of
 from fairqr.agents.ranking.base import Cost
 from fairqr.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.evaluation.experiments.catalogue import KINDS, SHIPPED, find_experiment, kind_of_file
@@ -20,7 +21,7 @@ from fairqr.evaluation.probes.plan import (
     make_probe_plan,
     remaining_cost,
 )
-from fairqr.evaluation.probes.rankers import group_of, parse_ranker, windows_of
+from fairqr.evaluation.probes.rankers import parse_ranker, windows_of
 from fairqr.evaluation.probes.records import PairRecord, RankingRecord
 from fairqr.evaluation.probes.specification import LoraExperiment, Window
 from fairqr.evaluation.probes.store import ProbeStore

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.evaluation.probes.collection import (
     CELLS,
     Order,
@@ -17,7 +18,7 @@ from fairqr.evaluation.probes.collection import (
     shortfalls,
 )
 from fairqr.evaluation.probes.pairs import planned_pairs
-from fairqr.evaluation.probes.records import Asker, PairRecord, RankingRecord, Spent
+from fairqr.evaluation.probes.records import PairRecord, RankingRecord, Spent
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 from fairqr.evaluation.probes.store import (
     CollectionEntry,

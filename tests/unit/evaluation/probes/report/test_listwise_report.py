@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairqr.agents.ranking.askers import Asker
 from fairqr.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.records import Asker, RankingRecord
+from fairqr.evaluation.probes.records import RankingRecord
 from fairqr.evaluation.probes.report import ranks, writing
 from fairqr.evaluation.probes.report.writing import write_probe_report
 from tests.unit.evaluation.probes.report.made_probes import (
