@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
@@ -17,21 +17,18 @@ from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.background import Background
-from fairqr.errors import InputError
 from fairqr.graph.answer_result import AnswerResult
-from fairqr.graph.answering_context import AnswerSettings
+from fairqr.graph.asked import answer_context, probe_context, search_context
 from fairqr.graph.builder import CONCURRENCY, build_graph
-from fairqr.graph.context import make_context
 from fairqr.graph.probe_result import ProbeResult
-from fairqr.graph.probing_context import ProbeSettings
 from fairqr.graph.rankers import open_language_model
 from fairqr.graph.result import SearchResult
+from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.vectors.encoder import Encoder
 from fairqr.retrieval.vectors.open import open_retriever
-from fairqr.steps import Step, Token, run_graph
 
 __all__ = ["FairSearch", "Step", "Token", "open_index"]
 
@@ -133,7 +130,7 @@ class FairSearch:
         The search goes on when the next step is asked for. It ends when the generator is closed:
         leave it early inside of ``contextlib.aclosing``, or call its ``aclose``.
         """
-        asked = make_context(**_with_attributes(context, attribute))
+        asked = search_context(context, attribute)
         async with aclosing(run_graph(await self._ready(), query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
@@ -156,17 +153,13 @@ class FairSearch:
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
-        context = _with_attributes(options, attribute)
-        context["method"] = context.get("method") or "plain"
-        if "probe" in context:
-            raise InputError("The parameters of a probe are given one by one, without 'probe'.")
-        settings = {
-            name: context.pop(name) for name in ProbeSettings.model_fields if name in context
-        }
-        given = {name: value for name, value in settings.items() if value is not None}
-        probe = {**given, "attribute": attribute, "protected": protected}
-        result = await self.asearch(query, **context, probe=probe)
-        return cast("ProbeResult", result.probe)
+        asked = probe_context(options, attribute, protected)
+        result: dict[str, Any] | None = None
+        async with aclosing(run_graph(await self._ready(), query, asked)) as events:
+            async for event in events:
+                if isinstance(event, Step):
+                    result = event.update.get("probe") or result
+        return ProbeResult.model_validate(result)
 
     async def aanswer(
         self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
@@ -201,13 +194,7 @@ class FairSearch:
 
         Arguments are those of :meth:`aanswer`; see :meth:`stream` for when it ends.
         """
-        context = _with_attributes(options, attribute)
-        context["method"] = context.get("method") or "plain"
-        settings = {
-            name: context.pop(name) for name in AnswerSettings.model_fields if name in context
-        }
-        given = {name: value for name, value in settings.items() if value is not None}
-        asked = make_context(**context, answer={"stream": True, **given})
+        asked = answer_context({"stream": True, **options}, attribute)
         async with aclosing(run_graph(await self._ready(), question, asked)) as events:
             async for event in events:
                 yield event
@@ -303,11 +290,3 @@ class FairSearch:
                 self._background = Background()
             loop = self._background.loop
         return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-
-def _with_attributes(
-    context: dict[str, Any], attribute: str | Sequence[str] | None
-) -> dict[str, Any]:
-    if attribute is None:
-        return dict(context)
-    return {**context, "attributes": [attribute] if isinstance(attribute, str) else [*attribute]}

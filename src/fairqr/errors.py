@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = [
+    "AccessError",
     "BuildInProgressError",
+    "BusyError",
+    "CapError",
+    "ConfigError",
     "CorpusError",
     "FairqrError",
     "IndexNotFoundError",
@@ -21,9 +25,16 @@ __all__ = [
     "InputError",
     "ModelError",
     "ModelUnavailableError",
+    "NotAllowedError",
     "PromptError",
     "QueryError",
+    "RunCancelledError",
+    "RunInterruptedError",
+    "RunNotFoundError",
+    "RunTimeoutError",
     "SchemaError",
+    "ScopeError",
+    "StoreUnavailableError",
     "TargetError",
     "UnknownAttributeError",
     "first_problem",
@@ -77,6 +88,88 @@ class PromptError(InputError):
     """A prompt file is malformed or does not exist."""
 
     slug = "prompt"
+
+
+class ConfigError(InputError):
+    """The settings file or a variable ``FAIRQR_…`` holds a value that is none."""
+
+    slug = "config"
+
+
+class CapError(InputError):
+    """More is asked of the service than its configuration allows.
+
+    ``cap`` is the setting's name, such as ``k``, and ``limit`` its value.
+    """
+
+    slug = "over-cap"
+
+    def __init__(self, cap: str, limit: float, message: str) -> None:
+        super().__init__(message)
+        self.cap = cap
+        self.limit = limit
+
+
+class NotAllowedError(FairqrError):
+    """An index, a model, a prompt or a server is named that the service does not offer."""
+
+    slug = "not-allowed"
+
+
+class AccessError(FairqrError):
+    """There is no access key, or it is none, or it has been revoked."""
+
+    slug = "access"
+
+
+class ScopeError(FairqrError):
+    """The access key is not for this."""
+
+    slug = "scope"
+
+
+class BusyError(FairqrError):
+    """The service has enough to do, or this key has asked enough; try again later.
+
+    ``retry_after`` is in seconds. ``own`` tells that the limit is that of the key, and not of all.
+    """
+
+    slug = "busy"
+
+    def __init__(self, message: str, *, retry_after: float, own: bool) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.own = own
+
+
+class RunNotFoundError(FairqrError):
+    """There is no such run, or it is not that key's, or its time of retention is over."""
+
+    slug = "run-not-found"
+
+
+class RunCancelledError(FairqrError):
+    """The run was cancelled before it had a result."""
+
+    slug = "cancelled"
+
+
+class RunTimeoutError(FairqrError):
+    """The run took longer than the service allows."""
+
+    slug = "run-timeout"
+
+
+class RunInterruptedError(FairqrError):
+    """The service stopped while the run was under way, and the run was not one to be kept."""
+
+    slug = "interrupted"
+
+
+class StoreUnavailableError(FairqrError):
+    """The database of runs cannot be reached, or is one of another version."""
+
+    slug = "store-unavailable"
 
 
 class IndexNotFoundError(FairqrError):

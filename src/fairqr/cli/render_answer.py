@@ -19,7 +19,7 @@ from fairqr.cli.render import (
     shortened,
 )
 from fairqr.graph.answer_result import AnswerResult
-from fairqr.steps import Step, Token
+from fairqr.graph.stream import Step, Token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

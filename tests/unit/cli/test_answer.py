@@ -20,7 +20,7 @@ from fairqr.graph.answer_result import (
 )
 from fairqr.graph.result import UsageReport
 from fairqr.prompts.template import PromptReference
-from fairqr.steps import Step, Token
+from fairqr.graph.stream import Step, Token
 
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
 

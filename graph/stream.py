@@ -39,15 +39,43 @@ class Token:
     text: str
 
 
-async def run_graph(graph: Any, query: str, context: Context) -> AsyncGenerator[Step | Token, None]:
+async def run_graph(
+    graph: Any, query: str, context: Context, *, thread: str | None = None, resume: bool = False
+) -> AsyncGenerator[Step | Token, None]:
     """Run the graph of :func:`fairqr.graph.builder.build_graph`, and yield what happens.
 
     It goes on when the next event is asked for, and ends when the generator is closed.
+
+    Args:
+        graph: Compiled with a checkpointer if there is a thread.
+        query: What to search for, or to answer.
+        context: What the run is asked to do.
+        thread: The name that the run's states are kept under, each before the next step begins; a
+            run that was killed then goes on from its last step. None keeps nothing.
+        resume: Go on with what is kept of the thread, under the same query and context. What had
+            happened is not told again; where the run was over, its last step is. Where nothing is
+            kept, the run begins.
     """
+    config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
+    given: dict[str, Any] | None = {"query": query}
+    if thread and resume:
+        kept = await graph.aget_state(config)
+        if kept.values:
+            if not kept.next:
+                for step in _outcome(kept.values):
+                    yield step
+                return
+            given = None
     events: asyncio.Queue[Step | Token | None] = asyncio.Queue()
 
     async def run() -> None:
-        updates = graph.astream({"query": query}, context=context, stream_mode=_MODES)
+        updates = graph.astream(
+            given,
+            config,
+            context=context,
+            stream_mode=_MODES,
+            durability="sync" if thread else None,
+        )
         try:
             with span("invoke_workflow fairqr", **_asked(context)):
                 async with aclosing(updates):
@@ -74,6 +102,18 @@ async def run_graph(graph: Any, query: str, context: Context) -> AsyncGenerator[
 
 
 _MODES = ["updates", "custom"]
+
+_OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
+"""The steps that end a part of a run, and what each then has."""
+
+
+def _outcome(values: dict[str, Any]) -> list[Step]:
+    """Return the last steps of a run that is over, as they were told when they happened."""
+    return [
+        Step(name, {key: values[key]})
+        for name, key in _OUTCOMES.items()
+        if values.get(key) is not None
+    ]
 
 
 def _events(mode: str, update: dict[str, Any]) -> list[Step | Token]:

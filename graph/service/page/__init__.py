@@ -1,0 +1,1 @@
+"""The page that shows runs as they happen: static files, all served by the service itself."""
