@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 NEURAL := $(VENV)/.neural
 TORCH ?= 2.13.0
 
-.PHONY: demo test check bench experiments lock notables clean
+.PHONY: demo test check bench load experiments lock notables clean
 
 demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
@@ -29,6 +29,11 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json
+
+# The service under load and under faults, with real servers on loopback; about 25 minutes, or two with
+# LOAD=--quick.
+load: $(READY)
+	$(BIN)/python -m tests.performance.load --json load.json $(LOAD)
 
 # The experiments on notables, or on COLLECTION, each with its report in OUT; that of Fair RAG on
 # RAG_COLLECTION, such as a folder of LaMP; those on rankers always on notables. They go on where they

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "answer_of"]
 
+# Any other word may be the server's own text, which is nothing to be recorded.
+FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -24,27 +27,31 @@ class Answer:
         usage: What the request cost.
         first_tokens: The probabilities of the likeliest tokens that it could have begun with, as
             far as they were asked for; None where the server gave none.
+        finish_reason: Why the reply ended, where the server says it in a known word.
     """
 
     text: str
     declined: bool
     usage: Usage
     first_tokens: list[tuple[str, float]] | None = None
+    finish_reason: str | None = None
 
 
 def answer_of(message: AIMessage) -> Answer:
     """Return what a message of langchain says."""
-    filtered = message.response_metadata.get("finish_reason") == "content_filter"
+    metadata = message.response_metadata
+    reason = metadata.get("finish_reason") or metadata.get("stop_reason")
     counted = message.usage_metadata
     return Answer(
         text=message.text if isinstance(message.text, str) else str(message.content),
-        declined=filtered or bool(message.additional_kwargs.get("refusal")),
+        declined=reason == "content_filter" or bool(message.additional_kwargs.get("refusal")),
         usage=Usage(
             model_calls=1,
             prompt_tokens=counted["input_tokens"] if counted else 0,
             completion_tokens=counted["output_tokens"] if counted else 0,
         ),
-        first_tokens=_first_tokens(message.response_metadata.get("logprobs")),
+        first_tokens=_first_tokens(metadata.get("logprobs")),
+        finish_reason=reason if reason in FINISH_REASONS else None,
     )
 
 

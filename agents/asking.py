@@ -13,6 +13,7 @@ from typing import Any
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import Form
+from fairqr.agents.journal import current_journal
 from fairqr.agents.replies import Choice, Reply, TextReply, Usage
 from fairqr.agents.sharing import Sharing
 from fairqr.agents.streaming import Telling
@@ -44,15 +45,29 @@ class Asking:
         deadline: float | None,
         telling: Telling | None = None,
     ) -> Reply:
-        """Take a reply from the cache, join those who ask the same, or ask.
+        """Take a reply from the run's journal or the cache, join those who ask the same, or ask.
 
         Args:
-            key: Returns the same for equal questions; called if there is a cache.
+            key: Returns the same for equal questions; called where replies are kept.
             form: What is wanted back.
             ask: Asks the model.
             deadline: Seconds from now after which to give up; others may go on to wait.
             telling: Told by ``ask``; stopped here where who asked has left.
         """
+        if (journal := current_journal()) is None:
+            return await self._asked(key, form, ask, deadline, telling)
+        return await journal.once(
+            key(), form.check, lambda: self._asked(key, form, ask, deadline, telling)
+        )
+
+    async def _asked(
+        self,
+        key: Callable[[], str],
+        form: Form,
+        ask: Ask,
+        deadline: float | None,
+        telling: Telling | None,
+    ) -> Reply:
         if (cache := self._cache) is None:
             reply, _ = await ask(deadline)
             return reply

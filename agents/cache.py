@@ -8,7 +8,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,13 @@ class ReplyCache:
         """Store an object."""
         await asyncio.to_thread(self._put, key, value)
 
+    async def batches(self, size: int) -> AsyncIterator[dict[str, dict[str, Any]]]:
+        """Yield all that is stored, so many at a time; nothing of a damaged file."""
+        after = ""
+        while found := await asyncio.to_thread(self._batch, after, size):
+            after = max(found)
+            yield {key: value for key, value in found.items() if value is not None}
+
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,10 +70,20 @@ class ReplyCache:
         try:
             with self._thread, self._connect() as connection:
                 row = connection.execute("SELECT value FROM replies WHERE key=?", (key,)).fetchone()
-            value = json.loads(row[0]) if row else None
-        except (OSError, sqlite3.Error, TypeError, ValueError, RecursionError):
+        except (OSError, sqlite3.Error):
             return None
-        return value if isinstance(value, dict) else None
+        return _read(row[0]) if row else None
+
+    def _batch(self, after: str, size: int) -> dict[str, dict[str, Any] | None]:
+        if not self.path.exists():
+            return {}
+        query = "SELECT key, value FROM replies WHERE key > ? ORDER BY key LIMIT ?"
+        try:
+            with self._thread, self._connect() as connection:
+                rows = connection.execute(query, (after, size)).fetchall()
+        except (OSError, sqlite3.Error):
+            return {}
+        return {key: _read(value) for key, value in rows}
 
     def _put(self, key: str, value: Mapping[str, Any]) -> None:
         try:
@@ -77,6 +94,14 @@ class ReplyCache:
                 )
         except (OSError, sqlite3.Error):
             return
+
+
+def _read(value: Any) -> dict[str, Any] | None:
+    try:
+        found = json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

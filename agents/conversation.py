@@ -11,9 +11,10 @@ from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import Form
 from fairqr.agents.question import Messages, Question
 from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
 from fairqr.errors import ModelError
-from fairqr.telemetry import Span, span
+from fairqr.telemetry import Span
 
 __all__ = ["converse"]
 
@@ -59,22 +60,21 @@ async def converse(
 async def _traced(
     endpoint: Endpoint, question: Question, form: Form, limit: float, telling: Telling | None
 ) -> Reply:
-    prompt = question.prompt
-    with span(
-        f"chat {endpoint.model}",
-        **{
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": endpoint.provider,
-            "gen_ai.request.model": endpoint.model,
-            "fairqr.prompt.id": prompt.id,
-            "fairqr.prompt.version": prompt.version,
-            "fairqr.prompt.sha256": prompt.sha256,
-        },
+    prompt, temperature = question.prompt, question.temperature
+    with model_span(
+        "chat",
+        endpoint.provider,
+        endpoint.model,
+        prompt,
+        base_url=endpoint.base_url,
+        temperature=prompt.defaults.temperature if temperature is None else temperature,
+        max_tokens=1 if form.wanted == "choice" else question.reply_tokens,
+        seed=question.seed,
+        stream=True if telling else None,
     ) as step:
+        step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
         reply = await _asked(endpoint, question, form, step, limit, telling)
-        step.set("fairqr.status", reply.status)
-        step.set("gen_ai.usage.input_tokens", reply.usage.prompt_tokens)
-        step.set("gen_ai.usage.output_tokens", reply.usage.completion_tokens)
+        outcome(step, reply.status, reply.usage)
         return reply
 
 
@@ -87,15 +87,15 @@ async def _asked(
     telling: Telling | None,
 ) -> Reply:
     def on_retry(number: int, error: BaseException) -> None:
-        step.event("retry", attempt=number, error=type(error).__name__)
+        step.event("retry", attempt=number, **{"error.type": type(error).__name__})
 
     messages: Messages = question.prompt.render(question.values)
-    step.content("gen_ai.input.messages", messages)
     usage = Usage()
     wrong = ""
     try:
         async with asyncio.timeout(limit):
             for _ in range(2 if form.may_ask_again else 1):
+                step.content("gen_ai.input.messages", input_messages(messages))
                 answer = await endpoint.send(
                     messages,
                     question,
@@ -105,7 +105,10 @@ async def _asked(
                     telling=telling,
                 )
                 usage += answer.usage
-                step.content("gen_ai.output.messages", answer.text)
+                if answer.finish_reason:
+                    step.set("gen_ai.response.finish_reasons", [answer.finish_reason])
+                reason = answer.finish_reason
+                step.content("gen_ai.output.messages", output_messages(answer.text, reason))
                 if answer.declined:
                     message = f"The model {endpoint.name} declined to answer."
                     return Reply("refused", message=message, usage=usage)
@@ -114,6 +117,7 @@ async def _asked(
                 except ValueError as error:
                     wrong = str(error)
                     messages = [*messages, *_complaint(answer.text, wrong)]
+                    step.event("unusable_reply")
     except ModelError as error:
         usage += Usage(model_calls=1)
         return Reply(error.status, message=str(error), usage=usage)  # type: ignore[arg-type]

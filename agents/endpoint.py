@@ -209,13 +209,11 @@ class Endpoint:
             options |= {"base_url": server.base_url, "api_key": server.api_key}
             name = f"openai:{self.model}"
         if speaks_openai(self.provider):
-            import openai
+            from fairqr.agents.http_client import new_http_client
 
             # langchain shares one HTTP client among event loops, which breaks when a loop ends.
             # The embedded model is on loopback, where no proxy leads.
-            options["http_async_client"] = openai.DefaultAsyncHttpxClient(
-                trust_env=self.provider != "local"
-            )
+            options["http_async_client"] = new_http_client(trust_env=self.provider != "local")
             # Without own socket options langchain leaves proxies alone, and does not warn of them.
             options["http_socket_options"] = ()
 

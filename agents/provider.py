@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from fairqr.agents.question import JsonSchema, Question, Wanted
 from fairqr.errors import ModelUnavailableError
 from fairqr.retries import status_of
+from fairqr.settings import text_of
 
 __all__ = [
     "base_url_for",
@@ -68,9 +69,11 @@ def base_url_for(provider: str, given: str | None) -> str | None:
 
 
 def _configured_url(provider: str) -> str | None:
-    """Return the URL that the client of this provider takes from the environment."""
+    """Return the URL of the settings, else the one that the provider's client takes itself."""
     if provider != "openai":
         return None
+    if configured := text_of("base_url"):
+        return configured
     return os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL") or None
 
 

@@ -16,6 +16,7 @@ from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
+from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.errors import InputError, one_line
 from fairqr.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (
@@ -27,7 +28,6 @@ from fairqr.prompts.budget import (
     require_room,
 )
 from fairqr.prompts.template import PromptTemplate, fence
-from fairqr.telemetry import span
 
 __all__ = ["BEAMS", "Seq2SeqGenerator"]
 
@@ -144,16 +144,8 @@ class Seq2SeqGenerator:
         began = time.monotonic()
         until = None if deadline is None else began + deadline
         prompt = request.prompt
-        with span(
-            f"text_completion {self._model}",
-            **{
-                "gen_ai.operation.name": "text_completion",
-                "gen_ai.provider.name": "transformers",
-                "gen_ai.request.model": self._model,
-                "fairqr.prompt.id": prompt.id,
-                "fairqr.prompt.version": prompt.version,
-                "fairqr.prompt.sha256": prompt.sha256,
-            },
+        with model_span(
+            "text_completion", "transformers", self._model, prompt, kind="internal"
         ) as step:
             pretrained = await self._pretrained()
             try:
@@ -162,13 +154,12 @@ class Seq2SeqGenerator:
                     text, generation = await pretrained.run(
                         lambda: self._write(pretrained, request, until)
                     )
-                step.content("gen_ai.input.messages", text)
-                step.content("gen_ai.output.messages", generation.text)
+                asked = input_messages([{"role": "user", "content": text}])
+                step.content("gen_ai.input.messages", asked)
+                step.content("gen_ai.output.messages", output_messages(generation.text))
             except TimeoutError:
                 generation = _late(self.name, deadline or 0)
-            step.set("fairqr.status", generation.status)
-            step.set("gen_ai.usage.input_tokens", generation.usage.prompt_tokens)
-            step.set("gen_ai.usage.output_tokens", generation.usage.completion_tokens)
+            outcome(step, generation.status, generation.usage)
         if self._cache and generation.status in ("ok", "empty"):
             cost = {
                 "tokens": generation.usage.prompt_tokens + generation.usage.completion_tokens,

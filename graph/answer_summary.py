@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from fairqr.graph.answer_result import (
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.context import Context
 from fairqr.graph.result import RankedDocument, UsageReport
+from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import State, usage_record
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension, dimensions_of
@@ -185,7 +185,7 @@ def _usage(state: State) -> UsageReport:
     spent += [record["usage"] for record in state["generations"]]
     spent += [record["usage"] for record in state["verdicts"]]
     total = sum((Usage(**record) for record in spent), Usage())
-    milliseconds = round((time.time() - state["started"]) * 1000, 1)
+    milliseconds = round(seconds_since(state["started"]) * 1000, 1)
     return UsageReport(**usage_record(total), milliseconds=milliseconds)
 
 

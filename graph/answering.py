@@ -7,7 +7,6 @@ distinct ranking, several at a time.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -21,6 +20,8 @@ from fairqr.errors import ModelUnavailableError
 from fairqr.graph.answer_summary import summarised
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.context import Context
+from fairqr.graph.outcome_span import record_outcome
+from fairqr.graph.running_time import seconds_since
 from fairqr.graph.sampling import distinct_rankings
 from fairqr.graph.state import (
     AttributionTask,
@@ -146,7 +147,7 @@ class Answering:
         )
         deadline = None
         if context.budget.seconds is not None:
-            deadline = max(0.0, context.budget.seconds - (time.time() - state["started"]))
+            deadline = max(0.0, context.budget.seconds - seconds_since(state["started"]))
 
         def tell(piece: str) -> None:
             runtime.stream_writer({"ranking": ranking["number"], "token": piece})
@@ -210,6 +211,7 @@ class Answering:
         opened.set("fairqr.ranking", ranking["number"])
         opened.set("fairqr.attributed", sum(verdict.attributed or False for verdict in verdicts))
         opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
+        opened.event("attribution", scores=[verdict.score for verdict in verdicts])
         return {"verdicts": [_verdict_record(ranking["number"], verdicts)]}
 
     @traced
@@ -227,6 +229,8 @@ class Answering:
         )
         opened.event("exposure", disparity=result.disparity, attributed=result.attributed_disparity)
         opened.set("fairqr.attribution_rate", result.attribution_rate)
+        models = {"generator": result.generator, "attributor": result.attributor}
+        record_outcome(opened, result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
     def _prompt(self, context: Context) -> PromptTemplate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 from fairqr.agents.refiner import Refiner
@@ -19,6 +18,7 @@ from fairqr.graph.result import (
     SearchResult,
     UsageReport,
 )
+from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import RefinementRecord, State, ranking_of, usage_record
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
@@ -102,7 +102,7 @@ async def assemble(
         baseline=_baseline(original, plain, documents, index, attributes),
         usage=UsageReport(
             **(usage_record(asked.usage) if asked else state["usage"]),
-            milliseconds=round((time.time() - state["started"]) * 1000, 1),
+            milliseconds=round(seconds_since(state["started"]) * 1000, 1),
         ),
         warnings=warnings,
     )

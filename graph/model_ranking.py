@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.replies import Usage
 from fairqr.graph.context import Context
 from fairqr.graph.result import Reranking
+from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import State
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
@@ -35,7 +35,7 @@ def seconds_left(context: Context, state: Mapping[str, Any]) -> float | None:
     if context.budget.seconds is None:
         return None
     started: float = state["started"]
-    return max(0.0, context.budget.seconds - (time.time() - started))
+    return max(0.0, context.budget.seconds - seconds_since(started))
 
 
 class ModelRanking:

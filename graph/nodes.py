@@ -27,8 +27,10 @@ from fairqr.graph.final import final_step
 from fairqr.graph.lists import measured_list
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.model_ranking import ModelRanking
+from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.probing import Probing
 from fairqr.graph.refinement import CheckedRefinement, after_refinement, kept_only, shown
+from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import (
     GroupKey,
     IterationRecord,
@@ -146,8 +148,13 @@ class Nodes:
         opened.set("fairqr.iteration", state["iteration"])
 
         async def retrieved(query: QueryRecord) -> RankingRecord:
-            with span(f"retrieval {self._index.name}") as search:
-                search.content("fairqr.query", shown(query))
+            asked = {
+                "gen_ai.operation.name": "retrieval",
+                "gen_ai.data_source.id": self._index.name,
+                "gen_ai.request.top_k": float(n),
+            }
+            with span(f"retrieval {self._index.name}", kind="client", **asked) as search:
+                search.content("gen_ai.retrieval.query.text", shown(query))
                 found = await self._index.search(query["text"], n, boost=query["boost"])
                 search.set("fairqr.documents", len(found))
             return RankingRecord(
@@ -195,7 +202,7 @@ class Nodes:
             unknown=measured.unknown,
         )
         iterations = [*state.get("iterations", []), record]
-        seconds = time.time() - state["started"]
+        seconds = seconds_since(state["started"])
         reason = decide_stop(iterations, for_the_loop(context, state), state["usage"], seconds)
         opened.event("divergence", value=measured.divergence, exposure=measured.exposure)
         opened.set("fairqr.iteration", number)
@@ -234,7 +241,7 @@ class Nodes:
             raise ModelUnavailableError("No model is given to refine with.")
         deadline = None
         if context.budget.seconds is not None:
-            deadline = max(0.0, context.budget.seconds - (time.time() - state["started"]))
+            deadline = max(0.0, context.budget.seconds - seconds_since(state["started"]))
 
         budget = for_the_loop(context, state).budget
         calls = budget.model_calls
@@ -269,7 +276,7 @@ class Nodes:
                 keywords=len(answer.refinement.keywords),
             )
             opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
-        seconds = time.time() - state["started"]
+        seconds = seconds_since(state["started"])
         spent = budget_is_spent(budget, usage_record(usage), seconds)
         return after_refinement(state, context, checked, usage, budget_is_spent=spent)
 
@@ -310,6 +317,9 @@ class Nodes:
             self._refiner_for(context) if context.rounds else None,
             by_model,
         )
+        models = {"refiner": result.model, "ranker": result.ranker}
+        record_outcome(opened, result.usage, [result.prompt], **models)
+        opened.set("fairqr.corpus", result.corpus)
         opened.set("fairqr.best_iteration", result.best_iteration)
         opened.set("fairqr.stop_reason", result.stop_reason)
         opened.event("divergence", value=result.divergence, baseline=result.baseline.divergence)

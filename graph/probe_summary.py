@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from fairqr.graph.probe_result import (
     ProbeVerdict,
 )
 from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import ProbedRecord, ProbePlan, State, usage_record
 from fairqr.graph.usage_report import UsageReport
 from fairqr.prompts.template import PromptReference
@@ -70,7 +70,7 @@ def concluded(
         prompts=list(prompts),
         seed=settings.seed,
         usage=UsageReport(
-            **usage_record(usage), milliseconds=round((time.time() - state["started"]) * 1000, 1)
+            **usage_record(usage), milliseconds=round(seconds_since(state["started"]) * 1000, 1)
         ),
         # One of a kind says enough: a model that fails, fails often.
         warnings=list(dict.fromkeys(messages))[:3],

@@ -18,10 +18,12 @@ from fairqr.agents.replies import Usage
 from fairqr.errors import InputError
 from fairqr.graph.context import Context
 from fairqr.graph.model_ranking import items_of
+from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.probe_asking import Asking
 from fairqr.graph.probing_context import ProbeSettings
 from fairqr.graph.state import ProbePlan, ProbeTask, State, usage_record
 from fairqr.graph.steps import Update, context_of, traced
+from fairqr.graph.usage_report import UsageReport
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.sides import Sides, parse_sides
@@ -190,8 +192,10 @@ class Probing:
         if result.pairwise is not None:
             opened.set("fairqr.verdict", result.pairwise.verdict)
         spent = [Usage(**record["usage"]) for record in state["probed"]]
-        total = sum(spent, Usage(**state["usage"]))
-        return {"probe": result.model_dump(mode="json"), "usage": usage_record(total)}
+        total = usage_record(sum(spent, Usage(**state["usage"])))
+        usage = UsageReport(**total, milliseconds=result.usage.milliseconds)
+        record_outcome(opened, usage, result.prompts, probed=result.model)
+        return {"probe": result.model_dump(mode="json"), "usage": total}
 
 
 def sides_of(index: Index, settings: ProbeSettings) -> Sides:

@@ -79,7 +79,9 @@ def after_refinement(
     ``no_improvement`` if it did its work.
     """
     refinements = [answer.refinement for answer in answers]
-    keyed = list(zip(state["chosen"], refinements, strict=True))
+    # A state that was kept has lists where it had tuples.
+    chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
+    keyed = list(zip(chosen, refinements, strict=True))
     failed = [r for r in refinements if r.status != "ok" and r.status not in _OF_NO_HELP]
     update: dict[str, Any] = {
         "usage": usage_record(usage),

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from langgraph.runtime import Runtime
 
 from fairqr.graph.context import Context
+from fairqr.graph.journal import step_journal
 from fairqr.telemetry import span
 
 __all__ = ["Update", "context_of", "traced"]
@@ -20,11 +21,11 @@ Node = TypeVar("Node", bound=Callable[..., Any])
 
 
 def traced(node: Node) -> Node:
-    """Time a node in a span of its name."""
+    """Time a node in a span of its name, and keep what models answer in it, where that is asked."""
 
     @functools.wraps(node)
     async def timed(self: object, state: Any, runtime: Runtime[Context]) -> Update:
-        with span(f"fairqr.{node.__name__}"):
+        with span(f"fairqr.{node.__name__}"), step_journal(runtime.execution_info):
             update: Update = await node(self, state, runtime)
             return update
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from langgraph.types import Overwrite, StateSnapshot
+
 from fairqr.graph.context import Context
+from fairqr.graph.journal import Replies, kept_replies
+from fairqr.graph.running_time import paused_for
 from fairqr.telemetry import span
 
 __all__ = ["Step", "Token", "run_graph"]
@@ -26,10 +32,13 @@ class Step:
             That of ``rerank`` has ``result``, the search result's object; that of ``summarise``,
             the last step where an answer is asked for, has ``answer``, the answer result's; that of
             ``conclude`` has ``probe``, the probe result's.
+        id: The same where a run that goes on tells or does a step again; different for all others.
+            Empty where a run that was over tells its outcome once more.
     """
 
     name: str
     update: dict[str, Any]
+    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +59,35 @@ async def run_graph(
         graph: Compiled with a checkpointer if there is a thread.
         query: What to search for, or to answer.
         context: What the run is asked to do.
-        thread: The name that the run's states are kept under, each before the next step begins; a
-            run that was killed then goes on from its last step. None keeps nothing.
+        thread: The name that the run's states are kept under, each before the next step begins,
+            and with them what models answered since the last of them. A run that was killed then
+            goes on from there, and asks nothing again that was answered: of a question to a model,
+            only one that was under way. None keeps nothing.
         resume: Go on with what is kept of the thread, under the same query and context. What had
-            happened is not told again; where the run was over, its last step is. Where nothing is
-            kept, the run begins.
+            happened before the last state that was kept is not told again; of the steps that follow
+            it, those that had ended beside others are. Where the run was over, its outcome is told.
+            Where nothing is kept, the run begins. The time between the last state that was kept and
+            now counts neither for the budget of seconds nor in what the result says.
     """
     config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
     given: dict[str, Any] | None = {"query": query}
-    if thread and resume:
+    replies = Replies(graph.checkpointer, thread) if thread else None
+    paused = 0.0
+    if replies and resume:
         kept = await graph.aget_state(config)
         if kept.values:
-            if not kept.next:
+            # Not `next`, which leaves out what has ended since, though its state was not kept yet.
+            if not kept.tasks:
                 for step in _outcome(kept.values):
                     yield step
                 return
+            for step in _ended_beside_others(kept):
+                yield step
+            await replies.load()
+            paused = _pause(kept)
             given = None
+    if thread:
+        config["metadata"] = {_PAUSED: paused}
     events: asyncio.Queue[Step | Token | None] = asyncio.Queue()
 
     async def run() -> None:
@@ -77,10 +99,14 @@ async def run_graph(
             durability="sync" if thread else None,
         )
         try:
-            with span("invoke_workflow fairqr", **_asked(context)):
+            with (
+                span("invoke_workflow fairqr", **_asked(context, thread, given is None)),
+                kept_replies(replies),
+                paused_for(paused),
+            ):
                 async with aclosing(updates):
                     async for mode, update in updates:
-                        for event in _events(mode, update):
+                        if (event := _event(mode, update)) is not None:
                             events.put_nowait(event)
                             await events.join()
         finally:
@@ -101,14 +127,19 @@ async def run_graph(
             task.exception()  # it has been raised above, or nobody is there to take it
 
 
-_MODES = ["updates", "custom"]
+# Of the modes that tell of steps, "updates" names no task, so that a step that is told or done
+# again could not be told from another one.
+_MODES = ["tasks", "custom"]
 
 _OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
 """The steps that end a part of a run, and what each then has."""
 
+_PAUSED = "fairqr_paused"
+"""Kept with each state: for how many seconds the run was not running before it."""
+
 
 def _outcome(values: dict[str, Any]) -> list[Step]:
-    """Return the last steps of a run that is over, as they were told when they happened."""
+    """Return the last steps of a run that is over, without all else that they changed."""
     return [
         Step(name, {key: values[key]})
         for name, key in _OUTCOMES.items()
@@ -116,14 +147,46 @@ def _outcome(values: dict[str, Any]) -> list[Step]:
     ]
 
 
-def _events(mode: str, update: dict[str, Any]) -> list[Step | Token]:
+def _ended_beside_others(kept: StateSnapshot) -> list[Step]:
+    """Return the steps after the last state that need not be done again."""
+    return [
+        Step(task.name, _plain(task.result), task.id)
+        for task in kept.tasks
+        if task.result is not None
+    ]
+
+
+def _pause(kept: StateSnapshot) -> float:
+    """Return for how many seconds the run has not been running since it began."""
+    if "started" not in kept.values:
+        return 0.0
+    metadata: Mapping[str, Any] = kept.metadata or {}
+    before = float(metadata.get(_PAUSED, 0.0))
+    if kept.created_at is None:
+        return before
+    at = datetime.fromisoformat(kept.created_at).timestamp()
+    return before + max(0.0, time.time() - at)
+
+
+def _event(mode: str, update: dict[str, Any]) -> Step | Token | None:
     if mode == "custom":
-        return [Token(update["token"])]
-    return [Step(name, change or {}) for name, change in update.items()]
+        return Token(update["token"])
+    if "result" not in update or update["error"] is not None:  # it begins, or has failed
+        return None
+    return Step(update["name"], _plain(update["result"]), update["id"])
 
 
-def _asked(context: Context) -> dict[str, Any]:
+def _plain(update: dict[str, Any]) -> dict[str, Any]:
+    """Return what a step changed, without LangGraph's marks of how."""
+    return {
+        key: value.value if isinstance(value, Overwrite) else value for key, value in update.items()
+    }
+
+
+def _asked(context: Context, thread: str | None, resumed: bool) -> dict[str, Any]:
     asked: dict[str, Any] = {
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": "fairqr",
         "fairqr.method": context.method,
         "fairqr.attributes": list(context.attributes),
         "fairqr.target": str(context.target),
@@ -133,4 +196,6 @@ def _asked(context: Context) -> dict[str, Any]:
         asked["fairqr.alpha"] = context.answer.alpha
         asked["fairqr.samples"] = context.answer.samples
         asked["fairqr.documents"] = context.answer.documents
+    if thread is not None:
+        asked |= {"fairqr.thread": thread, "fairqr.resumed": resumed}
     return asked

@@ -22,7 +22,8 @@ from fairqr.errors import (
 )
 from fairqr.loops import PerLoop
 from fairqr.retries import with_retries
-from fairqr.settings import environment
+from fairqr.retrieval.elasticsearch_credentials import configured_credentials
+from fairqr.settings import text_of
 
 __all__ = ["Connection", "Server", "reason_of", "translated"]
 
@@ -64,23 +65,23 @@ class Connection(BaseModel):
 
     @classmethod
     def from_environment(cls, url: str | None = None) -> Connection:
-        """Return the connection that the environment describes, to this URL if one is given.
+        """Return the connection that is configured, to this URL if one is given.
 
-        Credentials in the URL win over those of the environment.
+        Credentials in the URL win over those of the variables, and any of these over all of the
+        settings file's. The file's are sent to no other server than the one that it names, if any.
 
         Raises:
             InputError: There is no URL, or the parts do not fit together.
         """
-        named = url or environment("ELASTICSEARCH_URL")
+        named = url or text_of("elasticsearch.url")
         if not named:
             raise InputError(
                 "No Elasticsearch is named; give its URL with --url or in the environment variable "
                 f"{URL}."
             )
-        settings: dict[str, Any] = {"url": named, "ca_certs": environment("ELASTICSEARCH_CA_CERTS")}
+        settings: dict[str, Any] = {"url": named, "ca_certs": text_of("elasticsearch.ca_certs")}
         if not _split(named).username:
-            for key in ("api_key", "username", "password"):
-                settings[key] = environment(f"ELASTICSEARCH_{key.upper()}")
+            settings |= configured_credentials(named)
         return cls(**settings)
 
     @property

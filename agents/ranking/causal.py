@@ -19,9 +19,9 @@ from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
 from fairqr.agents.ranking.causal_work import Work
 from fairqr.agents.ranking.decoding import Readings, context_tokens, label_tokens, render
 from fairqr.agents.replies import Choice, Reply, TextReply
+from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
 from fairqr.neural import Pretrained
-from fairqr.telemetry import span
 
 __all__ = ["CausalModel", "label_tokens", "render"]
 
@@ -148,23 +148,11 @@ class CausalModel:
         until = None if deadline is None else time.monotonic() + deadline
         prompt = question.prompt
         messages = prompt.render(question.values)
-        with span(
-            f"chat {self._model}",
-            **{
-                "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": "transformers",
-                "gen_ai.request.model": self._model,
-                "fairqr.prompt.id": prompt.id,
-                "fairqr.prompt.version": prompt.version,
-                "fairqr.prompt.sha256": prompt.sha256,
-            },
-        ) as step:
-            step.content("gen_ai.input.messages", messages)
+        with model_span("chat", "transformers", self._model, prompt, kind="internal") as step:
+            step.content("gen_ai.input.messages", input_messages(messages))
             pretrained = await self.pretrained()
             work = Work(self.name, pretrained, messages, question, telling, self._readings, until)
             reply = await work.reply(form, deadline)
-            step.content("gen_ai.output.messages", work.text)
-            step.set("fairqr.status", reply.status)
-            step.set("gen_ai.usage.input_tokens", reply.usage.prompt_tokens)
-            step.set("gen_ai.usage.output_tokens", reply.usage.completion_tokens)
+            step.content("gen_ai.output.messages", output_messages(work.text))
+            outcome(step, reply.status, reply.usage)
         return reply, work.milliseconds

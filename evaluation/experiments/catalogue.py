@@ -31,6 +31,7 @@ __all__ = [
     "kind_of_folder",
     "load_experiment",
     "title_of",
+    "workers_of_file",
 ]
 
 FILES = Path(__file__).parent / "files"
@@ -59,6 +60,7 @@ AnyExperiment = (
 E = TypeVar("E", bound=BaseModel)
 
 SEARCH = "search"
+WORKERS = "workers"
 
 KINDS: Mapping[str, type[AnyExperiment]] = {
     SEARCH: Experiment,
@@ -96,6 +98,23 @@ def kind_of_file(path: Path) -> str:
     return _kind(path, _read(path))
 
 
+def workers_of_file(path: Path) -> str | int | None:
+    """Return who is to do the work, as a file says it; None where it says nothing.
+
+    It is no part of the experiment, since results are the same.
+
+    Raises:
+        InputError: The file is no experiment, or says what is neither a number nor a text.
+    """
+    said = _read(path).get(WORKERS)
+    if isinstance(said, bool) or not isinstance(said, str | int | None):
+        raise InputError(
+            f"The workers of the experiment {path} are neither a number nor a text; write 4, ray, "
+            "ray://local or ray://HOST:PORT."
+        )
+    return said
+
+
 def load_experiment(path: Path, kind: type[E], changes: Mapping[str, Any] | None = None) -> E:
     """Read an experiment.
 
@@ -110,6 +129,7 @@ def load_experiment(path: Path, kind: type[E], changes: Mapping[str, Any] | None
     data = _read(path)
     if KINDS[_kind(path, data)] is not kind:
         raise InputError(f"The experiment {path} is of the kind '{_kind(path, data)}'.")
+    data.pop(WORKERS, None)
     data |= {name: value for name, value in (changes or {}).items() if value is not None}
     try:
         return kind.model_validate(data)

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.models import open_model
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import QueryError
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
+from fairqr.evaluation.experiments.needs import check_needs, check_needs_there, lacks
 from fairqr.evaluation.experiments.plan import Cell, Plan
-from fairqr.evaluation.experiments.specification import System
-from fairqr.evaluation.experiments.store import Record, Round, Store
+from fairqr.evaluation.experiments.searching import (
+    Place,
+    Search,
+    open_index,
+    open_searcher,
+    search_there,
+    searched,
+)
+from fairqr.evaluation.experiments.store import Record, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
+from fairqr.evaluation.workers.tools import Pool
 from fairqr.graph.builder import build_graph
-from fairqr.graph.rankers import ASKED, Rankers, open_language_model
-from fairqr.graph.result import SearchResult
+from fairqr.graph.context import Context
+from fairqr.graph.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Backend, Catalog, Choice
+from fairqr.retrieval.catalog import Backend
 from fairqr.retrieval.index import Index, Progress
-from fairqr.retrieval.vectors.encoder import PROBE
-from fairqr.retrieval.vectors.open import DEFAULT_ENCODER, open_encoder, open_retriever
-from fairqr.settings import environment
 
 __all__ = ["Watcher", "run_plan"]
+
+Searcher = Callable[[str, Context], Awaitable[Mapping[str, Any]]]
+"""Takes a query and a context, and gives the fields of a record."""
 
 
 class Watcher(Protocol):
@@ -67,12 +73,14 @@ class Workshop:
         watcher: Told what is being prepared.
         indexes: By backend and retriever.
         models: By name, and for those that need an index, by that too.
+        pool: The workers that search; None where this process does.
     """
 
     collection: Collection
     prompts: PromptLibrary
     store: Store
     watcher: Watcher
+    pool: Pool | None
     indexes: dict[tuple[str, str], Index]
     models: dict[tuple[str, str], ChatModel | Refiner | RankingModel]
 
@@ -80,15 +88,8 @@ class Workshop:
         """Return the collection's index."""
         key = (backend, retriever)
         if key not in self.indexes:
-            progress = self.watcher.preparing
-            plain = await Catalog().resolve(
-                self.collection.corpus_name,
-                Choice(backend),
-                lambda name: progress(f"indexing {name}") or (lambda count: None),
-            )
-            self.indexes[key] = await open_retriever(
-                plain, retriever, progress(f"encoding {plain.name}")
-            )
+            corpus = self.collection.corpus_name
+            self.indexes[key] = await open_index(corpus, backend, retriever, self.watcher.preparing)
         return self.indexes[key]
 
     async def model(self, name: str, index: Index) -> ChatModel | Refiner | RankingModel:
@@ -96,9 +97,8 @@ class Workshop:
         # Feedback reads its words from the index, so each index has one of its own.
         key = (name, str(id(index)) if name == "feedback" else "")
         if key not in self.models:
-            model = open_language_model(name, index=index, cache=ReplyCache(self.store.replies))
-            await model.start()
-            self.models[key] = model
+            replies = ReplyCache(self.store.replies)
+            self.models[key] = await open_searcher(name, index, replies)
         return self.models[key]
 
     async def close(self) -> None:
@@ -115,6 +115,7 @@ async def run_plan(
     prompts: PromptLibrary,
     watcher: Watcher,
     at_once: int = 4,
+    pool: Pool | None = None,
 ) -> list[str]:
     """Do all searches of a plan that are not done yet.
 
@@ -125,6 +126,7 @@ async def run_plan(
         prompts: Where prompts come from.
         watcher: Told how far it has come.
         at_once: How many searches may be under way at the same time.
+        pool: Workers that search; this process does where None.
 
     Returns:
         Sentences about systems that were left out, since what they need is not there.
@@ -135,21 +137,21 @@ async def run_plan(
     """
     left_out: list[str] = []
     before = {record.key for record in store.records()} if store.exists() else set()
-    await _check_needs(
-        plan,
-        [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)],
-        prompts,
-    )
+    cells = [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)]
+    if pool is None:
+        await check_needs(plan, cells, prompts)
+    else:
+        await pool.do(check_needs_there, plan, cells)
     with store.locked():
         store.begin(plan.manifest)
         done = {record.key for record in store.records()}
-        async with _workshop(collection, prompts, store, watcher) as workshop:
+        async with _workshop(collection, prompts, store, watcher, pool) as workshop:
             with store.writing():
                 keys = [cell.key(topic) for cell in plan.cells for topic in plan.topics]
                 watcher.total(len(keys), sum(key in done for key in keys))
                 for cell in plan.cells:
                     todo = [topic for topic in plan.topics if cell.key(topic) not in done]
-                    if lacking := _lacks(cell.system, plan):
+                    if lacking := lacks(cell.system, plan):
                         left_out.append(f"'{cell.system.name}' was left out: {lacking}")
                     elif todo:
                         watcher.started(cell)
@@ -159,50 +161,17 @@ async def run_plan(
 
 @asynccontextmanager
 async def _workshop(
-    collection: Collection, prompts: PromptLibrary, store: Store, watcher: Watcher
+    collection: Collection,
+    prompts: PromptLibrary,
+    store: Store,
+    watcher: Watcher,
+    pool: Pool | None,
 ) -> AsyncIterator[Workshop]:
-    workshop = Workshop(collection, prompts, store, watcher, {}, {})
+    workshop = Workshop(collection, prompts, store, watcher, pool, {}, {})
     try:
         yield workshop
     finally:
         await workshop.close()
-
-
-async def _check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary) -> None:
-    """Start what these cells ask and encode with, before anything is written or searched for.
-
-    Raises:
-        ModelUnavailableError: A model or an encoder is not there.
-        ModelError: An encoder fails.
-    """
-    experiment = plan.manifest.experiment
-    systems = [cell.system for cell in cells if not _lacks(cell.system, plan)]
-    asking = {s.model or experiment.model for s in systems if s.asks_a_model}
-    for name in sorted(asking - {FeedbackRefiner.name}):
-        await open_model(name, cache=False).start()
-    rankers = {}
-    for cell in cells:
-        if cell.system.ranker is not None and not _lacks(cell.system, plan):
-            rankers[cell.system.name] = cell
-    for cell in rankers.values():
-        model = None
-        if cell.system.ranker in ASKED:
-            model = open_ranking_model(cell.system.model or experiment.model, cache=False)
-        ranker = Rankers(None, model, prompts).ranker_for(cell.context(experiment))
-        if ranker is not None:
-            await ranker.start()
-    for retriever in sorted({s.retriever for s in systems}):
-        kind, _, encoder = retriever.partition(":")
-        if kind == "dense":
-            await open_encoder(encoder or DEFAULT_ENCODER).encode_query(PROBE)
-
-
-def _lacks(system: System, plan: Plan) -> str:
-    """Say what a system needs that is not there."""
-    backend = system.backend or plan.manifest.experiment.backend
-    if backend == "elasticsearch" and not environment("ELASTICSEARCH_URL"):
-        return "it needs a server; name one with FAIRQR_ELASTICSEARCH_URL and run again."
-    return ""
 
 
 async def _run_cell(
@@ -210,25 +179,41 @@ async def _run_cell(
 ) -> None:
     """Search for these topics, at most so many at a time."""
     experiment = plan.manifest.experiment
-    index = await workshop.index(cell.system.backend or experiment.backend, cell.system.retriever)
-    model = None
+    backend = cell.system.backend or experiment.backend
+    index = await workshop.index(backend, cell.system.retriever)
+    name = None
     if cell.system.asks_a_model or cell.system.ranker in ASKED:
-        model = await workshop.model(cell.system.model or experiment.model, index)
+        name = cell.system.model or experiment.model
     weights = await _weights(cell, plan, workshop, index)
-    graph = build_graph(index=index, model=model, prompts=workshop.prompts)
+    searcher: Searcher
+    if workshop.pool is None:
+        model = await workshop.model(name, index) if name is not None else None
+        graph = build_graph(index=index, model=model, prompts=workshop.prompts)
+        searcher = partial(searched, graph)
+    else:
+        documents = (await index.info()).source_sha256
+        corpus = workshop.collection.corpus_name
+        place = Place(corpus, documents, backend, cell.system.retriever, name)
+        searcher = partial(_search_there, workshop.pool, place)
 
     async def search(topic: Topic) -> None:
-        record = await _search(cell, topic, plan, graph, weights.get(topic.id), at_once)
+        record = await _search(cell, topic, plan, searcher, weights.get(topic.id), at_once)
         workshop.store.add(record)
         workshop.watcher.finished(record)
 
     await all_of(topics, search, at_once)
 
 
+async def _search_there(
+    pool: Pool, place: Place, query: str, context: Context
+) -> Mapping[str, Any]:
+    return await pool.do(search_there, Search.of(place, query, context))
+
+
 async def _search(
-    cell: Cell, topic: Topic, plan: Plan, graph: Any, weights: Path | None, at_once: int
+    cell: Cell, topic: Topic, plan: Plan, searcher: Searcher, weights: Path | None, at_once: int
 ) -> Record:
-    """Search for one topic; a query that finds nothing is a result too."""
+    """Search for one topic."""
     context = cell.context(plan.manifest.experiment)
     if weights is not None:
         options = {**context.options, "weights": str(weights)}
@@ -236,34 +221,9 @@ async def _search(
     key = dict(
         zip(("attribute", "queries", "system", "seed", "topic"), cell.key(topic), strict=True)
     )
-    query = topic.text(cell.form.keywords)
-    try:
-        state = await graph.ainvoke({"query": query}, context=context)
-    except QueryError as error:
-        return Record.model_validate({**key, "error": str(error)})
-    result = SearchResult.model_validate(state["result"])
-    return Record.model_validate({**key, **_told(result), "at_once": at_once})
-
-
-def _told(result: SearchResult) -> Mapping[str, Any]:
-    """Return what is kept of a result."""
-    name = next(iter(result.target))
-    usage = result.usage
-    return {
-        "ids": [document.id for document in result.ranking],
-        "rounds": [
-            Round(ids=r.ids, exposure=r.exposure[name], divergence=r.divergence)
-            for r in result.iterations
-        ],
-        "best_round": result.best_iteration,
-        "target": result.target[name],
-        "divergence": result.divergence,
-        "stop_reason": result.stop_reason,
-        "model_calls": usage.model_calls + usage.cached_calls,
-        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
-        "milliseconds": round(usage.milliseconds + usage.cached_milliseconds, 1),
-        "warnings": result.warnings,
-    }
+    found = await searcher(topic.text(cell.form.keywords), context)
+    told = {} if "error" in found else {"at_once": at_once}
+    return Record.model_validate({**key, **found, **told})
 
 
 async def _weights(cell: Cell, plan: Plan, workshop: Workshop, index: Index) -> dict[str, Path]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.ranking.base import ItemRanker, ItemRanking
+from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
@@ -12,9 +16,11 @@ from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.plan import ProbePlan
 from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of
 from fairqr.evaluation.probes.records import RankingRecord, spent_of
+from fairqr.evaluation.probes.remote import ranker_there
 from fairqr.evaluation.probes.specification import ListwiseExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tasks import ListTask, list_tasks
+from fairqr.evaluation.workers.tools import Pool
 
 __all__ = ["run_listwise"]
 
@@ -26,6 +32,7 @@ async def run_listwise(
     watcher: StageWatcher,
     at_once: int = 4,
     replies: ReplyCache | None = None,
+    pool: Pool | None = None,
 ) -> None:
     """Rank all lists that were not ranked yet, one ranker after the other.
 
@@ -35,6 +42,7 @@ async def run_listwise(
         watcher: Told of each list.
         at_once: How many lists may be under way at the same time.
         replies: Where replies are kept; in the folder where None.
+        pool: Workers that rank; this process does where None.
 
     Raises:
         FairqrError: A ranker is not there, its model fails all the time or was never there to
@@ -45,7 +53,8 @@ async def run_listwise(
         store.check(plan.manifest)
         before = [record for record in store.rankings.read() if record.is_final]
         done = {record.key for record in before}
-        run = _Run(plan, experiment, store, watcher, at_once, replies or ReplyCache(store.replies))
+        kept = replies or ReplyCache(store.replies)
+        run = _Run(plan, experiment, store, watcher, at_once, kept, pool)
         run.answered.update(record.ranker for record in before)
         for name in experiment.rankers:
             await run.rank_with(name, done)
@@ -67,6 +76,7 @@ class _Run:
         watcher: StageWatcher,
         at_once: int,
         replies: ReplyCache,
+        pool: Pool | None,
     ) -> None:
         self._plan = plan
         self._experiment = experiment
@@ -74,34 +84,47 @@ class _Run:
         self._watcher = watcher
         self._at_once = at_once
         self._replies = replies
+        self._pool = pool
         self.answered: set[str] = set()
         self._tasks = list_tasks(experiment, plan.collections)
 
     async def rank_with(self, name: str, done: set[tuple[str, ...]]) -> None:
         """Rank all lists with one ranker, in all its windows."""
-        model = None
-        named = parse_ranker(name)
+        opened = self._opener(name)
         for window in windows_of(self._experiment, name):
             todo = [task for task in self._tasks if task.key(name, window) not in done]
             if not todo:
                 continue
-            if named.asks_a_model and model is None:
-                # One for all windows, since a large one takes long to load.
-                model = open_ranking_model(named.model, cache=self._replies, **self._plan.options)
-            ranker = open_probe_ranker(
-                name,
-                window,
-                self._experiment,
-                self._plan.prompts,
-                model=model,
-                concurrency=self._at_once,
-            )
+            ranker = opened(window)
             await ranker.start()
             # Nothing is written before the ranker is there.
             self._store.start(self._plan.manifest, self._plan.collections)
             what = f"{name}, window {window}" if window else name
             self._watcher.stage(f"{what}: lists", len(self._tasks), len(self._tasks) - len(todo))
             await self._rank(name, window, ranker, todo)
+
+    def _opener(self, name: str) -> Callable[[str], ItemRanker]:
+        """Return what opens a ranker for a window."""
+        if self._pool is not None:
+            pool = self._pool
+            return lambda window: ranker_there(name, window, self._plan, self._at_once, pool)
+        named = parse_ranker(name)
+
+        @functools.cache
+        def model() -> RankingModel | None:
+            # One for all windows, since a large one takes long to load.
+            if not named.asks_a_model:
+                return None
+            return open_ranking_model(named.model, cache=self._replies, **self._plan.options)
+
+        return lambda window: open_probe_ranker(
+            name,
+            window,
+            self._experiment,
+            self._plan.prompts,
+            model=model(),
+            concurrency=self._at_once,
+        )
 
     async def _rank(self, name: str, window: str, ranker: ItemRanker, todo: list[ListTask]) -> None:
         patience = Patience(name, has_answered=name in self.answered)

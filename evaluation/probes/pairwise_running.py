@@ -11,8 +11,10 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.plan import ProbePlan, open_judge
 from fairqr.evaluation.probes.records import PairRecord, spent_of, total_spent
+from fairqr.evaluation.probes.remote import JudgeThere
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tasks import PairTask, pair_tasks
+from fairqr.evaluation.workers.tools import Pool
 
 __all__ = ["ask_about", "run_pairwise"]
 
@@ -24,6 +26,7 @@ async def run_pairwise(
     watcher: StageWatcher,
     at_once: int = 4,
     replies: ReplyCache | None = None,
+    pool: Pool | None = None,
 ) -> None:
     """Ask about all pairs that were not asked about yet, one model after the other.
 
@@ -33,6 +36,7 @@ async def run_pairwise(
         watcher: Told of each pair.
         at_once: How many pairs may be under way at the same time.
         replies: Where replies are kept; in the folder where None.
+        pool: Workers that ask; this process does where None.
 
     Raises:
         FairqrError: A model is not there, or fails all the time; what was done until then is kept.
@@ -46,7 +50,11 @@ async def run_pairwise(
             todo = [task for task in tasks if task.key(model) not in done]
             if not todo:
                 continue
-            judge = open_judge(plan, model, replies or ReplyCache(store.replies))
+            judge: PairwiseJudge | JudgeThere
+            if pool is None:
+                judge = open_judge(plan, model, replies or ReplyCache(store.replies))
+            else:
+                judge = JudgeThere(plan, model, pool)
             await judge.start()
             # Nothing is written before the model is there.
             store.start(plan.manifest, plan.collections)
@@ -58,7 +66,7 @@ async def run_pairwise(
 
 async def _ask(
     model: str,
-    judge: PairwiseJudge,
+    judge: PairwiseJudge | JudgeThere,
     todo: list[PairTask],
     store: ProbeStore,
     watcher: StageWatcher,
@@ -88,7 +96,7 @@ async def _ask(
 
 
 async def ask_about(
-    task: PairTask, model: str, judge: PairwiseJudge, patience: Patience
+    task: PairTask, model: str, judge: PairwiseJudge | JudgeThere, patience: Patience
 ) -> tuple[PairRecord, bool]:
     """Ask about a pair in both orders.
 

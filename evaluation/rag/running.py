@@ -26,7 +26,9 @@ from fairqr.evaluation.rag.labels import useful_positions, why_dropped
 from fairqr.evaluation.rag.plan import Cost, Part, RagPlan, cost_of
 from fairqr.evaluation.rag.policies import Draw
 from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
+from fairqr.evaluation.rag.remote import generator_there, judge_there, retriever_there
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore, RagStore
+from fairqr.evaluation.workers.tools import Pool
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.open import open_pool_retriever
@@ -105,6 +107,7 @@ async def run_fair_rag(
     watcher: StageWatcher,
     at_once: int = 4,
     folders: Sequence[Path] = (),
+    pool: Pool | None = None,
 ) -> None:
     """Do all that is not done yet.
 
@@ -115,6 +118,7 @@ async def run_fair_rag(
         watcher: Told how far it has come.
         at_once: How many queries may be under way at the same time.
         folders: Of labels that are given; what they lack is labelled.
+        pool: Workers that generate, judge and retrieve; this process does where None.
 
     Raises:
         FairqrError: It cannot go on for a reason that concerns more than one answer; what was done
@@ -126,8 +130,9 @@ async def run_fair_rag(
             store.begin(plan.manifest)
             return
         if attributor is not None:
+            attributor = judge_there(attributor, pool) if pool else attributor
             await attributor.start()
-        run = _Run(plan, store, attributor, watcher, at_once, given)
+        run = _Run(plan, store, attributor, watcher, at_once, given, pool)
         await run.start_retrievers()
         for name in plan.manifest.experiment.generators:
             # One at a time, since large models do not fit side by side: the one before is let go.
@@ -142,17 +147,23 @@ class _Run:
     watcher: StageWatcher
     at_once: int
     given: Mapping[tuple[str, str], Path]
+    pool: Pool | None
     _retrievers: dict[str, PoolRetriever] = field(default_factory=dict, init=False)
     _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
 
     async def start_retrievers(self) -> None:
         for name in self.plan.manifest.experiment.retrievers:
-            self._retrievers[name] = open_pool_retriever(name)
+            opened = retriever_there(name, self.pool) if self.pool else open_pool_retriever(name)
+            self._retrievers[name] = opened
             await self._retrievers[name].start()
 
     async def work_with(self, name: str) -> None:
         """Do all that a generator is needed for; it is started before anything is written."""
-        generator = open_generator(name, cache=ReplyCache(self.store.replies))
+        generator = (
+            generator_there(name, self.pool)
+            if self.pool
+            else open_generator(name, cache=ReplyCache(self.store.replies))
+        )
         await generator.start()
         self.store.begin(self.plan.manifest)
         for part in self.plan.parts:

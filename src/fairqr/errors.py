@@ -37,6 +37,7 @@ __all__ = [
     "StoreUnavailableError",
     "TargetError",
     "UnknownAttributeError",
+    "WorkersError",
     "first_problem",
     "one_line",
 ]
@@ -200,6 +201,12 @@ class ModelUnavailableError(FairqrError):
     """The language model cannot be started or is not named rightly."""
 
     slug = "model-unavailable"
+
+
+class WorkersError(FairqrError):
+    """The machines that share the work of an experiment cannot be reached, or failed."""
+
+    slug = "workers"
 
 
 class ModelError(FairqrError):

@@ -1,41 +1,254 @@
-"""Where fairqr keeps its files, and what the environment configures.
+"""What is configured, and where fairqr keeps its files.
 
-Explicit arguments always win over the environment; this module only reads the environment.
+Explicit arguments win over the variables ``FAIRQR_…``, these over the settings file, and that over
+the defaults. :data:`SETTINGS` is the one list of what there is; the service has a section of its
+own, ``[service]``, which :mod:`fairqr.graph.service.configuration` describes.
+
+The settings file is that of the variable ``FAIRQR_CONFIG``, else ``fairqr.toml`` in the user's
+configuration folder. It is never looked for in the current folder: whoever unpacks an archive and
+works in it must not thereby send queries and keys to a server that the archive names.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import platformdirs
 
-__all__ = ["DEFAULT_MODEL", "cache_dir", "data_dir", "default_model", "environment", "prompts_dir"]
+from fairqr.errors import ConfigError, one_line
+from fairqr.settings_file import CONFIG_VARIABLE, config_path, contents_of
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "SERVICE",
+    "SETTINGS",
+    "Found",
+    "Setting",
+    "Source",
+    "cache_dir",
+    "data_dir",
+    "default_model",
+    "file_section",
+    "find",
+    "is_on",
+    "path_of",
+    "prompts_dir",
+    "text_of",
+    "unknown_variables",
+    "variable_of",
+]
 
 DEFAULT_MODEL = "local:smollm2-135m"
+SERVICE = "service"
+"""The section that is not described here."""
+
+_ON = ("1", "true", "yes", "on")
+_OFF = ("0", "false", "no", "off")
+# Of the project's own tests, which are nothing to warn of.
+_NOT_SETTINGS = (CONFIG_VARIABLE, "FAIRQR_TEST_", "FAIRQR_SKIP_")
 
 
-def environment(name: str) -> str | None:
-    """Return the environment variable ``FAIRQR_<name>``, or None where it is unset or empty."""
-    return os.environ.get(f"FAIRQR_{name}") or None
+class Setting(NamedTuple):
+    """A setting.
+
+    Attributes:
+        name: In the settings file; what stands before a dot is a section.
+        about: One line for people.
+        kind: ``text``, ``path`` (in the file relative to the file's folder) or ``switch``.
+        default: None where there is none, or where the platform says it.
+        secret: Whether its value is never shown.
+    """
+
+    name: str
+    about: str
+    kind: Literal["text", "path", "switch"] = "text"
+    default: str | bool | None = None
+    secret: bool = False
+
+
+SETTINGS = (
+    Setting("model", "The language model where none is named.", default=DEFAULT_MODEL),
+    Setting("base_url", "The server that models `openai:…` are on, instead of OpenAI's."),
+    Setting("corpus", "The corpus that Studio searches.", default="notables"),
+    Setting("data_dir", "The folder of indexes and collections.", "path"),
+    Setting("cache_dir", "The folder of weights and of models' replies.", "path"),
+    Setting("prompts_dir", "A folder of your own prompts.", "path"),
+    Setting("trace_dir", "A folder to record every run of a command in.", "path"),
+    Setting("trace_content", "Record queries, documents and replies too.", "switch", False),
+    Setting("elasticsearch.url", "The Elasticsearch server."),
+    Setting("elasticsearch.api_key", "An API key, as Elasticsearch gives it.", secret=True),
+    Setting("elasticsearch.username", "Instead of an API key; goes with the password."),
+    Setting("elasticsearch.password", "Goes with the username.", secret=True),
+    Setting("elasticsearch.ca_certs", "A file or folder of certificates to trust.", "path"),
+)
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_PLATFORM: dict[str, Callable[..., str]] = {
+    "data_dir": platformdirs.user_data_dir,
+    "cache_dir": platformdirs.user_cache_dir,
+}
+
+
+class Source(NamedTuple):
+    """Where a value is from.
+
+    Attributes:
+        kind: ``argument``, ``variable``, ``file``, or ``default``.
+        place: The variable's name, or the file's path.
+    """
+
+    kind: Literal["argument", "variable", "file", "default"] = "default"
+    place: str = ""
+
+
+class Found(NamedTuple):
+    """A setting's effective value, None where it has none, and where that is from."""
+
+    value: str | bool | None
+    source: Source = Source()
+
+
+def variable_of(name: str) -> str:
+    """Return the variable of a setting: ``FAIRQR_ELASTICSEARCH_URL`` for ``elasticsearch.url``."""
+    return f"FAIRQR_{name.replace('.', '_').upper()}"
+
+
+def find(name: str, *, file_only: bool = False) -> Found:
+    """Return the effective value of a setting.
+
+    A path that the file gives is relative to the file's folder, and may begin with ``~``.
+
+    Args:
+        name: As in :data:`SETTINGS`.
+        file_only: Leave the variable aside.
+
+    Raises:
+        ConfigError: The settings file, or the value of the variable, is wrong.
+    """
+    setting, variable = _BY_NAME[name], variable_of(name)
+    if not file_only and (given := os.environ.get(variable)):
+        return Found(_of_variable(setting, variable, given), Source("variable", variable))
+    file = config_path()
+    section, _, key = name.rpartition(".")
+    table = contents_of(file, _check)
+    held = (table.get(section, {}) if section else table).get(key)
+    if held not in (None, ""):
+        value = str(_beside(file, held)) if setting.kind == "path" else held
+        return Found(value, Source("file", str(file)))
+    if name in _PLATFORM:
+        return Found(_PLATFORM[name]("fairqr", appauthor=False))
+    return Found(setting.default)
+
+
+def text_of(name: str) -> str | None:
+    """Return the effective value of a text, or None where it has none."""
+    value = find(name).value
+    return value if isinstance(value, str) else None
+
+
+def path_of(name: str) -> Path | None:
+    """Return the effective value of a path, or None where it has none."""
+    value = text_of(name)
+    return Path(value) if value else None
+
+
+def is_on(name: str) -> bool:
+    """Tell whether a switch is on."""
+    return find(name).value is True
 
 
 def data_dir() -> Path:
-    """Return the folder of indexes (``FAIRQR_DATA_DIR``, else the platform's user data folder)."""
-    return Path(environment("DATA_DIR") or platformdirs.user_data_dir("fairqr", appauthor=False))
+    """Return the folder of indexes; the platform's user data folder where none is configured."""
+    return Path(text_of("data_dir") or "")
 
 
 def cache_dir() -> Path:
-    """Return the folder of weights and replies (``FAIRQR_CACHE_DIR``, else the platform's)."""
-    return Path(environment("CACHE_DIR") or platformdirs.user_cache_dir("fairqr", appauthor=False))
+    """Return the folder of weights and replies; the platform's where none is configured."""
+    return Path(text_of("cache_dir") or "")
 
 
 def prompts_dir() -> Path | None:
-    """Return the folder of the user's own prompts (``FAIRQR_PROMPTS_DIR``), if there is one."""
-    folder = environment("PROMPTS_DIR")
-    return Path(folder) if folder else None
+    """Return the folder of the user's own prompts, if there is one."""
+    return path_of("prompts_dir")
 
 
 def default_model() -> str:
-    """Return the model that refines when none is named (``FAIRQR_MODEL``, else the local one)."""
-    return environment("MODEL") or DEFAULT_MODEL
+    """Return the model that is asked where none is named."""
+    return text_of("model") or DEFAULT_MODEL
+
+
+def file_section(name: str) -> tuple[dict[str, Any], Path]:
+    """Return a section of the settings file, empty where there is none, and the file's path.
+
+    Raises:
+        ConfigError: The file cannot be read, is no TOML, or holds what is no setting.
+    """
+    file = config_path()
+    return contents_of(file, _check).get(name, {}), file
+
+
+def unknown_variables(known: Iterable[str]) -> list[str]:
+    """Return the variables ``FAIRQR_…`` that are none, in order.
+
+    Args:
+        known: Further variables than those of :data:`SETTINGS`.
+    """
+    names = {variable_of(setting.name) for setting in SETTINGS} | set(known)
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith("FAIRQR_") and name not in names and not name.startswith(_NOT_SETTINGS)
+    )
+
+
+def _of_variable(setting: Setting, variable: str, given: str) -> str | bool:
+    if setting.kind != "switch":
+        return given
+    said = given.strip().lower()
+    if said not in _ON + _OFF:
+        raise ConfigError(f"The variable {variable} is neither on nor off; set it to 1 or to 0.")
+    return said in _ON
+
+
+def _beside(file: Path, held: str) -> Path:
+    try:
+        return file.absolute().parent / Path(held).expanduser()
+    except RuntimeError:  # there is no such user
+        raise ConfigError(f"In the settings file {file}, '{held}' has no home folder.") from None
+
+
+def _check(file: str, table: dict[str, Any], section: str = "") -> None:
+    """Refuse what is no setting, or of another kind."""
+    sections = {name.partition(".")[0] for name in _BY_NAME if "." in name} | {SERVICE}
+    for key, value in table.items():
+        name = f"{section}.{key}" if section else key
+        if not section and key in sections:
+            if not isinstance(value, dict):
+                raise ConfigError(f"In the settings file {file}, {key} is a section: [{key}].")
+            if key != SERVICE:
+                _check(file, value, key)
+        elif name not in _BY_NAME:
+            raise ConfigError(
+                f"The settings file {file} has '{one_line(name, 80)}', which is no setting"
+                f"{_meant(name, [*_BY_NAME, *sections])}; mend it."
+            )
+        else:
+            _check_kind(file, _BY_NAME[name], value)
+
+
+def _check_kind(file: str, setting: Setting, value: Any) -> None:
+    on_or_off = setting.kind == "switch"
+    if isinstance(value, bool) if on_or_off else isinstance(value, str) and "\0" not in value:
+        return
+    wanted = "true or false" if on_or_off else "a text in quotes"
+    raise ConfigError(f"In the settings file {file}, {setting.name} is wrong; write {wanted}.")
+
+
+def _meant(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

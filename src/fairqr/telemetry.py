@@ -7,77 +7,99 @@ documents and replies are content; they are recorded only when asked, and keys n
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from typing import IO, Any
+from typing import Any, Literal
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Status, StatusCode
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from fairqr.errors import InputError
-from fairqr.settings import environment
+from fairqr.recording import Recorder, record_to, recording_to
+from fairqr.settings import is_on
 
-__all__ = ["Recorder", "Span", "current_span", "record_to", "span"]
+__all__ = [
+    "Kind",
+    "Recorder",
+    "Span",
+    "carrier",
+    "content_is_wanted",
+    "continued",
+    "current_span",
+    "record_to",
+    "span",
+]
 
-_recorder: ContextVar[Recorder | None] = ContextVar("fairqr_recorder", default=None)
+Kind = Literal["internal", "client", "server"]
+"""What a step is to others: ``client`` where it asks another system."""
+
+_KINDS: dict[Kind, SpanKind] = {
+    "internal": SpanKind.INTERNAL,
+    "client": SpanKind.CLIENT,
+    "server": SpanKind.SERVER,
+}
+# It leads to whatever provider the application has set when a span is opened.
+_tracer = trace.get_tracer("fairqr")
+# Baggage is not taken over: it would put texts of strangers into our spans.
+_propagator = TraceContextTextMapPropagator()
+_MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
+_HEADERS = {
+    "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
+    "tracestate": re.compile(rf"(?!.{{513}}){_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}"),
+}
+
 _current: ContextVar[Span | None] = ContextVar("fairqr_span", default=None)
-
-
-class Recorder:
-    """Writes each finished span as one line, so that the file of a killed run is still good."""
-
-    def __init__(self, stream: IO[str], content: bool) -> None:
-        self._stream = stream
-        self.content = content
-        self.begun = False
-        self.failure: str | None = None
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Write one line; where that fails, the run goes on and ``failure`` says why.
-
-        A step may end after the record, where a stream was left and not closed; it is left out.
-        """
-        if self._stream.closed:
-            return
-        try:
-            if not self.begun:
-                with suppress(OSError):  # a pipe or a device has nothing to cut off
-                    self._stream.truncate(0)
-            self.begun = True
-            self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-            self._stream.flush()
-        except OSError as error:
-            self.failure = error.strerror
 
 
 class Span:
     """A step that is being timed."""
 
-    def __init__(self, otel: trace.Span, content: bool) -> None:
+    def __init__(self, otel: trace.Span, content: bool, recorder: Recorder | None = None) -> None:
         self.id = secrets.token_hex(8)
+        self.status = "ok"
+        self.recorder = recorder
+        self.has_content = content
         self._otel = otel
-        self._content = content
         self.attributes: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
 
     def set(self, key: str, value: Any) -> None:
         """Record a decision or a figure."""
         self.attributes[key] = value
-        self._otel.set_attribute(key, _plain(value))
+        if self._otel.is_recording():
+            self._otel.set_attribute(key, _plain(value))
 
     def content(self, key: str, value: Any) -> None:
         """Record text of a user, a document or a model, if content is asked for."""
-        if self._content:
+        if self.has_content:
             self.set(key, value)
 
     def event(self, name: str, **attributes: Any) -> None:
-        """Record something that happened within the step."""
+        """Record something that happened within the step.
+
+        To OpenTelemetry, where names are shared with others, it is told with ``fairqr.`` before
+        its name and the names of its attributes.
+        """
         self.events.append({"name": name, "attributes": attributes})
-        self._otel.add_event(name, {key: _plain(value) for key, value in attributes.items()})
+        if self._otel.is_recording():
+            named = {_named(key): _plain(value) for key, value in attributes.items()}
+            self._otel.add_event(_named(name), named)
+
+    def fail(self, kind: str) -> None:
+        """Record that the step came to nothing.
+
+        Args:
+            kind: The class of an exception, or the status of a reply such as ``timeout``; never
+                the text of an error, which may hold content.
+        """
+        self.status = kind
+        self.set("error.type", kind)
+        self._otel.set_status(Status(StatusCode.ERROR, kind))
 
 
 def current_span() -> Span:
@@ -85,39 +107,65 @@ def current_span() -> Span:
     return _current.get() or Span(trace.INVALID_SPAN, content=False)
 
 
+def content_is_wanted() -> bool:
+    """Tell whether queries, documents and replies are to be recorded here.
+
+    Raises:
+        ConfigError: The setting ``trace_content`` is wrong.
+    """
+    recorder = recording_to()
+    return (recorder is not None and recorder.content) or is_on("trace_content")
+
+
+def _named(name: str) -> str:
+    return name if "." in name else f"fairqr.{name}"
+
+
 def _plain(value: Any) -> Any:
     """Return a value that OpenTelemetry takes as an attribute."""
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        # Half a surrogate pair would cost the spans that are sent together with this one.
+        return value.encode(errors="replace").decode()
+    if isinstance(value, bool | int | float):
         return value
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return list(value)
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        if all(isinstance(item, str) for item in value):
+            return [_plain(item) for item in value]
+        if all(isinstance(item, float) for item in value):
+            return list(value)
+    return _plain(json.dumps(value, ensure_ascii=False))
 
 
 @contextmanager
-def span(name: str, **attributes: Any) -> Iterator[Span]:
+def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterator[Span]:
     """Time a step; spans opened inside it, in the same task or in its children, are its children.
 
     Messages of exceptions are not recorded, since they may hold content; their class is.
+
+    Args:
+        name: Of few different ones, by the GenAI conventions of OpenTelemetry or ``fairqr.…``.
+        kind: What the step is to others.
+        attributes: What is known from the begin, by which a sampler may decide.
     """
-    recorder = _recorder.get()
-    content = recorder.content if recorder else environment("TRACE_CONTENT") == "1"
-    tracer = trace.get_tracer("fairqr")
-    with tracer.start_as_current_span(
-        name, record_exception=False, set_status_on_exception=False
+    parent, recorder = _current.get(), recording_to()
+    # Looked up once for all spans of a run.
+    inherits = parent is not None and parent.recorder is recorder
+    content = parent.has_content if parent and inherits else content_is_wanted()
+    with _tracer.start_as_current_span(
+        _plain(name),
+        kind=_KINDS[kind],
+        attributes={key: _plain(value) for key, value in attributes.items()},
+        record_exception=False,
+        set_status_on_exception=False,
     ) as otel:
-        step = Span(otel, content)
-        for key, value in attributes.items():
-            step.set(key, value)
-        parent = _current.get()
+        step = Span(otel, content, recorder)
+        step.attributes.update(attributes)
         token = _current.set(step)
         started, clock = time.time(), time.perf_counter()
-        status = "ok"
         try:
             yield step
         except BaseException as error:
-            status = type(error).__name__
-            otel.set_status(Status(StatusCode.ERROR, status))
+            step.fail(type(error).__name__)
             raise
         finally:
             _current.reset(token)
@@ -129,41 +177,45 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
                         "parent": parent.id if parent else None,
                         "start": started,
                         "milliseconds": round((time.perf_counter() - clock) * 1000, 3),
-                        "status": status,
+                        "status": step.status,
                         "attributes": step.attributes,
                         "events": step.events,
                     }
                 )
 
 
+def carrier() -> dict[str, str]:
+    """Return what continues the trace of the current step elsewhere, or later.
+
+    Returns:
+        The headers ``traceparent`` and, where there is one, ``tracestate`` of the W3C; nothing
+        outside of a trace.
+    """
+    headers: dict[str, str] = {}
+    _propagator.inject(headers)
+    return headers
+
+
 @contextmanager
-def record_to(path: Path, *, content: bool = False) -> Iterator[Recorder]:
-    """Write the spans of everything that runs inside to a new file of JSON lines.
+def continued(headers: Mapping[str, str]) -> Iterator[None]:
+    """Let the spans that are opened inside continue a caller's trace.
 
     Args:
-        path: Replaced if it exists, once there is something to write.
-        content: Record queries, keywords and replies too.
-
-    Yields:
-        The recorder, whose ``failure`` says at the end why the file is not whole, if it is not.
-
-    Raises:
-        InputError: The file cannot be written.
+        headers: What :func:`carrier` returned, or the headers of a request, in any case of their
+            names. Only ``traceparent`` and ``tracestate`` are looked at; what is no such header
+            by the W3C is ignored, and without a ``traceparent`` nothing changes.
     """
-    existed = path.exists()
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        known = _HEADERS.get(str(name).lower())
+        if known and isinstance(value, str) and known.fullmatch(value.strip(" \t")):
+            found[str(name).lower()] = value.strip(" \t")
+    caller = trace.get_current_span(_propagator.extract(found, otel_context.Context()))
+    if not caller.get_span_context().is_valid:
+        yield
+        return
+    token = otel_context.attach(trace.set_span_in_context(caller))
     try:
-        # Appended to at first: an input error must not cost the record of an earlier run. A model
-        # may send half a surrogate pair; its escape is what JSON writes, too.
-        stream = path.open("a", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise InputError(f"The trace {path} cannot be written: {error.strerror}.") from None
-    recorder = Recorder(stream, content)
-    token = _recorder.set(recorder)
-    try:
-        yield recorder
+        yield
     finally:
-        _recorder.reset(token)
-        with suppress(OSError):  # said by ``failure`` already
-            stream.close()
-        if not existed and not recorder.begun:
-            path.unlink(missing_ok=True)
+        otel_context.detach(token)

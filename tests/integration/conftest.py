@@ -4,5 +4,16 @@ from __future__ import annotations
 
 from tests.integration.elasticsearch_server import elasticsearch_url, secure_elasticsearch
 from tests.integration.local_model import model_cache, pulled_weights
+from tests.integration.postgres_server import postgres_server, postgres_url
+from tests.integration.stores import store, store_url
 
-__all__ = ["elasticsearch_url", "model_cache", "pulled_weights", "secure_elasticsearch"]
+__all__ = [
+    "elasticsearch_url",
+    "model_cache",
+    "postgres_server",
+    "postgres_url",
+    "pulled_weights",
+    "secure_elasticsearch",
+    "store",
+    "store_url",
+]

@@ -43,6 +43,8 @@ __all__ = [
     "write_people",
 ]
 
+_OUTSIDE = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
+
 KEY = "sk-test-SECRET-0123456789abcdef"
 """What no output, trace or cache may ever hold."""
 
@@ -288,10 +290,11 @@ def model_server() -> Iterator[ModelServer]:
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the test folders of its own and nothing that is configured outside; return tmp_path."""
     for name in list(os.environ):
-        if name.upper().startswith(("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_")):
+        if name.upper().startswith(_OUTSIDE):
             monkeypatch.delenv(name)
         if name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("FAIRQR_CONFIG", os.devnull)
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

@@ -22,6 +22,7 @@ Fairqr = Callable[..., subprocess.CompletedProcess[str]]
 def fairqr(tmp_path: Path, elasticsearch_url: str) -> Fairqr:
     """Run the command as a user with empty folders would."""
     environment = {key: value for key, value in os.environ.items() if "FAIRQR" not in key} | {
+        "FAIRQR_CONFIG": os.devnull,
         "FAIRQR_DATA_DIR": str(tmp_path / "data"),
         "FAIRQR_CACHE_DIR": str(tmp_path / "cache"),
         "FAIRQR_ELASTICSEARCH_URL": elasticsearch_url,

@@ -201,4 +201,4 @@ def _sdk() -> Callable[[], contextlib.AbstractContextManager[object]]:
 
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    return lambda: mock.patch("fairqr.telemetry.trace.get_tracer", provider.get_tracer)
+    return lambda: mock.patch("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))

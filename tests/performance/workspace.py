@@ -38,6 +38,7 @@ class Workspace:
         self.bare_folder = folder / "bare"
         self.built: dict[int, dict[str, float]] = {}
         # Nothing of the user's is read or written.
+        os.environ["FAIRQR_CONFIG"] = os.devnull
         os.environ["FAIRQR_DATA_DIR"] = str(folder / "data")
         os.environ["FAIRQR_CACHE_DIR"] = str(folder / "cache")
         os.environ.pop("FAIRQR_MODEL", None)

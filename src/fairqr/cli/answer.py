@@ -223,7 +223,7 @@ def answer(
             await index.close()
         return view.result, view.has_written
 
-    result, written = run_recorded(work(), trace, content=trace_content)
+    result, written = run_recorded(work(), trace, content=trace_content, command="answer")
     if not result.counts.answered:
         first = result.answers[0]
         why = first.message or f"The model {result.generator} gave no answer ({first.status})."

@@ -35,6 +35,7 @@ __all__ = [
     "open_to_search",
     "pairs",
     "print_json",
+    "recorded",
     "run",
     "run_recorded",
     "warn",
@@ -74,28 +75,60 @@ Yes = Annotated[
 TracePath = Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")]
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work to its end."""
-    return asyncio.run(work)
-
-
-def run_recorded(work: Coroutine[Any, Any, T], trace: Path | None, *, content: bool) -> T:
-    """Run asynchronous work to its end, and record it where that is asked for.
+def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
+    """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say.
 
     Args:
         work: What to run.
-        trace: The file to record to, if any; one that could not be written whole is warned of.
-        content: Record queries and replies too.
+        serving: It has no end to wait for, so that spans that cannot be sent are told of at once.
     """
+    from fairqr.exporting import exporting
+
+    try:
+        with exporting(warn, at_once=serving):
+            return asyncio.run(work)
+    finally:
+        work.close()  # for where it was not begun
+
+
+def run_recorded(
+    work: Coroutine[Any, Any, T], trace: Path | None, *, content: bool, command: str
+) -> T:
+    """Run asynchronous work to its end, and record it where that is asked for; see `recorded`."""
+    try:
+        with recorded(trace, content=content, command=command):
+            return run(work)
+    finally:
+        work.close()  # for where it was not begun
+
+
+@contextlib.contextmanager
+def recorded(trace: Path | None = None, *, content: bool = False, command: str) -> Iterator[None]:
+    """Record what runs inside, where that is asked for.
+
+    Args:
+        trace: The file to record to; where None, one in the configured folder of traces, if there
+            is one. A file that could not be written whole is warned of.
+        content: Record queries and replies too, as the setting ``trace_content`` may ask as well.
+        command: That runs it, for the name of a file in the folder.
+    """
+    from fairqr.settings import is_on, path_of
+
+    folder = path_of("trace_dir")
+    content = content or is_on("trace_content")
+    if trace is None and folder is not None:
+        from fairqr.cli.trace_reading import new_trace
+
+        trace = new_trace(folder, command)
     if trace is None:
-        return run(work)
-    from fairqr.telemetry import record_to
+        yield
+        return
+    from fairqr.recording import record_to
 
     with record_to(trace, content=content) as recorder:
-        result = run(work)
+        yield
     if recorder.failure:
         warn(f"The trace {trace} is not whole: {recorder.failure}.")
-    return result
 
 
 async def open_to_search(

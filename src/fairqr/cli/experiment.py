@@ -94,9 +94,20 @@ def run_(
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Instead of the file's seeds.")] = None,
     concurrency: Annotated[
-        int,
-        typer.Option(min=1, max=256, help="Searches, questions or pairs at a time; 1 for times."),
-    ] = 2,
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Searches, questions or pairs at a time, 2 where not given; 1 for times.",
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Who does the work: a number here, ray, ray://local or ray://HOST:PORT.",
+            metavar="WORKERS",
+        ),
+    ] = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(help="RAG, rankers: the version of a prompt, e.g. lamp5=v2."),
@@ -108,10 +119,16 @@ def run_(
     yes: Yes = False,
 ) -> None:
     """Run an experiment. One that was interrupted goes on where it stopped."""
-    from fairqr.evaluation.experiments.catalogue import find_experiment, kind_of_file
+    from fairqr.evaluation.experiments.catalogue import (
+        find_experiment,
+        kind_of_file,
+        workers_of_file,
+    )
+    from fairqr.evaluation.workers.choice import parse_workers
 
     path = find_experiment(experiment)
     kind = kind_of_file(path)
+    who = parse_workers(workers or workers_of_file(path), concurrency)
     of_searches = {"attribute": attribute, "queries": queries, "backend": backend}
     of_rag = {
         "retriever": retriever,
@@ -141,7 +158,7 @@ def run_(
             prompts=prompts,
             versions=versions,
             labels=labels or [],
-            concurrency=concurrency,
+            workers=who,
             report=report,
         )
         return
@@ -160,7 +177,7 @@ def run_(
             models=model or [],
             versions=versions,
             prompts=prompts,
-            concurrency=concurrency,
+            workers=who,
             yes=yes,
             report=report,
         )
@@ -176,7 +193,7 @@ def run_(
         "backend": backend,
         "seeds": seeds,
     }
-    run_searches(path, changes, output, prompts=prompts, concurrency=concurrency, report=report)
+    run_searches(path, changes, output, prompts=prompts, workers=who, report=report)
 
 
 @app.command("report")

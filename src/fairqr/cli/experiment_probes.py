@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PairwiseExperiment,
     )
     from fairqr.evaluation.probes.store import ProbeStore
+    from fairqr.evaluation.workers.choice import Workers
 
     E = TypeVar("E", ListwiseExperiment, PairwiseExperiment, LoraExperiment)
 
@@ -36,7 +37,7 @@ def run_probe_file(
     models: Sequence[str],
     versions: Mapping[str, str],
     prompts: Path | None,
-    concurrency: int,
+    workers: Workers,
     yes: bool,
     report: bool,
 ) -> None:
@@ -50,16 +51,18 @@ def run_probe_file(
         models: Instead of the file's models or rankers.
         versions: Of prompts, by id, before the file's.
         prompts: The user's own.
-        concurrency: How many lists or pairs may be under way at the same time; tuning has its own.
+        workers: Who asks, and how many lists or pairs may be under way at the same time; tuning is
+            done here, and has its own number.
         yes: Go on though it is a large run.
         report: Write the report too.
 
     Raises:
-        FairqrError: What it names is not there, the folder is of something else, or the run is
-            large and was not agreed to.
+        FairqrError: What it names is not there, the folder is of something else, the run is large
+            and was not agreed to, or others are to tune.
     """
     from fairqr.cli.probe_build import bars
     from fairqr.cli.tune import tune_here
+    from fairqr.errors import InputError
     from fairqr.evaluation.probes.plan import make_probe_plan
     from fairqr.evaluation.probes.specification import (
         ListwiseExperiment,
@@ -70,6 +73,8 @@ def run_probe_file(
     from fairqr.prompts.library import PromptLibrary
 
     if kind == "lora":
+        if workers.ray:
+            raise InputError("A model is tuned in one process; leave the workers on Ray out.")
         lora = _load(path, LoraExperiment, models, versions, changes)
         tune_here(lora, folder, prompts=prompts, yes=yes)
     else:
@@ -80,7 +85,7 @@ def run_probe_file(
             asked = _load(path, PairwiseExperiment, models, versions, changes)
         with bars() as preparing:
             plan = run(make_probe_plan(asked, PromptLibrary(prompts), preparing=preparing))
-        run_plan(plan, ProbeStore(folder), concurrency=concurrency, yes=yes)
+        run_plan(plan, ProbeStore(folder), workers=workers, yes=yes)
     if report:
         report_probe(folder)
     else:
@@ -91,7 +96,7 @@ def run_plan(
     plan: ProbePlan,
     store: ProbeStore,
     *,
-    concurrency: int,
+    workers: Workers,
     yes: bool,
     replies: ReplyCache | None = None,
 ) -> None:
@@ -100,7 +105,7 @@ def run_plan(
     Args:
         plan: What is to be done.
         store: Where results go.
-        concurrency: How many lists or pairs may be under way at the same time.
+        workers: Who asks, and how many lists or pairs may be under way at the same time.
         yes: Go on though it is a large run.
         replies: Where replies are kept; in the folder where None.
 
@@ -111,12 +116,20 @@ def run_plan(
     from fairqr.evaluation.probes.pairwise_running import run_pairwise
     from fairqr.evaluation.probes.plan import remaining_cost
     from fairqr.evaluation.probes.specification import PairwiseExperiment
+    from fairqr.evaluation.workers.ray_pool import at_once, opened_pool
 
     agree(remaining_cost(plan, store), yes=yes)
     is_pairwise = isinstance(plan.manifest.experiment, PairwiseExperiment)
-    work = run_pairwise if is_pairwise else run_listwise
+    do = run_pairwise if is_pairwise else run_listwise
+
+    async def work(watcher: Stages) -> None:
+        kept = replies.path if replies else store.replies
+        async with opened_pool(workers, plan.prompts, kept) as pool:
+            most = at_once(workers, pool)
+            await do(plan, store, watcher=watcher, at_once=most, replies=replies, pool=pool)
+
     with Stages() as watcher:
-        run(work(plan, store, watcher=watcher, at_once=concurrency, replies=replies))
+        run(work(watcher))
 
 
 def agree(cost: Cost, *, yes: bool) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairqr.evaluation.rag.plan import Cost
     from fairqr.evaluation.rag.specification import FairRagExperiment
     from fairqr.evaluation.rag.store import RagStore
+    from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["cost_in_words", "report_fair_rag", "run_fair_rag_here"]
@@ -29,7 +30,7 @@ def run_fair_rag_here(
     prompts: Path | None,
     versions: Mapping[str, str],
     labels: Sequence[Path],
-    concurrency: int,
+    workers: Workers,
     report: bool,
 ) -> None:
     """Run an experiment into a folder, and say before what it will cost at most.
@@ -41,7 +42,7 @@ def run_fair_rag_here(
         prompts: The user's own.
         versions: Of prompts, by id, instead of the file's.
         labels: Folders of labels that are given.
-        concurrency: How many queries may be under way at the same time.
+        workers: Who generates and judges, and how many queries may be under way at the same time.
         report: Write the report too.
 
     Raises:
@@ -52,6 +53,7 @@ def run_fair_rag_here(
     from fairqr.evaluation.rag.running import remaining_cost, run_fair_rag
     from fairqr.evaluation.rag.specification import FairRagExperiment
     from fairqr.evaluation.rag.store import RagStore
+    from fairqr.evaluation.workers.ray_pool import at_once, opened_pool
     from fairqr.prompts.library import PromptLibrary
 
     experiment = load_experiment(path, FairRagExperiment, changes)
@@ -68,17 +70,21 @@ def run_fair_rag_here(
     for sentence in plan.manifest.notes:
         warn(sentence)
     typer.echo(cost_in_words(cost), err=True)
-    with Stages() as watcher:
-        run(
-            run_fair_rag(
+
+    async def work(watcher: Stages) -> None:
+        async with opened_pool(workers, library, store.replies) as pool:
+            await run_fair_rag(
                 plan,
                 store,
                 attributor=attributor,
                 watcher=watcher,
-                at_once=concurrency,
+                at_once=at_once(workers, pool),
                 folders=labels,
+                pool=pool,
             )
-        )
+
+    with Stages() as watcher:
+        run(work(watcher))
     if report:
         report_fair_rag(folder)
     else:

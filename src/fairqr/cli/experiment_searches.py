@@ -13,7 +13,9 @@ from fairqr.cli.watching import Bar
 
 if TYPE_CHECKING:
     from fairqr.evaluation.experiments.plan import Cell
+    from fairqr.evaluation.experiments.running import Watcher
     from fairqr.evaluation.experiments.store import Record
+    from fairqr.evaluation.workers.choice import Workers
 
 __all__ = ["report_searches", "run_searches"]
 
@@ -24,7 +26,7 @@ def run_searches(
     folder: Path,
     *,
     prompts: Path | None,
-    concurrency: int,
+    workers: Workers,
     report: bool,
 ) -> None:
     """Run an experiment into a folder.
@@ -34,7 +36,7 @@ def run_searches(
         changes: Values instead of the file's; those that are None are left.
         folder: Where everything goes.
         prompts: The user's own.
-        concurrency: How many searches may be under way at the same time.
+        workers: Who searches, and how many searches may be under way at the same time.
         report: Write the report too.
 
     Raises:
@@ -47,6 +49,7 @@ def run_searches(
     from fairqr.evaluation.experiments.running import run_plan
     from fairqr.evaluation.experiments.specification import Experiment
     from fairqr.evaluation.experiments.store import Store
+    from fairqr.evaluation.workers.ray_pool import at_once, opened_pool
     from fairqr.prompts.library import PromptLibrary
 
     asked = load_experiment(path, Experiment, changes)
@@ -56,10 +59,21 @@ def run_searches(
     store = Store(folder)
     for sentence in plan.left_out:
         warn(sentence)
+
+    async def work(watcher: Watcher) -> list[str]:
+        async with opened_pool(workers, library, store.replies) as pool:
+            return await run_plan(
+                plan,
+                found,
+                store,
+                prompts=library,
+                watcher=watcher,
+                at_once=at_once(workers, pool),
+                pool=pool,
+            )
+
     with _Watching() as watcher:
-        left_out = run(
-            run_plan(plan, found, store, prompts=library, watcher=watcher, at_once=concurrency)
-        )
+        left_out = run(work(watcher))
     for sentence in left_out:
         warn(sentence)
     if report:

@@ -12,16 +12,19 @@ import typer
 from fairqr.cli import (
     answer,
     attribution,
+    config,
     corpus,
     dataset,
     evaluate,
     experiment,
     index,
+    keys,
     lamp,
     models,
     probe,
     prompts,
     search,
+    serve,
     trace,
     train,
     tune,
@@ -44,14 +47,17 @@ app = typer.Typer(
 )
 app.command("search")(search.search)
 app.command("answer")(answer.answer)
+app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.add_typer(attribution.app, name="attribution")
+app.add_typer(config.app, name="config")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(index.app, name="index")
+app.add_typer(keys.app, name="keys")
 app.add_typer(lamp.app, name="lamp")
 app.add_typer(models.app, name="models")
 app.add_typer(probe.app, name="probe")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from fairqr.cli.common import print_json, run
+from fairqr.cli.common import print_json, recorded, run
 from fairqr.cli.experiment_probes import run_plan
 from fairqr.cli.probe_build import bars, read_words
 from fairqr.errors import InputError, first_problem, one_line
@@ -118,6 +118,7 @@ def run_probe(
     from fairqr.evaluation.probes.measures import measure_run
     from fairqr.evaluation.probes.plan import make_probe_plan
     from fairqr.evaluation.probes.store import ProbeStore
+    from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
     with bars() as preparing:
@@ -133,7 +134,8 @@ def run_probe(
     store = ProbeStore(folder or _in_cache(plan.manifest, ProbeStore))
     # Replies of runs that are nowhere else are the user's, as those of a search.
     replies = None if folder else ReplyCache()
-    run_plan(plan, store, concurrency=concurrency, yes=yes, replies=replies)
+    with recorded(command="probe"):
+        run_plan(plan, store, workers=Workers(at_once=concurrency), yes=yes, replies=replies)
     return measure_run(store)
 
 

@@ -271,7 +271,7 @@ def search(
             await index.close()
         return SearchResult.model_validate(result)
 
-    result = run_recorded(work(), trace, content=trace_content)
+    result = run_recorded(work(), trace, content=trace_content, command="search")
     for warning in result.warnings:
         warn(warning)
     if as_json:

@@ -2,154 +2,180 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.errors import InputError
+from fairqr.cli.common import AsJson, print_json
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
+    from fairqr.cli.trace_comparing import Row
+    from fairqr.cli.trace_summary import RunSummary
+
+    Listed = tuple[str, RunSummary | None, str]
+    """The name of a recorded run, its summary, and how it ended."""
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at recorded runs.")
+app = typer.Typer(no_args_is_help=True, help="Look at recorded runs, and compare them.")
 
-Span = dict[str, Any]
+NOTHING = "—"
+_HEADS = (
+    *("run", "began", "what", "method", "models"),
+    *("calls", "tokens", "seconds", "divergence", "status"),
+)
 
-# Shown in the head of a span's line, or of no interest to people.
-_HIDDEN = {
-    "gen_ai.operation.name",
-    "gen_ai.provider.name",
-    "gen_ai.request.model",
-    "gen_ai.usage.input_tokens",
-    "gen_ai.usage.output_tokens",
-    "fairqr.prompt.id",
-    "fairqr.prompt.version",
-    "fairqr.prompt.sha256",
-}
+Folder = Annotated[
+    Path | None, typer.Option(help="Of recorded runs; FAIRQR_TRACE_DIR where not given.")
+]
+Name = Annotated[str, typer.Argument(help="A file, or a run as `fairqr trace list` names it.")]
 
 
 @app.callback()
 def _trace() -> None:
-    """Look at recorded runs."""
+    """Look at recorded runs, and compare them."""
+
+
+@app.command("list")
+def list_(
+    folder: Folder = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List recorded runs, the newest first."""
+    from fairqr.cli.trace_reading import trace_folder, traces_in
+
+    place = trace_folder(folder)
+    files = traces_in(place)
+    runs = [(file.stem, *_summary(file)) for file in files[:limit]]
+    if as_json:
+        _print_list(runs)
+    elif not runs:
+        typer.echo(f"No run is recorded in {place}.")
+    else:
+        _draw_list(runs)
+        if len(files) > limit:
+            typer.echo(f"… and {len(files) - limit:,} older; --limit shows more.")
 
 
 @app.command()
-def show(file: Annotated[Path, typer.Argument(help="What 'fairqr search --trace' wrote.")]) -> None:
+def show(file: Name, folder: Folder = None) -> None:
     """Draw a recorded run as a tree, with times, tokens and decisions."""
     from rich.console import Console
-    from rich.tree import Tree
 
-    spans = read_spans(file)
-    children: dict[str | None, list[Span]] = {}
-    known = {span["span"] for span in spans}
-    for span in sorted(spans, key=lambda span: float(span["start"])):
-        # A run that was killed has spans whose parents were never written.
-        parent = span["parent"] if span["parent"] in known else None
-        children.setdefault(parent, []).append(span)
+    from fairqr.cli.trace_reading import find_trace, read_spans
+    from fairqr.cli.trace_tree import trees_of
+
     console = Console(highlight=False)
-    for root in children.pop(None, []):
-        tree = Tree(_line(root))
-        _grow(tree, root, children)
+    for tree in trees_of(read_spans(find_trace(file, folder))):
         console.print(tree)
 
 
-def read_spans(file: Path) -> list[Span]:
-    """Read a recorded run; a last line that was cut off is left out.
+@app.command()
+def compare(one: Name, other: Name, folder: Folder = None, as_json: AsJson = False) -> None:
+    """Show two recorded runs side by side: prompts, models, decisions, and what they cost."""
+    import json
+    from dataclasses import asdict
 
-    Raises:
-        InputError: The file cannot be read, or is no recorded run.
-    """
+    from fairqr.cli.trace_comparing import rows_of
+    from fairqr.cli.trace_reading import find_trace, read_spans
+    from fairqr.cli.trace_summary import summary_of
+
+    files = [find_trace(name, folder) for name in (one, other)]
+    runs = [summary_of(read_spans(file)) for file in files]
+    rows = rows_of(*runs)
+    if as_json:
+        named = [{"name": file.stem, **asdict(run)} for file, run in zip(files, runs, strict=True)]
+        different = [[row.section, row.name] for row in rows if row.differs]
+        print_json(json.dumps({"runs": named, "differences": different}, indent=2))
+        return
+    _draw_comparison(files[0].stem, files[1].stem, rows)
+
+
+def _summary(file: Path) -> tuple[RunSummary | None, str]:
+    """Return the summary of a recorded run and how it ended; no summary where it cannot be read."""
+    from fairqr.cli.trace_reading import read_spans
+    from fairqr.cli.trace_summary import summary_of
+    from fairqr.errors import InputError
+
     try:
-        # A killed run may have ended within a character. Texts may hold what Python, but not JSON,
-        # takes for the end of a line.
-        lines = file.read_bytes().decode("utf-8", "replace").split("\n")
-    except OSError as error:
-        raise InputError(f"The trace {file} cannot be read: {error.strerror}.") from None
-    if lines[-1] == "":
-        lines.pop()
-        cut_off = 0
-    else:
-        cut_off = len(lines)
-    spans: list[Span] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            span = json.loads(line)
-            spans.append({key: _checked(span[key], kind) for key, kind in _KEYS.items()})
-        except (ValueError, KeyError, TypeError, RecursionError):
-            if number != cut_off or number == 1:
-                raise InputError(
-                    f"{file}, line {number} is not a span of a run; "
-                    "name a file that 'fairqr search --trace' wrote."
-                ) from None
-    if not spans:
-        raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
-    return spans
+        summary = summary_of(read_spans(file))
+    except InputError:
+        return None, "unreadable"
+    return summary, summary.status
 
 
-_KEYS: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    "span": (str,),
-    "parent": (str, type(None)),
-    "start": (int, float),
-    "milliseconds": (int, float),
-    "status": (str,),
-    "attributes": (dict,),
-    "events": (list,),
-}
+def _print_list(runs: list[Listed]) -> None:
+    import json
+    from dataclasses import asdict
+
+    rows = []
+    for name, summary, status in runs:
+        told = asdict(summary) if summary else {"status": status}
+        told.pop("rounds", None)
+        rows.append({"name": name, **told})
+    print_json(json.dumps(rows, indent=2))
 
 
-def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
-    """Return the value of a span, refused where it is of another kind."""
-    if not isinstance(value, kinds):
-        raise TypeError
-    for event in value if isinstance(value, list) else ():
-        if not (isinstance(event["name"], str) and isinstance(event["attributes"], dict)):
-            raise TypeError
-    return value
-
-
-def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]]) -> None:
+def _draw_list(runs: list[Listed]) -> None:
+    from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
-    for key, value in span["attributes"].items():
-        if key not in _HIDDEN:
-            tree.add(Text(f"{key.removeprefix('fairqr.')}: {_value(value)}", style="dim"))
-    for event in span["events"]:
-        told = ", ".join(f"{key} {_value(value)}" for key, value in event["attributes"].items())
-        tree.add(Text(f"• {event['name']}: {told}", style="cyan"))
-    # Taken out, so that spans which name each other as parents cannot go round in circles.
-    for child in children.pop(span["span"], []):
-        _grow(tree.add(_line(child)), child, children)
+    from fairqr.cli.render import printable
+
+    table = Table(*_HEADS, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[0].no_wrap = True
+    for name, summary, status in runs:
+        cells = (name, *(_cells(summary) if summary else ("",) * (len(_HEADS) - 2)), status)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    Console(highlight=False).print(table)
 
 
-def _line(span: Span) -> Any:
+def _cells(run: RunSummary) -> tuple[str, ...]:
+    from fairqr.cli.render import shortened
+    from fairqr.cli.trace_comparing import time_text
+
+    calls = f"{run.model_calls:,}"
+    if run.cached_calls:
+        calls += f" (+{run.cached_calls:,} cached)"
+    what = f"{run.kind}: {shortened(run.query, 40)}" if run.query else run.kind
+    before, after = (NOTHING if it is None else f"{it:.4f}" for it in (run.before, run.after))
+    return (
+        time_text(run.started),
+        what,
+        run.method or NOTHING,
+        ", ".join(dict.fromkeys(run.models.values())) or NOTHING,
+        calls,
+        f"{run.input_tokens + run.output_tokens:,}",
+        f"{run.seconds:.1f}",
+        NOTHING if run.before is None else f"{before} → {after}",
+    )
+
+
+def _draw_comparison(one: str, other: str, rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
-    line = Text.assemble((str(span["name"]), "bold"), f"  {span['milliseconds']:.1f} ms")
-    attributes = span["attributes"]
-    if "fairqr.prompt.id" in attributes:
-        line.append(f"  {attributes['fairqr.prompt.id']}={attributes.get('fairqr.prompt.version')}")
-        line.append(f" {attributes.get('fairqr.prompt.sha256', '')!s:.12}", style="dim")
-    if "gen_ai.usage.input_tokens" in attributes:
-        tokens = (
-            attributes["gen_ai.usage.input_tokens"],
-            attributes.get("gen_ai.usage.output_tokens", 0),
-        )
-        line.append(f"  {tokens[0]} + {tokens[1]} tokens")
-    if span["status"] != "ok":
-        line.append(f"  {span['status']}", style="red")
-    return line
+    from fairqr.cli.render import printable
 
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return " ".join(f"{key} {_value(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(_value(item) for item in value)
-    return str(value)
+    # As texts, since a name of a file may hold what rich takes for markup.
+    heads = (Text(""), Text(""), Text(printable(one)), Text(printable(other)))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    section = None
+    for row in rows:
+        if row.section != section:
+            section = row.section
+            table.add_row("", Text(section, style="bold"))
+        style = "yellow" if row.differs else ""
+        texts = (Text(printable(text), style=style) for text in row.texts)
+        table.add_row("≠" if row.differs else "", Text(printable(f"  {row.name}")), *texts)
+    Console(highlight=False).print(table)
+    count = sum(row.differs for row in rows)
+    typer.echo(f"{count} differences, marked ≠" if count != 1 else "1 difference, marked ≠")

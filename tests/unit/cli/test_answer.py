@@ -19,8 +19,8 @@ from fairqr.graph.answer_result import (
     RankingAnswer,
 )
 from fairqr.graph.result import UsageReport
-from fairqr.prompts.template import PromptReference
 from fairqr.graph.stream import Step, Token
+from fairqr.prompts.template import PromptReference
 
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +15,17 @@ from fairqr.cli.main import app, main
 HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
 GROUPS = {
     "attribution": ["list", "check", "pairs"],
+    "config": ["show", "path"],
     "corpus": ["check"],
     "dataset": ["list", "info", "import"],
     "experiment": ["list", "show", "run", "report"],
     "index": ["create", "add", "remove", "list", "info", "delete"],
+    "keys": ["create", "list", "revoke"],
     "lamp": ["label", "report"],
     "models": ["list", "pull", "remove"],
     "probe": ["build", "pairwise", "listwise"],
     "prompts": ["list", "show", "check"],
-    "trace": ["show"],
+    "trace": ["list", "show", "compare"],
 }
 
 SCRIPT = """
@@ -52,7 +55,7 @@ def test_all_commands_are_known_here() -> None:
 
 def test_the_help_of_no_command_loads_what_is_slow() -> None:
     """None of the large libraries is imported to print a help text."""
-    commands = ["", "search", "answer", "evaluate", "train", "tune"]
+    commands = ["", "search", "answer", "serve", "evaluate", "train", "tune"]
     for group, names in GROUPS.items():
         commands += [group, *(f"{group} {name}" for name in names)]
     done = subprocess.run(
@@ -77,7 +80,7 @@ def run(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serch"], "No such command 'serch'. Did you mean 'search'?; see 'fairqr --help'."),
+        (["answr"], "No such command 'answr'. Did you mean 'answer'?; see 'fairqr --help'."),
         (["search"], "Missing argument 'query'; see 'fairqr search --help'."),
         (["search", "x", "-k", "many"], "Invalid value for '-k'"),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
@@ -139,7 +142,8 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path)
     done = subprocess.run(
         [fairqr, "index", "info", "š"],
         capture_output=True,
-        env={"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "FAIRQR_DATA_DIR": str(tmp_path)},
+        env={"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "FAIRQR_DATA_DIR": str(tmp_path)}
+        | {"FAIRQR_CONFIG": os.devnull},
         check=False,
     )
     assert done.returncode == 2

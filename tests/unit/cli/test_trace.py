@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairqr.cli.main import app
-from fairqr.cli.trace import read_spans
+from fairqr.cli.trace_reading import find_trace, read_spans
 from fairqr.errors import InputError
 from fairqr.telemetry import record_to, span
 
@@ -187,3 +188,157 @@ class TestRecording:
             record_to(tmp_path),
         ):
             pass
+
+
+def a_run(divergence: float = 0.5, query: str | None = None, **outcome: Any) -> list[str]:
+    """A recorded search, as the graph records it."""
+    content = {"fairqr.query": query} if query else {}
+    asked = {"fairqr.method": "fairqr", "fairqr.attributes": ["gender"], "fairqr.k": 20}
+    ended = {
+        "fairqr.models": ["refiner=openai:fake"],
+        "fairqr.prompts": [f"refine=v2 {'0' * 64}"],
+        **{"fairqr.model_calls": 3, "fairqr.cached_calls": 1},
+        **{"fairqr.input_tokens": 300, "fairqr.output_tokens": 30},
+        **outcome,
+    }
+    measured = {"value": divergence, "exposure": {"gender": {"female": 0.2, "male": 0.8}}}
+    refined = {"attribute": "gender", "group": "female", "status": "ok", "keywords": 1}
+    words = {"fairqr.keywords.gender.female": ["she"]} if query else {}
+    final = {"value": 0.1, "baseline": divergence}
+    at: list[dict[str, Any]] = [
+        {"name": "fairqr.begin", "attributes": content},
+        {"name": "fairqr.measure", "events": [{"name": "divergence", "attributes": measured}]},
+        {"name": "fairqr.choose_group", "attributes": {"fairqr.groups": ["gender=female"]}},
+        {
+            "name": "fairqr.refine",
+            "attributes": words,
+            "events": [{"name": "refinement", "attributes": refined}],
+        },
+        {
+            "name": "fairqr.rerank",
+            "attributes": ended,
+            "events": [{"name": "divergence", "attributes": final}],
+        },
+    ]
+    lines = [a_span(parent="r", start=number, **span) for number, span in enumerate(at)]
+    root = a_span(name="invoke_workflow fairqr", span="r", start=0, attributes=asked)
+    return [*lines, root]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three runs: a whole one, one that was killed, and what is none."""
+    for number, (name, lines) in enumerate(
+        {"whole": a_run(), "killed": a_run(query="who")[:3], "none": ["hello"]}.items()
+    ):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("\n".join(lines) + "\n")
+        os.utime(file, (number, number))
+    (tmp_path / "other.txt").write_text("")
+    return tmp_path
+
+
+def ran(*arguments: str | Path, **environment: str) -> str:
+    command = ["trace", *map(str, arguments)]
+    result = CliRunner().invoke(app, command, env={"COLUMNS": "200", **environment})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return str(result.stdout)
+
+
+class TestListing:
+    def test_runs_are_listed_the_newest_first(self, folder: Path) -> None:
+        """One that was killed, and a file that is none, stand in the list and say so."""
+        none, killed, whole = json.loads(ran("list", "--folder", folder, "--json"))
+        assert none == {"name": "none", "status": "unreadable"}
+        assert (killed["status"], killed["query"], killed["before"]) == ("unfinished", "who", 0.5)
+        told = ("kind", "method", "status", "model_calls", "cached_calls", "before", "after")
+        assert [whole[key] for key in told] == ["search", "fairqr", "ok", 3, 1, 0.5, 0.1]
+        table = ran("list", FAIRQR_TRACE_DIR=str(folder)).splitlines()
+        assert [line.split()[0] for line in table[1:]] == ["none", "killed", "whole"]
+        assert "0.5000 → 0.1000" in table[3]
+        assert "3 (+1 cached)" in table[3]
+        assert "… and 2 older" in ran("list", "--folder", folder, "--limit", "1")
+
+    def test_a_folder_without_runs(self, tmp_path: Path) -> None:
+        assert ran("list", "--folder", tmp_path).startswith("No run is recorded in")
+        with pytest.raises(InputError, match="cannot be read: No such file"):
+            ran("list", "--folder", tmp_path / "none")
+        with pytest.raises(InputError, match="No folder of traces is configured"):
+            ran("list", FAIRQR_TRACE_DIR="")
+
+    @pytest.mark.parametrize("value", [None, True, [], {}, "x", 10**400, [1], ["=", "a"]])
+    def test_attributes_may_hold_anything(self, value: Any, folder: Path) -> None:
+        """Whoever wrote the file, its run is listed, compared, and the JSON is sound."""
+        attributes = {
+            "fairqr.query": value,
+            **{f"fairqr.{key}": value for key in ("method", "attributes", "target", "k", "groups")},
+            **{f"fairqr.{key}": value for key in ("models", "prompts", "model_calls", "corpus")},
+            **{f"fairqr.{key}": value for key in ("input_tokens", "best_iteration", "keywords.a")},
+            **{f"gen_ai.{key}": value for key in ("request.model", "usage.input_tokens")},
+        }
+        events = [
+            {"name": name, "attributes": {"value": value, "exposure": value, "status": value}}
+            for name in ("divergence", "refinement")
+        ]
+        lines = [
+            a_span(name=json.loads(line)["name"], attributes=attributes, events=events)
+            for line in a_run()
+        ]
+        (folder / "odd.jsonl").write_text("\n".join(lines) + "\n")
+        assert len(json.loads(ran("list", "--folder", folder, "--json"))) == 4
+        ran("list", "--folder", folder)
+        ran("compare", "odd", "whole", "--folder", folder)
+        ran("show", "odd", "--folder", folder)
+
+
+class TestComparing:
+    def test_what_differs_is_marked(self, folder: Path) -> None:
+        changed = a_run(0.7, **{"fairqr.prompts": [f"refine=v3 {'1' * 64}"]})
+        (folder / "other.jsonl").write_text("\n".join(changed) + "\n")
+        lines = ran("compare", "whole", "other.jsonl", "--folder", folder).splitlines()
+        marked = [line.lstrip("≠").split() for line in lines if line.startswith("≠")]
+        assert marked == [
+            ["refine", "v2", "0" * 12, "v3", "1" * 12],
+            ["divergence", "0.5", "0.7"],
+            ["divergence", "before", "0.5", "0.7"],
+        ]
+        assert lines[-1] == "3 differences, marked ≠"
+        found = json.loads(ran("compare", "whole", "other", "--folder", folder, "--json"))
+        assert found["differences"] == [
+            ["prompts", "refine"],
+            ["round 0", "divergence"],
+            ["result", "divergence before"],
+        ]
+        assert [run["name"] for run in found["runs"]] == ["whole", "other"]
+
+    def test_a_run_is_like_itself(self, folder: Path) -> None:
+        """Content that one alone was recorded with is no difference."""
+        (folder / "content.jsonl").write_text("\n".join(a_run(query="who")) + "\n")
+        text = ran("compare", folder / "whole.jsonl", folder / "content.jsonl")
+        assert text.splitlines()[-1] == "0 differences, marked ≠"
+        assert "words for gender.female" in text
+
+    def test_a_terminal_is_not_steered(self, folder: Path) -> None:
+        (folder / "bad.jsonl").write_text("\n".join(a_run(query="\x1b[31mred")) + "\n")
+        for arguments in (["show", "bad"], ["compare", "bad", "bad"], ["list"]):
+            assert "\x1b[31m" not in ran(*arguments, "--folder", folder)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "name",
+        ["../whole", "..", ".", "a/b", "/etc/hosts/x", "a\\b", "a\nb", "a\0b", "ä", "", "x" * 300],
+    )
+    def test_a_name_leads_out_of_no_folder(self, name: str, folder: Path) -> None:
+        (folder / "runs").mkdir()
+        with pytest.raises(InputError, match="There is no trace") as caught:
+            find_trace(name, folder / "runs")
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 200
+
+    def test_a_run_is_found_with_and_without_its_ending(self, folder: Path) -> None:
+        for name in ("whole", "whole.jsonl"):
+            assert find_trace(name, folder) == folder / "whole.jsonl"
+        with pytest.raises(InputError, match="There is no trace 'lost' in"):
+            find_trace("lost", folder)

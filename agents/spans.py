@@ -1,0 +1,105 @@
+"""Spans of questions to models, by the GenAI conventions of OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from fairqr.agents.replies import Usage
+from fairqr.prompts.template import PromptTemplate
+from fairqr.telemetry import Kind, Span, span
+
+__all__ = ["input_messages", "model_span", "outcome", "output_messages"]
+
+Operation = Literal["chat", "text_completion"]
+
+# The conventions' names of providers, where LangChain has others.
+_PROVIDERS = {
+    "azure_ai": "azure.ai.inference",
+    "azure_openai": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "bedrock_converse": "aws.bedrock",
+    "anthropic_bedrock": "aws.bedrock",
+    "google_anthropic_vertex": "gcp.vertex_ai",
+    "google_genai": "gcp.gemini",
+    "google_vertexai": "gcp.vertex_ai",
+    "ibm": "ibm.watsonx.ai",
+    "mistralai": "mistral_ai",
+    "xai": "x_ai",
+}
+
+
+@contextmanager
+def model_span(
+    operation: Operation,
+    provider: str,
+    model: str,
+    prompt: PromptTemplate,
+    *,
+    kind: Kind = "client",
+    base_url: str | None = None,
+    **request: Any,
+) -> Iterator[Span]:
+    """Time a question to a model, with all attempts that it takes.
+
+    Args:
+        operation: What is asked of it.
+        provider: As ``init_chat_model`` names it; ``transformers`` where the model is in this
+            process.
+        model: Its name at the provider.
+        prompt: What it is asked with.
+        kind: ``internal`` where the model is in this process.
+        base_url: Where its server listens; its host and port are recorded, and nothing else.
+        request: Further attributes ``gen_ai.request.…``; those that are None are left out.
+    """
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": model,
+        **_server(base_url),
+        "fairqr.prompt.id": prompt.id,
+        "fairqr.prompt.version": prompt.version,
+        "fairqr.prompt.sha256": prompt.sha256,
+    }
+    attributes |= {f"gen_ai.request.{key}": it for key, it in request.items() if it is not None}
+    with span(f"{operation} {model}", kind=kind, **attributes) as step:
+        yield step
+
+
+def outcome(step: Span, status: str, usage: Usage) -> None:
+    """Record how a question ended, and what it cost.
+
+    Args:
+        step: Of the question.
+        status: Of the reply; any but ``ok`` and ``empty`` is an error.
+        usage: Of all attempts together.
+    """
+    step.set("fairqr.status", status)
+    step.set("gen_ai.usage.input_tokens", usage.prompt_tokens)
+    step.set("gen_ai.usage.output_tokens", usage.completion_tokens)
+    if status not in ("ok", "empty"):
+        step.fail(status)
+
+
+def input_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return messages in the form of ``gen_ai.input.messages``."""
+    return [_message(message["role"], message["content"]) for message in messages]
+
+
+def output_messages(text: str, finish_reason: str | None = None) -> list[dict[str, Any]]:
+    """Return a reply in the form of ``gen_ai.output.messages``."""
+    return [{**_message("assistant", text), "finish_reason": finish_reason or "unknown"}]
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+def _server(base_url: str | None) -> dict[str, Any]:
+    if base_url is None:
+        return {}
+    parts = urlsplit(base_url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return {"server.address": parts.hostname or "", "server.port": port}

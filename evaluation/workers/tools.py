@@ -1,0 +1,69 @@
+"""What jobs work with: a worker's open indexes and models, each opened once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.prompts.library import PromptLibrary
+
+__all__ = ["Job", "Pool", "Tools"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(slots=True)
+class Tools:
+    """The open things of one worker, by what they are for.
+
+    Attributes:
+        prompts: Those of the one who runs the experiment.
+        replies: Where replies of models are kept.
+    """
+
+    prompts: PromptLibrary
+    replies: ReplyCache
+    _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, init=False)
+    _locks: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
+
+    async def keep(self, place: str, name: object, opened: Callable[[], Awaitable[T]]) -> T:
+        """Return what is open at a place, opened now if it is not.
+
+        Args:
+            place: Holds one thing: what was there under another name is let go first, since large
+                models do not fit side by side.
+            name: Of the thing; anything that can be compared.
+            opened: Opens it.
+        """
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            if place not in self._kept or self._kept[place][0] != name:
+                self._kept.pop(place, None)
+                self._kept[place] = (name, await opened())
+            return cast("T", self._kept[place][1])
+
+
+Job = Callable[Concatenate[Tools, P], Awaitable[T]]
+"""A function of a module of fairqr; what it takes and gives is plain data."""
+
+
+class Pool(Protocol):
+    """Workers that do jobs."""
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs may be under way at the same time."""
+        ...
+
+    async def do(self, job: Job[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Have a job done by one of the workers.
+
+        Raises:
+            FairqrError: What the job raised.
+            WorkersError: The workers cannot be reached any more, or died with this job again and
+                again.
+        """
+        ...

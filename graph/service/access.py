@@ -1,0 +1,179 @@
+"""Who may do what: access keys, their scopes, and what is open on loopback."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
+
+from fairqr.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
+from fairqr.graph.service.answers import problem_response
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import NOBODY, Scope
+from fairqr.graph.service.store import Store
+from fairqr.graph.service.throttle import Throttle
+
+__all__ = ["Caller", "Guard", "caller_of", "is_loopback", "needs_keys", "require_a_key"]
+
+SCOPES: tuple[Scope, ...] = ("read", "run", "admin")
+"""Each has what those before it have."""
+
+_KEY = re.compile(r"fqr_[0-9a-f]{12}_[A-Za-z0-9_-]{43}")
+_HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    Attributes:
+        id: Of the key; that of nobody where none is needed.
+        name: Of the key; None likewise.
+        scopes: What it may do.
+    """
+
+    id: str = NOBODY
+    name: str | None = None
+    scopes: tuple[Scope, ...] = SCOPES
+
+    def may(self, scope: Scope) -> bool:
+        """Tell whether this is allowed; ``admin`` may run, and who may run may read."""
+        return any(SCOPES.index(own) >= SCOPES.index(scope) for own in self.scopes)
+
+
+def caller_of(connection: Connection) -> Caller:
+    """Return who asks, as the guard found it."""
+    caller: Caller = connection["state"]["caller"]
+    return caller
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a name or an address stands for this machine alone."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def needs_keys(settings: ServiceSettings) -> bool:
+    """Tell whether a request has to have a key."""
+    return settings.require_keys or not is_loopback(settings.host)
+
+
+async def require_a_key(settings: ServiceSettings, store: Store) -> None:
+    """Check that there is a key where one is needed.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if needs_keys(settings) and not any(key.revoked is None for key in await store.keys()):
+        why = "Keys are required" if settings.require_keys else f"{settings.host} is not loopback"
+        raise ConfigError(
+            f"{why}, and there is no access key; make one with 'fairqr keys create NAME'."
+        )
+
+
+def needed(method: str, path: str) -> Scope | None:
+    """Return the scope that a request needs; None where it needs no key at all."""
+    if path == "/metrics":
+        return "admin"
+    if not path.startswith("/v1/"):
+        return None
+    return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
+
+
+class Guard:
+    """Lets through who may ask, and no more than the rate allows.
+
+    Args:
+        app: What is guarded.
+        settings: Of the service.
+        store: Has the keys.
+        throttle: Counts requests.
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: ServiceSettings, store: Store, throttle: Throttle
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._throttle = throttle
+        self._needs_keys = needs_keys(settings)
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            caller = await self._admit(scope)
+        except FairqrError as error:
+            response = problem_response(problem_of(error, scope["path"]))
+            return await response(scope, receive, send)
+        scope.setdefault("state", {})["caller"] = caller
+        return await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Connection) -> Caller:
+        headers = Headers(scope=scope)
+        wanted = needed(scope["method"], scope["path"])
+        given = headers.get("authorization")
+        if given is None:
+            if wanted is not None and self._needs_keys:
+                raise AccessError(
+                    "An access key is needed; send it as 'Authorization: Bearer fqr_…'."
+                )
+            if not self._needs_keys:
+                _check_host(headers)
+            caller = Caller()
+        else:
+            # Guessing keys costs the guesser his rate.
+            await self._throttle.count(f"address {_address(scope)}")
+            caller = await self._caller(given)
+        if wanted is None:
+            return caller
+        if not caller.may(wanted):
+            raise ScopeError(
+                f"The access key is not for this: it needs the scope '{wanted}', and has "
+                f"{', '.join(caller.scopes) or 'none'}."
+            )
+        await self._throttle.count(
+            f"key {caller.id}" if caller.id else f"address {_address(scope)}"
+        )
+        return caller
+
+    async def _caller(self, given: str) -> Caller:
+        kind, _, secret = given.partition(" ")
+        secret = secret.strip()
+        key = None
+        if kind.lower() == "bearer" and _KEY.fullmatch(secret):
+            key = await self._store.key_for(secret)
+        if key is None:
+            raise AccessError("The access key is none, or it has been revoked; send another one.")
+        return Caller(key.id, key.name, key.scopes)
+
+
+def _check_host(headers: Mapping[str, str]) -> None:
+    """Refuse names that are not those of this machine.
+
+    A page on the web could have its own name point here, and read what is open on loopback.
+
+    Raises:
+        NotAllowedError: It is another one.
+    """
+    match = _HOST.fullmatch(headers.get("host", ""))
+    if match is None or not is_loopback(match["six"] or match["name"]):
+        raise NotAllowedError(
+            "Without access keys the service answers to localhost alone; ask it by that name, or "
+            "set require_keys to serve others."
+        )
+
+
+def _address(scope: Connection) -> str:
+    return scope["client"][0] if scope.get("client") else ""

@@ -1,0 +1,168 @@
+"""The routes that start runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from fairqr.graph.answer_result import AnswerResult
+from fairqr.graph.probe_result import ProbeResult
+from fairqr.graph.result import SearchResult
+from fairqr.graph.service.access import caller_of
+from fairqr.graph.service.answers import problem_response
+from fairqr.graph.service.openapi import CREATED, STREAM, problems
+from fairqr.graph.service.parts import parts_of
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.requests import (
+    AnswerRequest,
+    BackgroundRun,
+    ProbeRequest,
+    RunRequest,
+    SearchRequest,
+)
+from fairqr.graph.service.sse import EventStream, gone
+from fairqr.telemetry import carrier
+
+__all__ = ["router"]
+
+CLIENT_GONE = 499
+"""What stands in the figures where nobody is there to read a status."""
+
+LONGEST_TRACE_HEADER = 512
+"""Characters; by the W3C a tracestate need not be handed on further than that."""
+
+router = APIRouter(prefix="/v1", responses=problems(400, 408, 413, 415, 422, 429, 502, 503, 504))
+
+
+@router.post("/search", tags=["ask"], response_model=SearchResult, responses=CREATED)
+async def search(asked: SearchRequest, request: Request) -> Response:
+    """Search fairly, and wait for the result; it is the object of `fairqr search --json`.
+
+    When the client goes away before that, the search is cancelled, unless `keep` is true.
+    """
+    return await _answered(request, "search", asked)
+
+
+@router.post("/answer", tags=["ask"], response_model=AnswerResult, responses=CREATED)
+async def answer(asked: AnswerRequest, request: Request) -> Response:
+    """Answer a question from sampled rankings, and wait for the result.
+
+    It is the object of `fairqr answer --json`. When the client goes away before that, the run is
+    cancelled, unless `keep` is true.
+    """
+    return await _answered(request, "answer", asked)
+
+
+@router.post("/probe", tags=["ask"], response_model=ProbeResult, responses=CREATED)
+async def probe(asked: ProbeRequest, request: Request) -> Response:
+    """Ask whether the model that ranks leans to a group, and wait for the result.
+
+    When the client goes away before that, the run is cancelled, unless `keep` is true.
+    """
+    return await _answered(request, "probe", asked)
+
+
+@router.post("/search/stream", tags=["ask"], response_class=Response, responses=STREAM)
+async def stream_search(asked: SearchRequest, request: Request) -> Response:
+    """Search fairly, and tell each step as it happens.
+
+    Events are `run`, `step` for each step of the graph, and at last `end` with the result or
+    `error` with a problem. Comments tell now and then that the stream is alive. When the client
+    goes away the search is cancelled, unless `keep` is true: then `GET /v1/runs/{id}/events` with
+    `Last-Event-ID` goes on where it was.
+    """
+    return await _streamed(request, "search", asked)
+
+
+@router.post("/answer/stream", tags=["ask"], response_class=Response, responses=STREAM)
+async def stream_answer(asked: AnswerRequest, request: Request) -> Response:
+    """Answer a question, and tell each step as it happens.
+
+    As for a search; where there is one ranking to answer from, events `token` tell the answer piece
+    by piece while it is written, unless `stream` is false.
+    """
+    if "stream" not in asked.model_fields_set:
+        asked = asked.model_copy(update={"stream": True})
+    return await _streamed(request, "answer", asked)
+
+
+@router.post("/probe/stream", tags=["ask"], response_class=Response, responses=STREAM)
+async def stream_probe(asked: ProbeRequest, request: Request) -> Response:
+    """Probe the model that ranks, and tell each step as it happens, as for a search."""
+    return await _streamed(request, "probe", asked)
+
+
+@router.post("/runs", status_code=202, tags=["runs"], response_model=Run, responses=CREATED)
+async def begin_run(asked: BackgroundRun, request: Request) -> Response:
+    """Start a run in the background.
+
+    It is always kept: it goes on without a client, and after a restart of the service.
+    """
+    kind, inner = asked.asked
+    run = await _submitted(request, kind, inner, keep=True)
+    return JSONResponse(run.model_dump(mode="json"), 202, _location(run))
+
+
+async def _submitted(request: Request, kind: Kind, asked: RunRequest, *, keep: bool) -> Run:
+    parts = parts_of(request)
+    body: dict[str, Any] = asked.model_dump(mode="json", exclude_unset=True)
+    checked = parts.engine.checked(kind, {**body, "keep": keep})
+    return await parts.runs.submit(
+        kind,
+        checked.body,
+        key=caller_of(request.scope).id,
+        query=checked.query,
+        keep=keep,
+        carrier=_carrier(request),
+    )
+
+
+async def _answered(request: Request, kind: Kind, asked: RunRequest) -> Response:
+    run = await _submitted(request, kind, asked, keep=asked.keep)
+    ended = await _end_of(request, run)
+    if ended is None:
+        return Response(status_code=CLIENT_GONE)
+    if ended.result is not None:
+        return JSONResponse(ended.result, headers=_location(run))
+    return problem_response(ended.problem or problem_of(LookupError()), _location(run))
+
+
+async def _end_of(request: Request, run: Run) -> Run | None:
+    """Wait for the end of a run; None where the client goes before."""
+    runs, key = parts_of(request).runs, caller_of(request.scope).id
+    async with runs.attached(run.id, key):
+        waiting = asyncio.create_task(runs.result(run.id, key))
+        leaving = asyncio.create_task(gone(request.receive))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return waiting.result() if waiting.done() else None
+        finally:
+            for task in (waiting, leaving):
+                task.cancel()
+            await asyncio.wait({waiting, leaving})
+
+
+async def _streamed(request: Request, kind: Kind, asked: RunRequest) -> Response:
+    parts, key = parts_of(request), caller_of(request.scope).id
+    run = await _submitted(request, kind, asked, keep=asked.keep)
+    return EventStream(parts.runs.attached(run.id, key), parts.settings.heartbeat, _location(run))
+
+
+def _carrier(request: Request) -> dict[str, str]:
+    """Return what makes the run a part of the caller's trace.
+
+    Where FastAPI traces the request itself, the run is a part of that.
+    """
+    if traced := carrier():
+        return traced
+    found = {name: request.headers.get(name, "") for name in ("traceparent", "tracestate")}
+    return {name: value for name, value in found.items() if 0 < len(value) <= LONGEST_TRACE_HEADER}
+
+
+def _location(run: Run) -> dict[str, str]:
+    return {"Location": f"/v1/runs/{run.id}"}

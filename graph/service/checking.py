@@ -1,0 +1,182 @@
+"""From the body of a request to a run that may begin: typed, within the caps, and offered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.generators import SEQ2SEQ
+from fairqr.agents.ranking.open import CAUSAL
+from fairqr.errors import CapError, InputError, QueryError, first_problem, one_line
+from fairqr.graph.asked import answer_context, probe_context, search_context
+from fairqr.graph.context import Context
+from fairqr.graph.rankers import ASKED
+from fairqr.graph.service.bounds import bounded, check_text
+from fairqr.graph.service.configuration import Caps, ModelEntry
+from fairqr.graph.service.offers import NOTHING, Offers
+from fairqr.graph.service.records import Kind
+from fairqr.graph.service.requests import REQUESTS, RunRequest
+
+__all__ = ["POOL", "Request", "check_request"]
+
+POOL = 20
+"""How many documents take part in the sampling of answers where nothing is said."""
+
+_OF_THE_SERVICE = frozenset(RunRequest.model_fields) | {"query", "question", "attributor"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a run is asked to do.
+
+    Attributes:
+        kind: ``search``, ``answer`` or ``probe``.
+        query: What to search for, or the question.
+        corpus: The name of an index or of a built-in corpus.
+        retriever: ``bm25`` or ``dense``.
+        model: Its name.
+        entry: What is configured of it.
+        base_url: A configured address, if the request names one.
+        attributor: What judges answers; None where nothing does.
+        keep: Whether the run goes on without its client.
+        context: Of the graph.
+        fits_pool: Whether ``k`` is lowered to the size of a corpus that is smaller.
+        body: The request with what was not given filled in; checked again, it gives the same.
+    """
+
+    kind: Kind
+    query: str
+    corpus: str
+    retriever: str
+    model: str
+    entry: ModelEntry
+    base_url: str | None
+    attributor: str | None
+    keep: bool
+    context: Context
+    fits_pool: bool
+    body: dict[str, Any]
+
+
+def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offers) -> Request:
+    """Return what a request asks for.
+
+    Args:
+        kind: Of the run.
+        body: As it came, or as it was kept.
+        caps: Of the service.
+        offers: Of the service.
+
+    Raises:
+        InputError: A parameter is wrong; the message names it.
+        CapError: More is asked for than is allowed.
+        NotAllowedError: Something is named that is not offered.
+    """
+    try:
+        asked = REQUESTS[kind].model_validate(body)
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None
+    values = bounded(kind, asked, caps)
+    query = values["question" if kind == "answer" else "query"]
+    if not query.strip():
+        raise QueryError("The query is empty; write what to search for.")
+    check_text(query, caps)
+    values["corpus"] = offers.corpus(values["corpus"])
+    values["model"], entry = offers.model(values["model"])
+    base_url = offers.base_url(values["base_url"], entry)
+    attributor = None
+    if kind == "answer":
+        attributor = offers.attributor(values["attributor"])
+        values["attributor"] = attributor or NOTHING
+    context = _within(_context(kind, values), caps)
+    offers.check_prompts(context.prompts.items())
+    strategy = context.strategy
+    offers.check_steps(strategy.ranker, context.ranking.weights, strategy.final_step)
+    _check_options(context)
+    _check_model(kind, values["model"], base_url, context)
+    return Request(
+        kind=kind,
+        query=query,
+        corpus=values["corpus"],
+        retriever=values["retriever"],
+        model=values["model"],
+        entry=entry,
+        base_url=base_url,
+        attributor=attributor,
+        keep=values["keep"],
+        context=context,
+        fits_pool=kind == "answer" and values["k"] is None,
+        body=values,
+    )
+
+
+def _context(kind: Kind, values: Mapping[str, Any]) -> Context:
+    """Return the context that the same call of the Python API has."""
+    options = {name: value for name, value in values.items() if name not in _OF_THE_SERVICE}
+    attributes = options.pop("attributes", None) or None
+    if kind == "search":
+        return search_context(options, attributes)
+    if kind == "answer":
+        if options["k"] is None:
+            options["k"] = max(POOL, options["documents"])
+        return answer_context(options, attributes)
+    return probe_context(options, options.pop("attribute"), options.pop("protected"))
+
+
+def _within(context: Context, caps: Caps) -> Context:
+    """Lower what the method would do by itself, and nobody asked for, to the caps.
+
+    Raises:
+        CapError: As many documents as are to be shown may not be retrieved.
+    """
+    strategy = context.strategy
+    if (strategy.depth or 0) <= caps.depth:
+        return context
+    if context.k > caps.depth:
+        raise CapError(
+            "depth",
+            caps.depth,
+            f"'k' is {context.k}, and this service retrieves {caps.depth} documents at the most "
+            "(depth); ask for less.",
+        )
+    ranking = context.ranking
+    if strategy.ranker:
+        ranking = ranking.model_copy(update={"depth": min(strategy.reads, caps.depth)})
+    return context.model_copy(update={"depth": caps.depth, "ranking": ranking})
+
+
+def _check_options(context: Context) -> None:
+    """Refuse files among the options of the final step."""
+    if "weights" in context.options:
+        raise InputError("A request cannot name a file of weights; leave it out of 'options'.")
+
+
+def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) -> None:
+    """Refuse a model that cannot do what is asked, before anything is spent.
+
+    Raises:
+        InputError: It cannot.
+    """
+    provider = name.partition(":")[0]
+    writes = provider not in (FeedbackRefiner.name, SEQ2SEQ, CAUSAL)
+    if base_url is not None and (not writes or provider == "local"):
+        raise InputError(f"The model '{name}' asks no server; leave base_url out.")
+    if context.rounds and not (writes or provider == FeedbackRefiner.name):
+        raise InputError(
+            f"The model '{one_line(name, 60)}' refines no queries; choose another one, or a method "
+            "that does not refine, such as plain."
+        )
+    asks = kind == "probe" or context.probe is not None or context.strategy.ranker in ASKED
+    if asks and not (writes or provider == CAUSAL):
+        raise InputError(
+            f"The model '{one_line(name, 60)}' cannot be asked to rank; choose a language model."
+        )
+    if kind == "answer" and not (writes or provider == SEQ2SEQ):
+        raise InputError(
+            f"The model '{one_line(name, 60)}' writes no answers; choose a language model."
+        )

@@ -1,0 +1,149 @@
+"""The routes that tell what can be asked for."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from fairqr.graph.context import METHODS
+from fairqr.graph.service.access import caller_of
+from fairqr.graph.service.openapi import problems
+from fairqr.graph.service.parts import parts_of
+from fairqr.graph.service.records import Scope
+from fairqr.prompts.library import DEFAULT_VERSIONS
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["offers"], responses=problems(429, 503))
+
+
+class AttributeInfo(BaseModel):
+    """An attribute of a corpus."""
+
+    groups: list[str] = Field(description="All of its groups, in the order of the schema.")
+    population: dict[str, float] | None = Field(
+        description="The share of each group in the population; null where the schema gives none."
+    )
+
+
+class IndexDescription(BaseModel):
+    """An index that can be searched."""
+
+    name: str
+    backend: str = Field(description="`tantivy` or `elasticsearch`.")
+    documents: int = Field(description="How many it holds.")
+    attributes: dict[str, AttributeInfo]
+
+
+class IndexList(BaseModel):
+    """The indexes that can be searched, the default one first."""
+
+    indexes: list[IndexDescription]
+
+
+class PromptInfo(BaseModel):
+    """A version of a prompt."""
+
+    id: str = Field(description="What it is for, such as `refine`.")
+    version: str
+    default: bool = Field(description="Whether it is used where none is named.")
+    sha256: str = Field(description="Of its file.")
+
+
+class PromptList(BaseModel):
+    """The prompts that can be chosen."""
+
+    prompts: list[PromptInfo]
+
+
+class ModelDescription(BaseModel):
+    """A model that can be named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(description="`*` stands for any characters.")
+    default: bool = Field(description="Whether it is used where none is named.")
+
+
+class MethodInfo(BaseModel):
+    """A method."""
+
+    name: str
+    about: str = Field(description="One line.")
+    refines: bool = Field(description="Whether it asks the model to refine the query.")
+
+
+class ModelList(BaseModel):
+    """What does the work."""
+
+    models: list[ModelDescription]
+    methods: list[MethodInfo]
+    attributors: list[str] = Field(description="What judges answers, the default one first.")
+
+
+class Me(BaseModel):
+    """Who asks."""
+
+    key: str | None = Field(description="The name of the key; null where none is needed.")
+    scopes: list[Scope]
+
+
+@router.get("/indexes")
+async def list_indexes(request: Request) -> IndexList:
+    """List the indexes that can be searched, with their attributes and groups."""
+    found = [
+        IndexDescription(
+            name=info.name,
+            backend=info.backend,
+            documents=info.documents,
+            attributes={
+                name: AttributeInfo(
+                    groups=[*attribute.universe],
+                    population=attribute.population and {**attribute.population},
+                )
+                for name, attribute in index.schema.attributes.items()
+            },
+        )
+        for index, info in await parts_of(request).engine.infos()
+    ]
+    return IndexList(indexes=found)
+
+
+@router.get("/prompts")
+async def list_prompts(request: Request) -> PromptList:
+    """List the prompts that can be chosen, as they are now."""
+    engine = parts_of(request).engine
+    found: list[PromptInfo] = []
+    for id_, version in engine.offers.prompts():
+        template = engine.usable_prompt(id_, version)
+        if template is not None:
+            default = DEFAULT_VERSIONS.get(id_, "v1") == version
+            found.append(
+                PromptInfo(id=id_, version=version, default=default, sha256=template.sha256)
+            )
+    return PromptList(prompts=found)
+
+
+@router.get("/models")
+async def list_models(request: Request) -> ModelList:
+    """List the models, the methods, and what judges answers."""
+    offers = parts_of(request).engine.offers
+    return ModelList(
+        models=[
+            ModelDescription(name=name, default=name == offers.default_model)
+            for name in offers.models()
+        ],
+        methods=[
+            MethodInfo(name=name, about=METHODS[name].about, refines=METHODS[name].refines)
+            for name in offers.methods()
+        ],
+        attributors=offers.attributors(),
+    )
+
+
+@router.get("/me")
+async def me(request: Request) -> Me:
+    """Tell whose key this is, and what it may do."""
+    caller = caller_of(request.scope)
+    return Me(key=caller.name, scopes=[*caller.scopes])

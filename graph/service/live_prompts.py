@@ -1,0 +1,62 @@
+"""Prompts that are read again when their folder changes, so that one is added without a restart."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
+from fairqr.settings import prompts_dir
+
+__all__ = ["LivePrompts"]
+
+LOOKED_AT = 1.0
+"""Seconds for which the folder is taken to be as it was."""
+
+
+class LivePrompts(PromptLibrary):
+    """The shipped prompts, and those of the user's folder as it is now.
+
+    Args:
+        overrides: As of :class:`PromptLibrary`.
+
+    Raises:
+        PromptError: The folder does not exist.
+    """
+
+    def __init__(self, overrides: Path | None = None) -> None:
+        super().__init__(overrides)
+        self._folder = overrides or prompts_dir()
+        self._stamp = self._look()
+        self._looked = time.monotonic()
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return the ids and versions of all prompts, in order."""
+        self._refresh()
+        return super().names()
+
+    def get(self, id_: str, version: str | None = None) -> PromptTemplate:
+        """Return a prompt; see :meth:`PromptLibrary.get`."""
+        self._refresh()
+        return super().get(id_, version)
+
+    def _refresh(self) -> None:
+        if self._folder is None or time.monotonic() - self._looked < LOOKED_AT:
+            return
+        self._looked = time.monotonic()
+        # A folder that is away for a moment takes no prompt away.
+        if (stamp := self._look()) != self._stamp and self._folder.is_dir():
+            self._prompts = PromptLibrary(self._folder)._prompts
+            self._stamp = stamp
+
+    def _look(self) -> frozenset[tuple[str, int, int]]:
+        """Return the names, times and sizes of the files."""
+        found: set[tuple[str, int, int]] = set()
+        for path in self._folder.glob("*/*.yaml") if self._folder else ():
+            try:
+                state = path.stat()
+            except OSError:  # taken away meanwhile
+                continue
+            found.add((str(path), state.st_mtime_ns, state.st_size))
+        return frozenset(found)

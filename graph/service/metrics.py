@@ -1,0 +1,178 @@
+"""Figures of the service for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from fairqr.graph.service.records import LIVE, Run, Status
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
+
+
+class Metrics:
+    """Counts what happens in this process; what is queued is counted in the database."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of when it began
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "fairqr_http_requests",
+            "Requests answered, by route and status.",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "fairqr_http_request_seconds",
+            "Time to answer a request; of a stream, to its end.",
+            ["method", "route"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._accepted = Counter(
+            "fairqr_runs_accepted", "Runs accepted.", ["kind"], registry=self.registry
+        )
+        self._begun = Counter(
+            "fairqr_runs_begun",
+            "Runs begun, or gone on with after a worker stopped in the middle.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._finished = Counter(
+            "fairqr_runs_finished",
+            "Runs that are over, by how they ended.",
+            ["kind", "status"],
+            registry=self.registry,
+        )
+        self._run_seconds = Histogram(
+            "fairqr_run_seconds",
+            "Time from the acceptance of a run to its end.",
+            ["kind"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "fairqr_runs_refused",
+            "Runs that were not accepted, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._problems = Counter(
+            "fairqr_http_problems",
+            "Problems answered, by the last part of their type.",
+            ["type"],
+            registry=self.registry,
+        )
+        self._calls = Counter(
+            "fairqr_model_calls", "Requests to language models.", registry=self.registry
+        )
+        self._cached = Counter(
+            "fairqr_cached_calls",
+            "Questions to language models that the cache answered.",
+            registry=self.registry,
+        )
+        self._tokens = Counter(
+            "fairqr_tokens",
+            "Tokens of language models, read and written.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._divergence = Histogram(
+            "fairqr_divergence_nats",
+            "Divergence from the target, of the plain retrieval (before) and the result (after).",
+            ["when"],
+            buckets=_NATS,
+            registry=self.registry,
+        )
+        self._live = Gauge(
+            "fairqr_runs",
+            "Runs that wait or are under way, of all workers on the database.",
+            ["status"],
+            registry=self.registry,
+        )
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Take that a request was answered.
+
+        Args:
+            method: Of HTTP.
+            route: The template of its path.
+            status: Of HTTP.
+            seconds: That it took.
+        """
+        method = method if method in _METHODS else "other"
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def accepted(self, run: Run) -> None:
+        """Take that a run was accepted."""
+        self._accepted.labels(run.kind).inc()
+
+    def begun(self, run: Run) -> None:
+        """Take that a worker began with a run, or goes on."""
+        self._begun.labels(run.kind).inc()
+
+    def finished(self, run: Run) -> None:
+        """Take that a run is over."""
+        self._finished.labels(run.kind, run.status).inc()
+        if run.finished is not None:
+            self._run_seconds.labels(run.kind).observe(max(0.0, run.finished - run.created))
+        if run.result is not None:
+            self._result(run.result)
+
+    def refused(self, reason: str) -> None:
+        """Take that a run was not accepted.
+
+        Args:
+            reason: ``draining``, ``queue`` or ``live``.
+        """
+        self._refused.labels(reason).inc()
+
+    def problem(self, kind: str) -> None:
+        """Take that a problem was answered.
+
+        Args:
+            kind: The last part of its type.
+        """
+        self._problems.labels(kind).inc()
+
+    def text(self, counts: Mapping[Status, int] | None) -> bytes:
+        """Return all figures in Prometheus' format.
+
+        Args:
+            counts: Of the runs in the database; None where that cannot be reached.
+        """
+        for status in LIVE:
+            if counts is None:
+                self._live.remove_by_labels({"status": status})
+            else:
+                self._live.labels(status).set(counts.get(status, 0))
+        return generate_latest(self.registry)
+
+    def _result(self, result: Mapping[str, Any]) -> None:
+        usages = [result.get("usage"), (result.get("probe") or {}).get("usage")]
+        for usage in filter(None, usages):
+            self._calls.inc(usage["model_calls"])
+            self._cached.inc(usage["cached_calls"])
+            self._tokens.labels("prompt").inc(usage["prompt_tokens"])
+            self._tokens.labels("completion").inc(usage["completion_tokens"])
+        before, after = (result.get("baseline") or {}).get("divergence"), result.get("divergence")
+        for when, value in (("before", before), ("after", after)):
+            if value is not None:
+                self._divergence.labels(when).observe(value)

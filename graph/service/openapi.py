@@ -1,0 +1,185 @@
+"""What the API's description says besides what the routes say by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairqr.graph.service.problems import MEDIA_TYPE
+
+__all__ = ["CREATED", "STREAM", "Problem", "describe", "problems"]
+
+TAGS = [
+    {"name": "ask", "description": "Searches, answers and probes, waited for or streamed."},
+    {"name": "runs", "description": "Runs in the background, and those of the past."},
+    {"name": "offers", "description": "What can be asked for."},
+    {"name": "operation", "description": "For those who run the service."},
+]
+
+DESCRIPTION = (
+    "Fair search, fair answers, and probes of language models as rankers. The requests and results "
+    "are those of the Python API. Errors are problem documents (RFC 9457) of the types "
+    "`urn:fairqr:error:…`. Event streams are server-sent events: `id` is the number of the event, "
+    "`event` one of `run`, `step`, `token`, `end` and `error`, `data` a JSON object. Of a `token` "
+    "there is no id, since it is told once."
+)
+
+_REASONS = {
+    400: "The body is no JSON.",
+    401: "There is no access key, or it is none, or it has been revoked.",
+    403: "The key is not for this, or something is named that is not offered.",
+    404: "There is no such run or index, or it is another key's.",
+    405: "The path has no such method.",
+    408: "The body did not come in time.",
+    409: "The run was cancelled.",
+    413: "The body is too large.",
+    415: "The body is not said to be JSON.",
+    422: "A parameter is wrong, or over a cap, which is named.",
+    429: "This key asks too often, or has too many live runs; see Retry-After.",
+    502: "The model gave no usable reply.",
+    503: "The service is busy or ending, or index, model or database cannot be reached.",
+    504: "The run took too long.",
+}
+
+
+class FieldError(BaseModel):
+    """What is wrong with one parameter."""
+
+    field: str = Field(description="Its name, with dots; empty where it is the whole.")
+    reason: str
+
+
+class Problem(BaseModel):
+    """A problem document of RFC 9457."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "type": "urn:fairqr:error:over-cap",
+                "title": "More is asked for than is allowed",
+                "status": 422,
+                "detail": "'k' is 1,000, and this service allows 100 at the most (k); "
+                "ask for less.",
+                "instance": "/v1/search",
+                "cap": "k",
+                "limit": 100,
+            }
+        },
+    )
+
+    type: str = Field(description="`urn:fairqr:error:` and the slug of a class of errors.")
+    title: str
+    status: int
+    detail: str = Field(description="One sentence that says what is wrong and what to do.")
+    instance: str | None = Field(None, description="The path of what it is about.")
+    errors: list[FieldError] | None = Field(None, description="Of a request that is no request.")
+    cap: str | None = Field(None, description="The cap that is exceeded.")
+    limit: float | None = Field(None, description="Its value.")
+    retry_after: float | None = Field(None, description="Seconds.")
+    model_status: str | None = Field(None, description="What became of the question to the model.")
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the description of the errors that a route can answer with."""
+    return {status: _problem(_REASONS[status]) for status in (401, 403, 404, 405, 409, *statuses)}
+
+
+def _problem(reason: str) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": reason, "content": {MEDIA_TYPE: {"schema": schema}}}
+
+
+_LOCATION = {
+    "Location": {
+        "description": "The path of the run.",
+        "schema": {"type": "string", "examples": ["/v1/runs/0f3c…"]},
+    }
+}
+CREATED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The result.", "headers": _LOCATION},
+    202: {"description": "The run, which has been accepted.", "headers": _LOCATION},
+}
+
+_EVENTS = (
+    'id: 1\nevent: run\ndata: {"id":"…","kind":"search","status":"running",…}\n\n'
+    'id: 2\nevent: step\ndata: {"step":"begin","update":{…}}\n\n'
+    ": still here\n\n"
+    'id: 9\nevent: end\ndata: {"run":"…","result":{…}}\n\n'
+)
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream.",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "Its number; what Last-Event-ID takes."},
+        "event": {"enum": ["run", "step", "token", "end", "error"]},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": "Of `run` its summary; of `step` its name and what it changed in the "
+            "state; of `token` a piece of text; of `end` the result; of `error` the problem.",
+        },
+    },
+}
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Server-sent events.",
+        "headers": _LOCATION,
+        "content": {"text/event-stream": {"schema": _EVENT, "example": _EVENTS}},
+    }
+}
+
+
+def describe(app: FastAPI, *, keys: bool) -> None:
+    """Have an application describe itself.
+
+    Args:
+        app: The application.
+        keys: Whether requests need access keys.
+    """
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _described(app, keys=keys)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _described(app: FastAPI, *, keys: bool) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=DESCRIPTION,
+        routes=app.routes,
+        tags=TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    own = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= own.pop("$defs", {})
+    schemas["Problem"] = own
+    for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers otherwise
+        schemas.pop(name, None)
+    components["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An access key, made by `fairqr keys create`. It has a scope: `read`, "
+            "`run`, which may also read, or `admin`, which may do all. On loopback none is needed, "
+            "unless the service is configured so.",
+        }
+    }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v1/") or path == "/metrics":
+                operation["security"] = [{"key": []}] if keys else [{"key": []}, {}]
+            for status, answer in operation["responses"].items():
+                if status in ("200", "202") and "description" not in answer:
+                    answer["description"] = "OK"
+    return document

@@ -1,0 +1,190 @@
+"""What runs are made with: indexes, models, judges and graphs, opened once and shared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.naming import AttributorName
+from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.generation import Generator
+from fairqr.agents.generators import SEQ2SEQ, open_generator
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.refiner import Refiner
+from fairqr.graph.builder import build_graph
+from fairqr.graph.rankers import open_language_model
+from fairqr.graph.service.checking import Request
+from fairqr.graph.service.configuration import ModelEntry
+from fairqr.graph.service.kept import KeptOpen
+from fairqr.graph.service.offers import Offers
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.catalog import Catalog, Choice
+from fairqr.retrieval.corpus import BUILT_IN
+from fairqr.retrieval.index import Index, Progress
+from fairqr.retrieval.vectors.open import open_retriever
+from fairqr.settings import text_of
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+__all__ = ["Opened"]
+
+INDEXES, MODELS, GRAPHS = 1000, 32, 64
+"""How many of each are kept open."""
+
+NO_KEY = SecretStr("none")
+
+Model = ChatModel | Refiner | RankingModel
+
+
+class Opened:
+    """Indexes, models and graphs.
+
+    Args:
+        catalog: Of the indexes.
+        prompts: Where prompts come from.
+        offers: What may be named.
+        saver: Keeps the states of runs that are to be resumed.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        prompts: PromptLibrary,
+        offers: Offers,
+        saver: BaseCheckpointSaver[Any] | None,
+    ) -> None:
+        self._catalog = catalog
+        self._prompts = prompts
+        self._offers = offers
+        self._saver = saver
+        self._indexes: KeptOpen[tuple[str, str], Index] = KeptOpen(INDEXES)
+        self._models: KeptOpen[tuple[str, str | None], Model] = KeptOpen(MODELS)
+        self._generators: KeptOpen[str, Generator] = KeptOpen(MODELS)
+        self._attributors: KeptOpen[tuple[Any, ...], Attributor] = KeptOpen(MODELS)
+        self._graphs: KeptOpen[tuple[Any, ...], Any] = KeptOpen(GRAPHS)
+
+    async def index(
+        self,
+        corpus: str,
+        retriever: str = "bm25",
+        progress: Callable[[str], Progress] | None = None,
+    ) -> Index:
+        """Return an index, opened or built where it has to be.
+
+        Args:
+            corpus: The name of an index or of a built-in corpus.
+            retriever: ``bm25`` or ``dense``.
+            progress: As of :meth:`Catalog.resolve`.
+
+        Raises:
+            IndexNotFoundError: There is none.
+            IndexUnavailableError: It cannot be reached.
+        """
+
+        async def opening() -> Index:
+            if retriever != "bm25":
+                return await open_retriever(await self.index(corpus), retriever)
+            if corpus in BUILT_IN:
+                return await self._catalog.resolve(corpus, progress=progress)
+            known = await asyncio.to_thread(self._catalog.names)
+            elsewhere = corpus not in (name for name, _ in known) and text_of("elasticsearch.url")
+            return await self._catalog.open(corpus, Choice("elasticsearch") if elsewhere else None)
+
+        return await self._indexes.get((corpus, retriever), opening)
+
+    async def model(
+        self, name: str, entry: ModelEntry, base_url: str | None, index: Index | None = None
+    ) -> Model:
+        """Return a language model, or what refines by relevance feedback in this index.
+
+        Args:
+            name: Of the model.
+            entry: What is configured of it.
+            base_url: Instead of the configured address, which alone is sent the key.
+            index: For ``feedback``.
+        """
+
+        async def opening() -> Model:
+            options: dict[str, Any] = {"timeout": entry.timeout}
+            if url := base_url or entry.base_url:
+                options["base_url"] = url
+            if base_url is not None and base_url != entry.base_url:
+                # Else the client would take the one of the environment along.
+                options["api_key"] = NO_KEY
+            elif entry.api_key is not None:
+                options["api_key"] = entry.api_key
+            return open_language_model(name, index=index, **options)
+
+        if name == FeedbackRefiner.name:
+            return open_language_model(name, index=index)
+        return await self._models.get((name, base_url), opening)
+
+    async def graph(self, request: Request) -> tuple[Any, Index]:
+        """Return the graph that does what is asked, and the index that it searches.
+
+        The graph keeps its states if the run is one to be kept.
+        """
+        index = await self.index(request.corpus, request.retriever)
+        key = (
+            request.corpus,
+            request.retriever,
+            request.model,
+            request.base_url,
+            request.attributor,
+            request.kind == "answer",
+            request.keep,
+        )
+
+        async def opening() -> Any:
+            generator = model = None
+            if request.model.partition(":")[0] == SEQ2SEQ:
+
+                async def open_it() -> Generator:
+                    return open_generator(request.model)
+
+                generator = await self._generators.get(request.model, open_it)
+            else:
+                model = await self.model(request.model, request.entry, request.base_url, index)
+            return build_graph(
+                index=index,
+                model=model,
+                generator=generator,
+                attributor=await self._attributor(request, model, index),
+                prompts=self._prompts,
+                checkpointer=self._saver if request.keep else None,
+            )
+
+        return await self._graphs.get(key, opening), index
+
+    async def close(self) -> None:
+        """Close all indexes."""
+        for index in self._indexes:
+            await index.close()
+        for kept in (self._indexes, self._models, self._generators, self._graphs):
+            kept.clear()
+
+    async def _attributor(
+        self, request: Request, model: Model | None, index: Index
+    ) -> Attributor | None:
+        name = request.attributor
+        if name is None:
+            return None
+        parsed = AttributorName.parse(name)
+        chat = model if isinstance(model, ChatModel) else None
+        if parsed.kind == "llm" and parsed.model not in ("", request.model):
+            named, entry = self._offers.model(parsed.model)
+            judge = await self.model(named, entry, None, index)
+            chat = judge if isinstance(judge, ChatModel) else None
+
+        async def opening() -> Attributor:
+            return open_attributor(name, chat=chat, prompts=self._prompts)
+
+        asked = (request.model, request.base_url) if parsed.kind == "llm" else None
+        return await self._attributors.get((name, asked), opening)

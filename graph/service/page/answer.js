@@ -1,0 +1,106 @@
+// Answers, their sources with who was used, and how the groups fare over the samples.
+
+import { bars } from "./bars.js";
+import { el, fact, foreign, hidden } from "./dom.js";
+import { figure, many, percent, whole, words } from "./format.js";
+import { allMarks, documentMarks } from "./groups.js";
+
+const FIRST = 3; // answers that are shown at once
+
+/** The target of an answer, by attribute and group. */
+export function targetOf(answer) {
+  return Object.fromEntries(answer.groups.map(({ attribute, groups }) =>
+    [attribute, Object.fromEntries(groups.map(({ group, target }) => [group, target]))]));
+}
+
+/** What was answered, and from whom. */
+export function answerView(answer) {
+  const marks = allMarks(targetOf(answer));
+  const listed = (texts) => el("ol", { class: "distribution" },
+    texts.map((text) => given(text, answer, documents, marks)));
+  const documents = new Map(answer.ranking.map((document) => [document.id, document]));
+  return [
+    el("section", { class: "card answers", "aria-label": "Answers" },
+      el("h2", {}, answer.distribution.length > 1 ? "Answers" : "Answer"),
+      answer.distribution.length
+        ? [listed(answer.distribution.slice(0, FIRST)), answer.distribution.length > FIRST
+          ? el("details", { class: "quiet-details" },
+            el("summary", {}, `${many(answer.distribution.length - FIRST, "further answer")}`),
+            listed(answer.distribution.slice(FIRST))) : null]
+        : el("p", {}, "No sample has an answer."),
+      answer.answers.filter((it) => it.status !== "ok").map((it) =>
+        el("p", { class: "hint" }, `${many(it.samples, "sample")} without an answer: ${words(it.status)}. `,
+          foreign(it.message, 600)))),
+    chances(answer, marks),
+    exposures(answer, marks),
+  ];
+}
+
+function given(text, answer, documents, marks) {
+  const from = answer.answers.filter((it) => it.status === "ok" && it.text === text.text);
+  return el("li", {},
+    el("blockquote", { class: "answer" }, foreign(text.text, 20_000)),
+    el("p", { class: "hint" },
+      `in ${text.samples} of ${many(answer.counts.samples, "sample")}, from ${many(text.rankings, "ranking")}`),
+    from.map((one, number) => el("details", { class: "sources", open: number === 0 },
+      el("summary", {}, from.length > 1 ? `Sources of ranking ${number + 1}` : "Sources",
+        one.used.length ? ` (${one.used.filter(Boolean).length} of ${one.ids.length} used)` : ""),
+      el("ol", {}, one.ids.map((id, place) => source(documents.get(id), id, one, place, marks))))));
+}
+
+function source(document, id, { used, scores, verdicts }, place, marks) {
+  const [kind, sign, said] = used[place] === true ? ["used", "✓", "used"]
+    : used[place] === false ? ["unused", "✕", "not used"]
+      : ["unjudged", "?", "not judged"];
+  const why = verdicts[place] && verdicts[place] !== "ok" ? ` (${words(verdicts[place])})` : "";
+  return el("li", {},
+    documentMarks(marks, document?.groups), el("span", { class: "title" }, foreign(document?.title || id)),
+    el("span", { class: `verdict ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), said, why,
+      scores[place] === null || scores[place] === undefined ? null
+        : el("span", { class: "score", title: "probability that the document entails the answer" },
+          ` ${percent(scores[place])}`)));
+}
+
+function chances(answer, marks) {
+  return el("section", { class: "card", "aria-label": "Chances of the documents" },
+    el("h2", {}, "Who had a chance"),
+    el("p", { class: "hint" }, "In what share of the samples each document was read, and was used."),
+    el("table", { class: "plain chances" },
+      el("caption", { class: "hidden" }, "Documents, and in what share of the samples they were read and used"),
+      el("thead", {}, el("tr", {},
+        el("th", { scope: "col" }, "#"), el("td", {}), el("th", { scope: "col" }, "Document"),
+        el("th", { scope: "col", class: "number" }, "read"),
+        el("th", { scope: "col", class: "number" }, "used"))),
+      el("tbody", {}, answer.ranking.map((document) => el("tr", { class: document.exposure ? null : "never" },
+        el("td", { class: "rank" }, document.rank),
+        el("td", { class: "who" }, documentMarks(marks, document.groups)),
+        el("th", { scope: "row", class: "title" }, foreign(document.title || document.id)),
+        el("td", { class: "number" }, percent(document.exposure)),
+        el("td", { class: "number" }, document.attributed === null
+          ? [el("span", { "aria-hidden": "true" }, "–"), hidden("not judged")]
+          : percent(document.attributed)))))));
+}
+
+function exposures(answer, marks) {
+  const targets = targetOf(answer);
+  const { counts } = answer;
+  return el("section", { class: "card", "aria-label": "Groups over the samples" },
+    el("h2", {}, "Whose text it was"),
+    answer.groups.map(({ attribute, groups }) => bars(marks, attribute, targets[attribute], [
+      { name: "read", shares: shares(groups, "exposure") },
+      ...(groups.some(({ attributed }) => attributed !== null)
+        ? [{ name: "used", shares: shares(groups, "attributed") }] : []),
+    ])),
+    el("dl", { class: "facts" },
+      fact("Samples", whole(counts.samples)),
+      fact("Distinct rankings", whole(counts.rankings)),
+      fact("Answered", `${whole(counts.answered)} of ${whole(counts.samples)}`),
+      fact("Judged", `${whole(counts.judged)} of ${whole(counts.answered)}`),
+      fact(el("abbr", { title: "how unequal the documents' chances to be read are; 1 is one fixed ranking" },
+        "Disparity EE-D/k"), figure(answer.disparity)),
+      fact(el("abbr", { title: "the same of being used" }, "EAE-D/k"), figure(answer.attributed_disparity)),
+      fact(el("abbr", { title: "the share of the documents read that the answers used" }, "Use of sources EAR"),
+        percent(answer.attribution_rate))));
+}
+
+const shares = (groups, name) => Object.fromEntries(groups.map((it) => [it.group, it[name]]));

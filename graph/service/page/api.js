@@ -1,0 +1,75 @@
+// Requests to the service, and the problems that it answers.
+
+import { askForKey, authorization } from "./key.js";
+
+/** Why something was not done, as the service says it (RFC 9457). */
+export class Problem extends Error {
+  constructor(problem, status = 0, retryAfter = 0) {
+    super(problem.detail || problem.title || "The server could not do this.");
+    this.problem = problem;
+    this.status = status;
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** The server did not answer at all. */
+export class Unreachable extends Error {
+  constructor() {
+    super("The server cannot be reached. Check that it runs, and try again.");
+  }
+}
+
+/**
+ * Send a request, and ask for an access key where the server wants one.
+ *
+ * @returns {Promise<Response>} One that went well.
+ * @throws {Problem|Unreachable} One did not; an aborted request throws its AbortError.
+ */
+export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {
+  for (;;) {
+    const response = await sent(path, {
+      method,
+      signal,
+      cache: "no-store",
+      headers: {
+        Accept: "application/json",
+        ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+        ...authorization(),
+        ...headers,
+      },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+    if (response.ok) return response;
+    const problem = await problemOf(response);
+    const why = problem.status === 401 && authorization().Authorization
+      ? `${problem.message} Give another key.`
+      : "This server asks for an access key. It stays in this tab until you close it.";
+    if (problem.status !== 401 || !(await askForKey(why))) throw problem;
+  }
+}
+
+/** Send a request, and return the object of the answer. */
+export async function json(path, options) {
+  const response = await call(path, options);
+  return response.status === 204 ? null : response.json();
+}
+
+async function sent(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Unreachable();
+  }
+}
+
+async function problemOf(response) {
+  let problem = {};
+  try {
+    problem = await response.json();
+  } catch {
+    problem = { title: `The server answered ${response.status}.` };
+  }
+  const wait = Number(response.headers.get("Retry-After"));
+  return new Problem(problem ?? {}, response.status, Number.isFinite(wait) ? wait : 0);
+}

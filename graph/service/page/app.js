@@ -1,0 +1,83 @@
+// The page: which part of it is shown is said by the hash of its address, so that each can be linked.
+
+import { json } from "./api.js";
+import { showComparison } from "./compare.js";
+import { byId } from "./dom.js";
+import { setUpForm } from "./form.js";
+import { offerKey, setUpKey } from "./key.js";
+import { offered } from "./options.js";
+import { showRuns } from "./past.js";
+import { showRun } from "./run.js";
+
+const ID = "[0-9A-Za-z_-]{1,64}";
+const PAGES = ["search", "runs", "compare"];
+const linkOf = (id) => `#/run/${id}`;
+let shown = null;
+
+const form = setUpForm(async (kind, request) => {
+  const run = await json("/v1/runs", { method: "POST", body: { kind, request } });
+  location.hash = linkOf(run.id);
+});
+
+function show(page) {
+  for (const name of PAGES) byId(`${name}-page`).hidden = name !== page;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.page === page) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function route() {
+  shown?.close();
+  shown = null;
+  const run = new RegExp(`^#/run/(${ID})$`).exec(location.hash);
+  const two = new RegExp(`^#/compare/(${ID})/(${ID})$`).exec(location.hash);
+  byId("welcome").hidden = Boolean(run);
+  document.title = "fairqr";
+  if (run) {
+    show("search");
+    shown = showRun(run[1], { again });
+  } else if (two) {
+    show("compare");
+    shown = showComparison(byId("compare-page"), [two[1], two[2]], { open: linkOf });
+    byId("compare-page").focus();
+  } else if (location.hash === "#/runs") {
+    show("runs");
+    shown = showRuns(byId("runs-page"), {
+      open: linkOf,
+      compare: (one, other) => { location.hash = `#/compare/${one}/${other}`; },
+    });
+    byId("runs-page").focus();
+  } else {
+    show("search");
+    // On a phone the keyboard would cover the page.
+    if (window.matchMedia("(min-width: 56rem)").matches) byId("query").focus();
+  }
+}
+
+function again(run) {
+  form.set(run);
+  byId("query").focus();
+  window.scrollTo({ top: 0 });
+}
+
+async function offer() {
+  try {
+    form.offer(await offered());
+    const { key } = await json("/v1/me");
+    if (key) offerKey();
+  } catch (error) {
+    const problem = byId("form-problem");
+    problem.textContent = error.message;
+    problem.hidden = false;
+  }
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the hash says which page is shown
+  [...document.querySelectorAll("main")].find((main) => main.checkVisibility()).focus();
+});
+setUpKey(() => { offer(); route(); });
+window.addEventListener("hashchange", route);
+offer();
+route();

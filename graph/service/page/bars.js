@@ -1,0 +1,51 @@
+// Exposure against the target: a table whose bars are pictures of its figures.
+
+import { el, hidden, svg } from "./dom.js";
+import { percent } from "./format.js";
+import { mark } from "./groups.js";
+
+/**
+ * A table of the groups of an attribute.
+ *
+ * @param {Map} all The marks of all attributes.
+ * @param {string} attribute
+ * @param {Object<string, number>} target The share of each group.
+ * @param {{name: string, shares: Object<string, ?number>}[]} series What is compared with it; the
+ *   last is drawn strongest.
+ */
+export function bars(all, attribute, target, series) {
+  const single = series.length === 1;
+  return el("table", { class: "bars" },
+    el("caption", { class: "hidden" }, `Exposure by ${attribute} against the target`),
+    el("thead", { class: single ? "hidden" : null }, el("tr", {},
+      el("th", { scope: "col" }, attribute),
+      el("td", { class: "picture" }),
+      series.map(({ name }) => el("th", { scope: "col", class: "number" }, name)),
+      el("th", { scope: "col", class: "number" }, "target"))),
+    el("tbody", {}, Object.entries(target).map(([group, aim]) => {
+      const style = all.get(attribute)?.get(group)?.style ?? "none";
+      return el("tr", {},
+        el("th", { scope: "row" },
+          el("span", { class: "group" }, mark(all, attribute, group, { named: true }), el("bdi", {}, group))),
+        el("td", { class: "picture", "aria-hidden": "true" },
+          picture(style, aim, series.map(({ shares }) => shares?.[group] ?? 0))),
+        series.map(({ shares }) => el("td", { class: "number" }, percent(shares?.[group]))),
+        el("td", { class: "number aim" }, single ? [hidden("target "), el("span", { "aria-hidden": "true" }, "of ")] : null,
+          percent(aim)));
+    })));
+}
+
+function picture(style, aim, shares) {
+  const height = shares.length > 1 ? 18 : 12;
+  const each = height / shares.length;
+  const width = (share) => `${(Math.min(Math.max(share, 0), 1) * 100).toFixed(2)}%`;
+  return svg("svg", { class: "bar", width: "100%", height, focusable: "false" },
+    svg("rect", { class: "track", width: "100%", height, rx: 3 }),
+    shares.map((share, number) => svg("rect", {
+      class: `fill g${style}${number < shares.length - 1 ? " weak" : ""}`,
+      y: number * each, width: width(share), height: each, rx: 2,
+    })),
+    svg("line", {
+      class: "goal", x1: width(Math.min(aim, 0.998)), x2: width(Math.min(aim, 0.998)), y1: 0, y2: height,
+    }));
+}

@@ -1,0 +1,68 @@
+// What a run came to: figures, cost, prompt and model, warnings, problems.
+
+import { bars } from "./bars.js";
+import { el, fact, foreign } from "./dom.js";
+import { many, nats, seconds, STOPPED, whole, words } from "./format.js";
+
+/** The figures of a search: the divergence before and after, and who is shown. */
+export function figures(search, marks) {
+  const { baseline, divergence } = search;
+  return el("section", { class: "card figures", "aria-label": "What came of it" },
+    el("div", { class: "headline" },
+      el("p", { class: "label" }, "Divergence from the target"),
+      el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
+        el("span", { class: "arrow" }, " → "), el("b", {}, nats(divergence))),
+      el("p", { class: "hint" }, `nats at rank ${search.ranking.length}; 0 is on target. `,
+        search.iterations.length > 1 ? `Stopped after ${many(search.iterations.length - 1, "round")}: ` : "",
+        `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`)),
+    el("div", { class: "groups" }, Object.entries(search.target).map(([attribute, shares]) =>
+      bars(marks, attribute, shares, [
+        { name: "before", shares: baseline.exposure[attribute] },
+        { name: "after", shares: search.exposure[attribute] },
+      ]))));
+}
+
+/** The cost of a run. */
+export function cost(usage) {
+  return el("section", { class: "card", "aria-label": "Cost" },
+    el("h2", {}, "Cost"),
+    el("dl", { class: "facts" },
+      fact("Model calls", whole(usage.model_calls)),
+      fact("From the cache", whole(usage.cached_calls)),
+      fact("Tokens read", whole(usage.prompt_tokens)),
+      fact("Tokens written", whole(usage.completion_tokens)),
+      fact("Time", seconds(usage.milliseconds))));
+}
+
+/** What a run was done with. */
+export function provenance(result) {
+  const { prompt } = result;
+  return el("section", { class: "card", "aria-label": "Made with" },
+    el("h2", {}, "Made with"),
+    el("dl", { class: "facts" },
+      fact("Model", foreign(result.generator ?? result.model ?? "none")),
+      fact("Prompt", prompt
+        ? [foreign(`${prompt.id} ${prompt.version}`), el("code", { title: prompt.sha256 }, prompt.sha256.slice(0, 12))]
+        : "none"),
+      result.ranker ? fact("Ranker", foreign(result.ranker)) : null,
+      result.attributor ? fact("Judged by", foreign(result.attributor)) : null,
+      result.method ? fact("Method", result.method) : null,
+      fact("Index", foreign(result.corpus), result.retriever ? ` (${result.retriever})` : "")));
+}
+
+/** Sentences of warning. */
+export function warnings(sentences) {
+  if (!sentences.length) return null;
+  return el("section", { class: "card warning", "aria-label": "Warnings" },
+    el("h2", {}, "Please note"),
+    el("ul", {}, sentences.map((sentence) => el("li", {}, foreign(sentence, 1000)))));
+}
+
+/** A problem of the service: its sentence, which says what to do, and its type. */
+export function problemCard(problem) {
+  const type = String(problem.type ?? "").replace("urn:fairqr:error:", "");
+  return el("section", { class: "card problem", role: "alert" },
+    el("h2", {}, foreign(problem.title || "It did not work")),
+    el("p", {}, foreign(problem.detail || "The server gave no reason.", 1000)),
+    type && type !== "about:blank" ? el("p", { class: "hint" }, "Type: ", el("code", {}, foreign(type, 80))) : null);
+}

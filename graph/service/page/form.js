@@ -1,0 +1,219 @@
+// The form: what is asked for.
+
+import { byId, el, fill, foreign, option } from "./dom.js";
+import { groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
+import { targetChoice } from "./target.js";
+
+const OTHER = "…";
+const EXAMPLES = {
+  search: ["physicist", "religious leader", "novelist"],
+  answer: ["Who discovered radium?", "Which women won a Nobel prize?"],
+};
+const LABELS = {
+  search: { query: "Query", k: "Results", hint: "What are you looking for?" },
+  answer: { query: "Question", k: "Documents that take part", hint: "What do you want to know?" },
+};
+const WIDE = window.matchMedia("(min-width: 56rem)");
+
+/**
+ * Wire the form.
+ *
+ * @param {(kind: string, request: Object) => Promise} run Begins a run.
+ * @returns {{offer: Function, set: Function}}
+ */
+export function setUpForm(run) {
+  const form = byId("ask");
+  const target = targetChoice(byId("target"), line);
+  let options = null;
+  let methodChosen = false;
+
+  byId("settings").open = WIDE.matches;
+  WIDE.addEventListener("change", () => { byId("settings").open = WIDE.matches; });
+  for (const radio of form.elements.kind) radio.addEventListener("change", kindChanged);
+  byId("corpus").addEventListener("change", () => { indexChanged(); line(); });
+  byId("method").addEventListener("change", () => { methodChosen = true; methodChanged(); line(); });
+  byId("model").addEventListener("change", modelChanged);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    problem("");
+    byId("go").disabled = true;
+    try {
+      await run(kind(), request());
+    } catch (error) {
+      problem(error.message);
+    } finally {
+      byId("go").disabled = false;
+    }
+  });
+
+  const kind = () => form.elements.kind.value;
+  const chosen = () => [...byId("attributes").querySelectorAll("input:checked")].map((it) => it.value);
+  const index = () => options?.indexes.find(({ name }) => name === byId("corpus").value);
+
+  function problem(sentence) {
+    byId("form-problem").hidden = !sentence;
+    byId("form-problem").textContent = sentence;
+  }
+
+  function kindChanged() {
+    const labels = LABELS[kind()];
+    byId("query-label").textContent = labels.query;
+    byId("query").placeholder = labels.hint;
+    byId("k-label").textContent = labels.k;
+    byId("answer-fields").hidden = kind() !== "answer";
+    if (options && !methodChosen) {
+      byId("method").value = kind() === "answer" ? "plain" : "fairqr";
+      methodChanged();
+    }
+    promptsChanged();
+    examples();
+    line();
+  }
+
+  function examples() {
+    fill(byId("examples"), options?.indexes.some(({ name }) => name === "notables")
+      ? ["Try ", EXAMPLES[kind()].map((text) => el("button", {
+        type: "button", class: "chip link",
+        on: { click: () => { byId("query").value = text; form.requestSubmit(); } },
+      }, text))] : null);
+  }
+
+  function indexChanged() {
+    const groups = groupsOf(index());
+    fill(byId("attributes"), el("legend", {}, "Attributes"), el("div", { class: "checks" },
+      Object.keys(groups).map((name, at) => el("label", { class: "check" },
+        el("input", {
+          type: "checkbox", name: "attribute", value: name, form: "ask", checked: at === 0,
+          on: { change: attributesChanged },
+        }), foreign(name)))));
+    attributesChanged();
+  }
+
+  function attributesChanged() {
+    const groups = groupsOf(index());
+    const measured = chosen().length ? chosen() : Object.keys(groups);
+    target.offer(Object.fromEntries(measured.map((name) => [name, groups[name]])),
+      hasPopulation(index(), measured));
+    line();
+  }
+
+  const method = () => options?.methods.find(({ name }) => name === byId("method").value);
+
+  function methodChanged() {
+    byId("method-about").textContent = method()?.about ?? "";
+    promptsChanged();
+  }
+
+  function modelChanged() {
+    byId("other-model-field").hidden = byId("model").value !== OTHER;
+    byId("other-model").required = byId("model").value === OTHER;
+    line();
+  }
+
+  function promptId() {
+    if (kind() === "answer") return "answer";
+    if (["listwise", "pairwise"].includes(byId("method").value)) return byId("method").value;
+    return method()?.refines ? "refine" : null;
+  }
+
+  function promptsChanged() {
+    const id = promptId();
+    byId("prompt-field").hidden = !id;
+    const versions = versionsOf(options?.prompts ?? [], id);
+    const preset = versions.find((prompt) => prompt.default);
+    fill(byId("prompt"), option("", preset ? `${id} ${preset.version}, the default` : "the default"),
+      versions.filter((prompt) => prompt !== preset)
+        .map(({ version }) => option(version, `${id} ${version}`)));
+  }
+
+  function line() {
+    byId("settings-line").textContent = [byId("corpus").value, chosen().join(", ") || "all attributes",
+      target.line(), byId("method").value].filter(Boolean).join(" · ");
+  }
+
+  function request() {
+    const model = byId("model").value === OTHER ? byId("other-model").value.trim() : byId("model").value;
+    const asked = {
+      [kind() === "answer" ? "question" : "query"]: byId("query").value.trim(),
+      corpus: byId("corpus").value,
+      attributes: chosen(),
+      target: target.value(),
+      method: byId("method").value,
+      model: model || undefined,
+      prompts: byId("prompt").value ? { [promptId()]: byId("prompt").value } : undefined,
+      k: Number(byId("k").value),
+    };
+    if (kind() !== "answer") return asked;
+    return {
+      ...asked,
+      documents: Number(byId("documents").value),
+      samples: Number(byId("samples").value),
+      alpha: Number(byId("alpha").value),
+      attributor: byId("attributor").value || undefined,
+      stream: true,
+    };
+  }
+
+  return {
+    offer(found) {
+      const first = !options;
+      options = found;
+      if (!first) return;
+      fill(byId("corpus"), found.indexes.map(({ name }) => option(name)));
+      fill(byId("method"), found.methods.map(({ name }) => option(name)));
+      const names = found.models.map(({ name }) => name);
+      fill(byId("model"), names.filter((name) => !isPattern(name)).map((name) => option(name)),
+        names.some(isPattern) ? option(OTHER, "another one …") : null);
+      const preset = found.models.find((model) => model.default);
+      if (preset) byId("model").value = preset.name;
+      byId("other-model").placeholder = names.filter(isPattern).join(", ");
+      fill(byId("attributor"), found.attributors.map((name) => option(name)), option("none", "nobody"));
+      indexChanged();
+      kindChanged();
+      modelChanged();
+    },
+    /** Fill in what a run was asked for. */
+    set({ kind: what, request: asked }) {
+      for (const radio of form.elements.kind) radio.checked = radio.value === what;
+      methodChosen = true;
+      byId("query").value = asked.query ?? asked.question ?? "";
+      if (asked.corpus) byId("corpus").value = asked.corpus;
+      indexChanged();
+      const attributes = [asked.attributes ?? []].flat();
+      for (const box of byId("attributes").querySelectorAll("input")) {
+        box.checked = attributes.length === 0 || attributes.includes(box.value);
+      }
+      attributesChanged();
+      target.set(parsed(asked.target));
+      for (const name of ["method", "k", "documents", "samples", "alpha"]) {
+        if (asked[name] !== undefined && asked[name] !== null) byId(name).value = asked[name];
+      }
+      if (asked.model) byId("model").value = asked.model;
+      if (asked.model && byId("model").value !== asked.model) {
+        byId("model").value = OTHER;
+        byId("other-model").value = asked.model;
+      }
+      methodChanged();
+      kindChanged();
+      byId("prompt").value = asked.prompts?.[promptId()] ?? "";
+      modelChanged();
+    },
+  };
+}
+
+/** A target as its parts and shares, however a request wrote it. */
+export function parsed(target) {
+  if (target === null || target === undefined) return {};
+  if (typeof target === "object" && !Array.isArray(target)) return target;
+  const found = { shares: {}, parts: {} };
+  for (const text of [target].flat()) {
+    const at = text.lastIndexOf("=");
+    const weights = Object.fromEntries(text.slice(at + 1).split(",").map((item) => {
+      const colon = item.lastIndexOf(":");
+      return [item.slice(0, colon).trim(), Number(item.slice(colon + 1))];
+    }));
+    if (at < 0) found.parts = weights;
+    else found.shares[text.slice(0, at).trim()] = weights;
+  }
+  return found;
+}

@@ -1,0 +1,71 @@
+// Numbers, times and names, as people read them.
+
+const percents = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
+const counts = new Intl.NumberFormat("en");
+const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** A share in percent; a dash where there is none. */
+export const percent = (share) => (isNumber(share) ? percents.format(share) : "–");
+
+/** A divergence in nats; a dash where it is undefined. */
+export const nats = (value) => (isNumber(value) ? Math.max(value, 0).toFixed(3) : "–");
+
+/** A figure with so many digits; a dash where there is none. */
+export const figure = (value, digits = 3) => (isNumber(value) ? value.toFixed(digits) : "–");
+
+/** A whole number. */
+export const whole = (value) => (isNumber(value) ? counts.format(value) : "–");
+
+/** How many, with the word for one or for many. */
+export const many = (number, one, more = `${one}s`) =>
+  `${whole(number)} ${number === 1 ? one : more}`;
+
+/** Milliseconds as seconds. */
+export const seconds = (milliseconds) =>
+  isNumber(milliseconds) ? `${(milliseconds / 1000).toFixed(2)} s` : "–";
+
+/** A moment in seconds since the epoch. */
+export const when = (moment) => (isNumber(moment) ? moments.format(moment * 1000) : "–");
+
+/** A status such as `parse_error` in words. */
+export const words = (status) => String(status).replaceAll("_", " ");
+
+/** How the loop ended, by its reason. */
+export const STOPPED = {
+  converged: "the exposure is close enough to the target",
+  no_improvement: "nothing more was gained",
+  max_iterations: "it was the last round allowed",
+  budget: "the budget was spent",
+  model_failed: "the model failed",
+  not_refining: "this method does not refine the query",
+};
+
+/** Why a refiner has no words, where that is no failure. */
+export const NO_WORDS = {
+  empty: "no word that can be used",
+  repeated: "no word that is new",
+  unknown_terms: "only words that the index does not have",
+  unsupported: "only words that nothing in the index speaks for",
+};
+
+/** What a step does, while the next one is under way. */
+export const UNDER_WAY = {
+  queued: "Waiting for its turn",
+  begin: "Searching the index",
+  retrieve: "Measuring who is shown",
+  measure: "Looking at the target",
+  choose_group: "Asking for words",
+  refine: "Searching with the words",
+  rerank: "Putting the ranking together",
+  sample: "Writing answers",
+  generate: "Writing answers",
+  collect: "Looking at what was used",
+  attribute: "Looking at what was used",
+  summarise: "Counting",
+  probe: "Asking the model to rank",
+  conclude: "Counting",
+};
+
+function isNumber(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}

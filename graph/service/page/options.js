@@ -1,0 +1,35 @@
+// What the server offers: indexes, models, methods, prompts.
+
+import { json } from "./api.js";
+
+/**
+ * Ask for all that the form offers.
+ *
+ * @returns {Promise<{indexes: Object[], models: Object[], methods: Object[], attributors: string[],
+ *   prompts: Object[]}>}
+ */
+export async function offered() {
+  const [indexes, models, prompts] = await Promise.all(
+    ["/v1/indexes", "/v1/models", "/v1/prompts"].map((path) => json(path)));
+  return {
+    indexes: indexes.indexes,
+    models: models.models,
+    methods: models.methods,
+    attributors: models.attributors ?? [],
+    prompts: prompts.prompts,
+  };
+}
+
+/** Whether a name stands for many, such as `openai:*`. */
+export const isPattern = (name) => /[*?[]/.test(name);
+
+/** The groups of each attribute of an index. */
+export const groupsOf = (index) => Object.fromEntries(
+  Object.entries(index?.attributes ?? {}).map(([name, { groups }]) => [name, groups]));
+
+/** Whether the schema of an index says how each of these groups stands in the population. */
+export const hasPopulation = (index, attributes) =>
+  attributes.every((name) => index?.attributes[name]?.population);
+
+/** The versions of a prompt that are offered. */
+export const versionsOf = (prompts, id) => prompts.filter((prompt) => prompt.id === id);

@@ -1,0 +1,42 @@
+// What a probe found: whether the model that ranks leans to a side.
+
+import { el, fact, foreign } from "./dom.js";
+import { figure, percent, words } from "./format.js";
+
+/** A probe's result. */
+export function probeView(probe) {
+  return [
+    el("section", { class: "card", "aria-label": "Probe" },
+      el("h2", {}, "Does the model lean to a side?"),
+      probe.message ? el("p", {}, foreign(probe.message, 1000)) : null,
+      probe.pairwise ? pairwise(probe.pairwise) : null,
+      probe.listwise ? listwise(probe.listwise) : null,
+      el("p", { class: "hint" }, foreign(probe.note, 1000))),
+    el("section", { class: "card", "aria-label": "Documents" },
+      el("h2", {}, "Documents that took part"),
+      el("table", { class: "plain" },
+        el("thead", {}, el("tr", {}, ["#", "Document", "Side"].map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, probe.documents.map((document) => el("tr", {},
+          el("td", { class: "rank" }, document.rank),
+          el("th", { scope: "row", class: "title" }, foreign(document.title || document.id)),
+          el("td", {}, document.side)))))),
+  ];
+}
+
+function pairwise(found) {
+  const share = ({ count, of, share: part }) => `${count} of ${of} (${percent(part)})`;
+  return [
+    el("p", {}, foreign(found.sentence, 1000)),
+    el("dl", { class: "facts" },
+      fact("Protected wins", share(found.protected)),
+      fact("Unprotected wins", share(found.unprotected)),
+      fact("Changed with the order", share(found.flips)),
+      fact("Failed", Object.entries(found.failures).map(([status, n]) => `${words(status)} ${n}`).join(", ") || "none")),
+  ];
+}
+
+function listwise(found) {
+  return el("dl", { class: "facts" },
+    fact("Exposure ratio as given", figure(found.initial_ratio)),
+    found.askers.map((it) => fact(`asked for ${words(it.asker)}`, figure(it.exposure_ratio))));
+}

@@ -1,0 +1,58 @@
+// The ranking before and after, side by side: groups marked, moves shown.
+
+import { el, foreign, hidden } from "./dom.js";
+import { documentMarks } from "./groups.js";
+
+/**
+ * Two rankings side by side.
+ *
+ * @param {Map} marks Of the groups.
+ * @param {{name: string, ranking: Object[]}} before
+ * @param {{name: string, ranking: Object[]}} after
+ */
+export function sideBySide(marks, before, after) {
+  const was = places(before.ranking);
+  const is = places(after.ranking);
+  return el("div", { class: "sides" },
+    side(marks, before, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
+    side(marks, after, (document) => moved(was.get(document.id), document.rank)));
+}
+
+/** Each place as a mark of its groups, from the first to the last: who is shown where, at a glance. */
+export function strip(marks, ranking) {
+  return el("div", { class: "strip", "aria-hidden": "true" },
+    ranking.map((document) => documentMarks(marks, document.groups)));
+}
+
+function places(ranking) {
+  return new Map(ranking.map(({ id, rank }) => [id, rank]));
+}
+
+function side(marks, { name, ranking }, moveOf) {
+  return el("div", { class: "side" },
+    el("h3", {}, name),
+    strip(marks, ranking),
+    el("table", { class: "ranking" },
+      el("caption", { class: "hidden" }, name),
+      el("thead", { class: "hidden" }, el("tr", {}, ["Rank", "Groups", "Document", "Move"].map((title) =>
+        el("th", { scope: "col" }, title)))),
+      el("tbody", {}, ranking.map((document) => el("tr", {},
+        el("td", { class: "rank" }, document.rank),
+        el("td", { class: "who" }, documentMarks(marks, document.groups)),
+        el("th", { scope: "row", class: "title" }, foreign(document.title || document.id)),
+        el("td", { class: "move" }, moveOf(document)))))),
+    ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));
+}
+
+function moved(from, to) {
+  if (from === undefined) return move("new", "new", "new");
+  if (from === to) return move("same", "=", "same place");
+  const places = Math.abs(from - to);
+  return from > to
+    ? move("up", `▲${places}`, `up ${places}`)
+    : move("down", `▼${places}`, `down ${places}`);
+}
+
+function move(kind, text, said) {
+  return el("span", { class: `moved ${kind}` }, el("span", { "aria-hidden": "true" }, text), hidden(said));
+}

@@ -1,0 +1,71 @@
+// One card per round: whom it was for, the words, why, and how exposure then was.
+
+import { bars } from "./bars.js";
+import { el, foreign } from "./dom.js";
+import { nats, NO_WORDS, words } from "./format.js";
+import { mark } from "./groups.js";
+
+/** The card of a round, made anew. */
+export function card(round, { target, marks, before, kept }) {
+  return el("li", { class: `card round${kept ? " kept" : ""}`, "data-round": round.index },
+    el("header", {},
+      el("h3", {}, titleOf(round), kept ? el("span", { class: "badge", title: "the ranking comes from this round" }, "kept") : null),
+      round.measured ? divergence(round, before) : null),
+    toward(round, marks),
+    round.refinements.map((refinement) => words_(refinement, marks)),
+    round.measured
+      ? Object.entries(target).filter(([attribute]) => round.exposure[attribute])
+        .map(([attribute, shares]) =>
+          bars(marks, attribute, shares, [{ name: "exposure", shares: round.exposure[attribute] }]))
+      : el("p", { class: "hint" }, waiting(round)),
+    round.queries.length && round.index ? queries(round) : null);
+}
+
+function titleOf(round) {
+  return round.index ? `Round ${round.index}` : "Plain retrieval";
+}
+
+function divergence(round, before) {
+  const change = before === null || before === undefined || round.divergence === null
+    ? null : round.divergence - before;
+  const direction = change === null || Math.abs(change) < 0.0005 ? "" : change < 0 ? "better" : "worse";
+  return el("p", { class: `divergence ${direction}` },
+    el("span", { class: "label" }, "divergence "), el("b", {}, nats(round.divergence)),
+    direction ? el("span", { class: "change" }, ` ${change < 0 ? "▼" : "▲"} ${nats(Math.abs(change))}`) : null);
+}
+
+function toward(round, marks) {
+  const lacking = round.lacking ?? [];
+  if (!round.index || !lacking.length) return null;
+  return el("p", { class: "toward" }, "shown too little: ", lacking.map(([attribute, group]) =>
+    el("span", { class: "group" }, mark(marks, attribute, group, { named: true }), el("bdi", {}, group), " ")));
+}
+
+function words_(refinement, marks) {
+  const { attribute, group, keywords, dropped, reason, status } = refinement;
+  return el("div", { class: "refinement" },
+    el("p", { class: "words" },
+      el("span", { class: "group" }, mark(marks, attribute, group, { named: true }), el("bdi", {}, group)),
+      keywords.map((keyword) => el("span", { class: "chip" },
+        el("span", { "aria-hidden": "true" }, "+"), foreign(keyword, 60))),
+      (dropped ?? []).map((keyword) => el("del", { class: "chip dropped" }, foreign(keyword, 60))),
+      withoutWords(status, keywords)),
+    reason ? el("blockquote", {}, foreign(reason, 600)) : null);
+}
+
+function withoutWords(status, keywords) {
+  if (status === "ok" && keywords.length) return null;
+  const why = NO_WORDS[status === "ok" ? "repeated" : status];
+  return why ? el("span", { class: "hint" }, why)
+    : el("span", { class: "chip failed" }, `no words: ${words(status)}`);
+}
+
+function waiting(round) {
+  if (round.unused) return "No query came of this round.";
+  return round.refinements.length ? "Searching with these words …" : "Asking for words …";
+}
+
+function queries(round) {
+  return el("details", { class: "quiet-details" }, el("summary", {}, "Queries of this round"),
+    el("ul", {}, round.queries.map((query) => el("li", {}, foreign(query, 2000)))));
+}

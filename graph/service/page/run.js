@@ -1,0 +1,200 @@
+// A run: followed while it goes on, and shown in the same way when it is over.
+
+import { json, Problem } from "./api.js";
+import { answerView, targetOf } from "./answer.js";
+import { curve, pointsOf } from "./curve.js";
+import { byId, el, fill, foreign } from "./dom.js";
+import { follow } from "./events.js";
+import { cost, figures, problemCard, provenance, warnings } from "./facts.js";
+import { many, UNDER_WAY, when, words } from "./format.js";
+import { allMarks } from "./groups.js";
+import { probeView } from "./probe.js";
+import { sideBySide } from "./ranking.js";
+import { card } from "./rounds.js";
+import { apply, begun, conclude, rounds } from "./state.js";
+
+/** Show a run; `close` of what is returned ends the following, not the run. */
+export function showRun(id, { again }) {
+  const ending = new AbortController();
+  const view = parts(id, again, ending.signal);
+  fill(byId("run"), view.element);
+  follows(id, view, ending.signal).catch((error) => {
+    if (!ending.signal.aborted) view.refused(error);
+  });
+  return {
+    close() {
+      ending.abort();
+      view.close();
+      byId("run").replaceChildren();
+    },
+  };
+}
+
+async function follows(id, view, signal) {
+  const run = await json(`/v1/runs/${encodeURIComponent(id)}`, { signal });
+  const state = begun(run);
+  view.show(state);
+  view.heading.focus();
+  const over = !["queued", "running"].includes(run.status);
+  if (over && !run.keep) conclude(state, run);
+  else {
+    await follow(id, {
+      signal,
+      tell(event) {
+        apply(state, event);
+        view.show(state);
+      },
+      connection(connected) {
+        if (!connected) state.draft = ""; // pieces of text are told once
+        view.connection(connected);
+      },
+    });
+  }
+  view.show(state);
+}
+
+function parts(id, again, signal) {
+  const heading = el("h1", { tabindex: "-1", class: "query" });
+  const status = el("span", { class: "status" });
+  const about = el("p", { class: "hint about" });
+  const progress = el("p", { class: "progress", role: "status", "aria-live": "polite" });
+  const connection = el("p", { class: "card warning", role: "status", hidden: true });
+  const cancel = el("button", { type: "button", class: "danger", hidden: true, on: { click: stop } }, "Cancel");
+  const repeat = el("button", { type: "button", class: "quiet", hidden: true }, "Change and run again");
+  const slots = Object.fromEntries(
+    ["problem", "warnings", "answer", "figures", "curve", "ranking", "facts"].map((name) =>
+      [name, el("div", { class: `slot at-${name}` })]));
+  const cards = el("ol", { class: "rounds", "aria-label": "Rounds" });
+  const process = el("section", { "aria-label": "Round by round", hidden: true },
+    el("h2", {}, "Round by round"), el("div", { class: "round-grid" }, cards, slots.curve));
+  const element = el("article", { class: "run", "data-run": id },
+    el("header", { class: "run-head" }, el("div", { class: "row" }, heading, status),
+      about, el("div", { class: "row" }, cancel, repeat)),
+    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, process, slots.ranking, slots.facts);
+  const drawing = curve();
+  const made = new Map(); // what was last drawn of each part, so that nothing is drawn twice
+  let back = null;
+  let current = null;
+
+  function once(slot, key, content) {
+    const now = JSON.stringify(key);
+    if (made.get(slot) === now) return;
+    made.set(slot, now);
+    fill(slots[slot], key === null ? null : content());
+  }
+
+  async function stop() {
+    cancel.disabled = true;
+    try {
+      await json(`/v1/runs/${encodeURIComponent(id)}`, { method: "DELETE", signal });
+    } catch (error) {
+      if (!signal.aborted) progress.textContent = error.message;
+      cancel.disabled = false;
+    }
+  }
+
+  repeat.addEventListener("click", () => again(current.run));
+
+  function show(state) {
+    current = state;
+    const { run, search, answer, probe } = state;
+    fill(heading, foreign(run.query, 500));
+    document.title = `${Array.from(run.query).slice(0, 60).join("")} – fairqr`;
+    status.textContent = run.status;
+    status.className = `status ${run.status}`;
+    about.textContent = aboutOf(run);
+    cancel.hidden = state.over;
+    repeat.hidden = !run.request || run.kind === "probe";
+    const now = state.over ? done(state) : `${UNDER_WAY[state.step] ?? words(state.step)} …`;
+    if (progress.textContent !== now) progress.textContent = now;
+    progress.classList.toggle("live", !state.over);
+    element.setAttribute("aria-busy", String(!state.over));
+    showRounds(state);
+    once("problem", state.problem, () => problemCard(state.problem));
+    once("warnings", state.warnings, () => warnings(state.warnings));
+    once("answer", answer ?? (state.draft || null), () => (answer ? answerView(answer) : draft(state.draft)));
+    once("figures", search, () => figures(search, allMarks(search.target)));
+    once("ranking", search, () => el("section", { "aria-label": "Rankings" },
+      el("h2", {}, "Before and after"),
+      sideBySide(allMarks(search.target),
+        { name: "Before: plain retrieval", ranking: search.baseline.ranking },
+        { name: `After: ${search.method}`, ranking: search.ranking })));
+    const result = answer ?? probe ?? search;
+    once("facts", result, () => [
+      probe ? probeView(probe) : null,
+      el("div", { class: "pair" }, cost(result.usage), provenance(result)),
+    ]);
+  }
+
+  function showRounds(state) {
+    const all = rounds(state);
+    if (!all.length) return;
+    process.hidden = false;
+    const target = Object.keys(state.target).length || !state.answer ? state.target : targetOf(state.answer);
+    const marks = allMarks(target);
+    const kept = state.search?.iterations.length > 1 ? state.search.best_iteration : null;
+    all.forEach((round, place) => {
+      const before = all[place - 1]?.divergence;
+      const key = JSON.stringify([round, before, kept, target]);
+      if (made.get(`round ${round.index}`) === key) return;
+      made.set(`round ${round.index}`, key);
+      const fresh = card(round, { target, marks, before, kept: kept === round.index });
+      const old = cards.querySelector(`[data-round="${Number(round.index)}"]`);
+      if (old) old.replaceWith(fresh);
+      else cards.append(fresh);
+    });
+    for (const old of cards.querySelectorAll("[data-round]")) {
+      if (!state.rounds.has(Number(old.dataset.round))) old.remove();
+    }
+    const points = pointsOf(all, state.search);
+    if (points.length < 2 || made.get("points") === JSON.stringify(points)) return;
+    made.set("points", JSON.stringify(points));
+    if (!drawing.element.isConnected) fill(slots.curve, drawing.element);
+    drawing.show([{ name: "divergence", points }]);
+  }
+
+  return {
+    element,
+    heading,
+    show,
+    connection(connected) {
+      clearTimeout(back);
+      connection.hidden = false;
+      connection.textContent = connected
+        ? "Connected again: the run goes on."
+        : "The connection was lost. The run goes on without this page; trying to connect again …";
+      if (connected) back = setTimeout(() => { connection.hidden = true; }, 4000);
+    },
+    refused(error) {
+      progress.textContent = "";
+      progress.classList.remove("live");
+      fill(slots.problem, problemCard(error instanceof Problem
+        ? { ...error.problem, detail: error.message }
+        : { title: "It did not work", detail: error.message }));
+    },
+    close() {
+      clearTimeout(back);
+      drawing.close();
+    },
+  };
+}
+
+function aboutOf(run) {
+  const request = run.request ?? {};
+  const attributes = [request.attributes ?? []].flat();
+  const again = run.attempts > 1 ? `, taken up again after an interruption` : "";
+  return [run.kind, request.corpus, attributes.join(", "), request.method, when(run.created) + again]
+    .filter(Boolean).join(" · ");
+}
+
+function done(state) {
+  if (state.run.status === "cancelled") return "The run was cancelled.";
+  if (state.problem) return "The run ended with a problem.";
+  const count = rounds(state).filter((round) => round.index && round.measured).length;
+  return count ? `Done after ${many(count, "round")} of refinement.` : "Done.";
+}
+
+function draft(text) {
+  return el("section", { class: "card answers", "aria-label": "The answer as it is written" },
+    el("h2", {}, "Answer"), el("blockquote", { class: "answer writing" }, foreign(text, 20_000)));
+}

@@ -1,0 +1,83 @@
+"""What the routes of the application work with."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.engine import Engine
+from fairqr.graph.service.metrics import Metrics
+from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.store import Store
+
+__all__ = ["Parts", "Readiness", "parts_of"]
+
+CHECKED_FOR = 2.0
+"""Seconds for which the answer of a check holds, so that asking often costs nothing."""
+
+CHECKED_WITHIN = 5.0
+"""Seconds that a check may take."""
+
+
+class Readiness:
+    """Whether what the service needs can be reached.
+
+    Args:
+        checks: By name; each raises where it cannot.
+    """
+
+    def __init__(self, checks: dict[str, Callable[[], Awaitable[object]]]) -> None:
+        self._checks = checks
+        self._lock = asyncio.Lock()
+        self._until = 0.0
+        self._found: dict[str, bool] = {}
+
+    async def look(self) -> dict[str, bool]:
+        """Return for each name whether it is reached."""
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                found = await asyncio.gather(*map(_holds, self._checks.values()))
+                self._found = dict(zip(self._checks, found, strict=True))
+                self._until = time.monotonic() + CHECKED_FOR
+            return self._found
+
+
+async def _holds(check: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        async with asyncio.timeout(CHECKED_WITHIN):
+            await check()
+    except Exception:  # whatever it is, it is not reached
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a running service."""
+
+    settings: ServiceSettings
+    store: Store
+    engine: Engine
+    runs: Runs
+    metrics: Metrics
+    readiness: Readiness = field(init=False)
+
+    def __post_init__(self) -> None:
+        checks: dict[str, Any] = {
+            "index": self.engine.check_index,
+            "model": self.engine.check_model,
+            "store": self.store.check,
+        }
+        object.__setattr__(self, "readiness", Readiness(checks))
+
+
+def parts_of(request: Request) -> Parts:
+    """Return the parts of the service that answers a request."""
+    parts: Parts = request.app.state.parts
+    return parts

@@ -1,0 +1,109 @@
+"""Errors as problem documents (RFC 9457): what is wrong, in one sentence, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairqr.errors import (
+    AccessError,
+    BuildInProgressError,
+    BusyError,
+    CapError,
+    ConfigError,
+    FairqrError,
+    IndexNotFoundError,
+    IndexUnavailableError,
+    IndexVersionError,
+    InputError,
+    ModelError,
+    ModelUnavailableError,
+    NotAllowedError,
+    PromptError,
+    RunCancelledError,
+    RunInterruptedError,
+    RunNotFoundError,
+    RunTimeoutError,
+    ScopeError,
+    StoreUnavailableError,
+    TargetError,
+    UnknownAttributeError,
+)
+
+__all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of"]
+
+MEDIA_TYPE = "application/problem+json"
+URN = "urn:fairqr:error:"
+
+STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
+    FairqrError: (422, "The request cannot be served"),
+    InputError: (422, "A parameter is wrong"),
+    UnknownAttributeError: (422, "There is no such attribute or group"),
+    TargetError: (422, "The target is no distribution"),
+    PromptError: (422, "The prompt cannot be used"),
+    CapError: (422, "More is asked for than is allowed"),
+    ConfigError: (500, "The service is configured wrongly"),
+    AccessError: (401, "An access key is needed"),
+    ScopeError: (403, "The access key is not for this"),
+    NotAllowedError: (403, "This is not offered"),
+    RunNotFoundError: (404, "There is no such run"),
+    IndexNotFoundError: (404, "There is no such index"),
+    RunCancelledError: (409, "The run was cancelled"),
+    BusyError: (503, "The service is busy"),
+    ModelError: (502, "The model gave no usable reply"),
+    IndexVersionError: (503, "The index cannot be read"),
+    IndexUnavailableError: (503, "The index cannot be reached"),
+    BuildInProgressError: (503, "The index is being built"),
+    ModelUnavailableError: (503, "The model cannot be used"),
+    StoreUnavailableError: (503, "The database cannot be reached"),
+    RunInterruptedError: (503, "The run was interrupted"),
+    RunTimeoutError: (504, "The run took too long"),
+}
+"""The status and the title of each class of errors; a class that is not named has its parent's."""
+
+TOO_MANY = (429, "Too much is asked at once")
+"""Of a :class:`BusyError` that is about the limit of the key itself."""
+
+INTERNAL = "The service made a mistake of its own; its log says more. Try again, or report it."
+
+
+def problem(
+    slug: str, status: int, title: str, detail: str, instance: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return a problem document.
+
+    Args:
+        slug: The last part of its type.
+        status: Of HTTP.
+        title: The same for all problems of the type.
+        detail: One sentence that says what is wrong and what to do.
+        instance: The path of what it is about, such as a run.
+        more: Further members; those that are None are left out.
+    """
+    members = {"type": f"{URN}{slug}", "title": title, "status": status, "detail": detail}
+    members |= {"instance": instance, **more}
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def problem_of(error: BaseException, instance: str | None = None) -> dict[str, Any]:
+    """Return the problem document of an error.
+
+    One that is not of :mod:`fairqr.errors` is a mistake of ours: nothing of its text is told, since
+    that may hold what is none of the client's business.
+
+    Args:
+        error: What went wrong.
+        instance: As of :func:`problem`.
+    """
+    if not isinstance(error, FairqrError):
+        return problem("internal", 500, "An internal error", INTERNAL, instance)
+    status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    more: dict[str, Any] = {}
+    if isinstance(error, CapError):
+        more = {"cap": error.cap, "limit": error.limit}
+    elif isinstance(error, BusyError):
+        status, title = TOO_MANY if error.own else (status, title)
+        more = {"retry_after": round(error.retry_after, 3)}
+    elif isinstance(error, ModelError):
+        more = {"model_status": error.status}
+    return problem(error.slug, status, title, str(error), instance, **more)

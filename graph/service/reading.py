@@ -1,0 +1,110 @@
+"""The routes that tell of runs, and end them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Query
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairqr.errors import InputError
+from fairqr.graph.service.access import caller_of
+from fairqr.graph.service.openapi import STREAM, problems
+from fairqr.graph.service.parts import parts_of
+from fairqr.graph.service.records import Kind, Run, RunSummary, Status
+from fairqr.graph.service.sse import EventStream
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=problems(422, 429, 503))
+
+Id = Annotated[str, Path(description="Of the run.", examples=["0" * 32], max_length=100)]
+
+LARGEST = 2**53
+"""Up to here a number of JSON is exact everywhere."""
+
+
+class RunList(BaseModel):
+    """Runs, the newest first."""
+
+    runs: list[RunSummary]
+
+
+@router.get("")
+async def list_runs(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=200, description="How many at the most.")] = 50,
+    before: Annotated[
+        float | None,
+        Query(
+            ge=0,
+            le=LARGEST,
+            allow_inf_nan=False,
+            description="Only runs that were made before; in seconds since the epoch. With the "
+            "`created` of the last run of a list this is the next page.",
+        ),
+    ] = None,
+    kind: Annotated[Kind | None, Query(description="Only these.")] = None,
+    status: Annotated[Status | None, Query(description="Only these.")] = None,
+) -> RunList:
+    """List the runs of this key, the newest first."""
+    found = await parts_of(request).store.runs(
+        caller_of(request.scope).id, limit=limit, before=before, kind=kind, status=status
+    )
+    return RunList(runs=found)
+
+
+@router.get("/{id}")
+async def get_run(request: Request, id: Id) -> Run:
+    """Return a run: what was asked for, how far it is, and its result or its problem."""
+    return await parts_of(request).store.run(id, caller_of(request.scope).id)
+
+
+@router.get("/{id}/events", response_class=Response, responses=STREAM)
+async def follow_run(
+    request: Request,
+    id: Id,
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            description="The id of the last event that is known; those after it are told.",
+            examples=["3"],
+        ),
+    ] = None,
+) -> Response:
+    """Tell what happened in a run, and what happens, until it is over.
+
+    A run that is not kept has no events any more once it is over and was read.
+    """
+    parts, key = parts_of(request), caller_of(request.scope).id
+    after = _number(last_event_id)
+    await parts.store.run(id, key)
+    return EventStream(aclosing(parts.runs.events(id, key, after)), parts.settings.heartbeat)
+
+
+@router.delete("/{id}", status_code=204)
+async def delete_run(request: Request, id: Id) -> Response:
+    """Cancel a run that is not over, or remove one that is."""
+    parts, key = parts_of(request), caller_of(request.scope).id
+    run = await parts.store.run(id, key)
+    if run.live:
+        await parts.runs.cancel(id, key)
+    else:
+        await parts.store.delete(id, key)
+    return Response(status_code=204)
+
+
+def _number(text: str | None) -> int:
+    """Return the number of an event.
+
+    Raises:
+        InputError: It is none.
+    """
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise InputError("The header Last-Event-ID is no number of an event; send one, such as 3.")
+    return int(text)

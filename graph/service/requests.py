@@ -1,0 +1,187 @@
+"""What can be asked of the service: the parameters of the Python API, as JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairqr.graph.answering_context import AnswerSettings
+from fairqr.graph.context import Context, Method
+from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.service.fields import with_fields
+from fairqr.graph.service.records import Kind
+from fairqr.retrieval.target import Target
+
+__all__ = [
+    "REQUESTS",
+    "AnswerRequest",
+    "BackgroundRun",
+    "ProbeRequest",
+    "RunRequest",
+    "SearchRequest",
+]
+
+_Names = Annotated[str | list[str], Field(examples=[["gender"], "gender"])]
+_Target = Annotated[
+    str | list[str] | Target,
+    Field(examples=["retrieved:0.5,population:0.5", ["gender=female:0.5,male:0.5"]]),
+]
+_Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_AS_JSON = {"attributes": _Names, "target": _Target, "discount": str, "seed": _Seed | None}
+
+
+class RunRequest(BaseModel):
+    """What all requests have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    corpus: str | None = Field(
+        None,
+        description="An index or a built-in corpus, as `GET /v1/indexes` lists them; `notables` "
+        "where it is offered, else the first that is.",
+        examples=["notables"],
+    )
+    retriever: Literal["bm25", "dense"] = Field(
+        "bm25", description="`bm25`, or `dense` for vector search."
+    )
+    model: str | None = Field(
+        None,
+        description="A model that `GET /v1/models` lists; the default one where null. With "
+        "`feedback` no language model is asked.",
+        examples=["feedback"],
+    )
+    base_url: str | None = Field(
+        None,
+        description="Of the model's server; one of those that the service is configured with.",
+    )
+    keep: bool = Field(
+        False,
+        description="Go on without the client, survive a restart of the service, and be read again "
+        "for as long as runs are kept. Otherwise the run is cancelled when its client goes.",
+    )
+
+
+@with_fields(Context, without=("answer",), instead=_AS_JSON)
+class SearchRequest(RunRequest):
+    """A search, with the parameters and the defaults of the command `fairqr search`."""
+
+    query: str = Field(description="What to search for.", min_length=1, examples=["physicist"])
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "query": "physicist",
+                "attributes": ["gender"],
+                "k": 5,
+                "model": "feedback",
+            }
+        }
+    )
+
+
+@with_fields(Context, AnswerSettings, without=("answer", "probe"), instead=_AS_JSON)
+class AnswerRequest(RunRequest):
+    """A question, with the parameters of `FairSearch.answer`.
+
+    `k` is how many documents take part in the sampling, and `documents` how many of these are read;
+    the command calls them `--pool` and `-k`.
+    """
+
+    question: str = Field(
+        description="What to answer.", min_length=1, examples=["Who discovered radium?"]
+    )
+    k: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="How many documents take part in the sampling. Where null 20, or as many as "
+        "are read if those are more, but no more than the corpus has.",
+    )
+    method: Method = Field("plain", description="What ranks; as of a search.")
+    attributor: str | None = Field(
+        None,
+        description="What judges which documents an answer used, as `GET /v1/models` lists them; "
+        "`none` judges nothing, and the first of the list is the default.",
+        examples=["overlap"],
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"question": "Who discovered radium?", "samples": 2, "documents": 3}
+        }
+    )
+
+
+@with_fields(Context, ProbeSettings, without=("attributes", "answer", "probe"), instead=_AS_JSON)
+class ProbeRequest(RunRequest):
+    """A probe of the model that ranks, with the parameters of `FairSearch.probe`.
+
+    `depth` is how many of the `k` documents take part, and `seed` that of the probe.
+    """
+
+    query: str = Field(description="What to search for.", min_length=1, examples=["physicist"])
+    method: Method = Field("plain", description="What ranks; as of a search.")
+    depth: int | None = Field(
+        None,
+        ge=2,
+        le=1000,
+        description="How many of the best documents of the result take part; all where null.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "query": "physicist",
+                "attribute": "gender",
+                "protected": "female",
+                "kinds": ["pairwise"],
+                "pairs": 2,
+                "k": 10,
+            }
+        }
+    )
+
+
+REQUESTS: dict[Kind, type[RunRequest]] = {
+    "search": SearchRequest,
+    "answer": AnswerRequest,
+    "probe": ProbeRequest,
+}
+
+
+class _Background(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request: Any
+
+    @property
+    def asked(self) -> tuple[Kind, RunRequest]:
+        """The kind, and the request."""
+        return self.kind, self.request  # type: ignore[attr-defined]
+
+
+class BackgroundSearch(_Background):
+    """A search in the background."""
+
+    kind: Literal["search"]
+    request: SearchRequest
+
+
+class BackgroundAnswer(_Background):
+    """An answer in the background."""
+
+    kind: Literal["answer"]
+    request: AnswerRequest
+
+
+class BackgroundProbe(_Background):
+    """A probe in the background."""
+
+    kind: Literal["probe"]
+    request: ProbeRequest
+
+
+BackgroundRun = Annotated[
+    BackgroundSearch | BackgroundAnswer | BackgroundProbe, Field(discriminator="kind")
+]

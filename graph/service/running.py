@@ -1,0 +1,58 @@
+"""A running service: its parts, started in order and ended in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+
+from fairqr.graph.service.access import require_a_key
+from fairqr.graph.service.app import create_app
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.engine import Engine
+from fairqr.graph.service.metrics import Metrics
+from fairqr.graph.service.parts import Parts
+from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.store import Store
+from fairqr.retrieval.index import Progress
+
+__all__ = ["running"]
+
+
+@asynccontextmanager
+async def running(
+    settings: ServiceSettings,
+    model: str | None = None,
+    progress: Callable[[str], Progress] | None = None,
+) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
+    """Start a service, and end it.
+
+    Args:
+        settings: Of the service.
+        model: The default one; the configured one where None.
+        progress: Told of what is being indexed.
+
+    Yields:
+        The application, and what ends its work within the grace time: it takes no more runs, and
+        those under way end or are given back.
+
+    Raises:
+        FairqrError: Something is missing or cannot be reached; the message says what to do.
+    """
+    async with AsyncExitStack() as stack:
+        store = await Store.open(settings.database)
+        stack.push_async_callback(store.close)
+        await require_a_key(settings, store)
+        engine = Engine(settings, store.saver, default_model=model)
+        stack.push_async_callback(engine.close)
+        await engine.start(progress)
+        metrics = Metrics()
+        runs = Runs(store, engine.execute, settings, metrics)
+        await runs.start()
+
+        async def drain() -> None:
+            await runs.drain(settings.grace)
+
+        stack.push_async_callback(runs.drain, 0)
+        yield create_app(Parts(settings, store, engine, runs, metrics)), drain

@@ -1,0 +1,173 @@
+"""The server: it listens, guards against clients that are slow or many, and ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fairqr.errors import ConfigError
+from fairqr.graph.service.configuration import ServiceSettings
+
+__all__ = ["Server", "bound", "url_of"]
+
+HEADERS_WITHIN = 20.0
+"""Seconds that the headers of a request may take."""
+
+KEPT_ALIVE = 30
+"""Seconds that a connection may be without a request."""
+
+LONGEST_HEADERS = 64 * 1024
+"""Bytes."""
+
+LAST_ANSWERS = 2
+"""Seconds to send what is to be sent, once nothing runs any more."""
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1, where a client that does not finish the headers of a request is let go."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Run the clock while the headers of a request are under way, and stop it then."""
+        if self.conn.their_state is not h11.IDLE or self.timeout_keep_alive_task is not None:
+            self._unwatch()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEADERS_WITHIN, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class Server(uvicorn.Server):
+    """Serves an application until it is told to end.
+
+    Args:
+        app: The application.
+        settings: Of the service.
+        drain: Awaited when the server is told to end, before it stops to listen.
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: ServiceSettings, drain: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=settings.limits.connections,
+                timeout_keep_alive=KEPT_ALIVE,
+                timeout_graceful_shutdown=LAST_ANSWERS,
+                h11_max_incomplete_event_size=LONGEST_HEADERS,
+            )
+        )
+        self._drain = drain
+        self._started: Callable[[], None] = lambda: None
+        self._ending: asyncio.Task[None] | None = None
+
+    async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
+        """Serve on a socket, until SIGTERM or SIGINT; a second one ends at once.
+
+        Args:
+            listener: See :func:`bound`.
+            started: Called when requests are taken.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.end)
+        self._started = started
+        try:
+            await self._serve([listener])
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if self._ending is not None:
+                self._ending.cancel()
+                await asyncio.wait({self._ending})
+
+    def end(self) -> None:
+        """End when all work is done or given back; at once where that was asked for before."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        else:
+            self._ending.cancel()
+            self.force_exit = True
+
+    async def _end(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        self._started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to :meth:`run_on`."""
+        yield
+
+
+def bound(settings: ServiceSettings) -> socket.socket:
+    """Return a socket that has the address; it takes connections only when it is served on.
+
+    Raises:
+        ConfigError: The address is not of this machine, is in use, or may not be used.
+    """
+    host, port = settings.host.strip("[]"), settings.port
+    where = f"{settings.host}, port {port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError):
+        raise ConfigError(f"There is no address '{host}'; name one of this machine.") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        why = (error.strerror or "it cannot be used").lower()
+        raise ConfigError(
+            f"The service cannot listen on {where}: {why}; choose another one with --port."
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the address that a browser on this machine takes."""
+    host, port, *_ = listener.getsockname()
+    named: Any = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"http://[{named}]:{port}" if ":" in named else f"http://{named}:{port}"

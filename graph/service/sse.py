@@ -1,0 +1,110 @@
+"""Server-sent events: what happens in a run, as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, suppress
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fairqr.graph.service.records import Event
+
+__all__ = ["EventStream", "encoded", "gone"]
+
+HEARTBEAT = b": still here\n\n"
+READ_WITHIN = 60.0
+"""Seconds in which a client has to take what it is sent; one that does not is let go."""
+
+
+def encoded(event: Event) -> bytes:
+    """Return an event as it stands in a stream; JSON has no line breaks, so it is one line."""
+    number = f"id: {event.number}\n" if event.number else ""
+    data = json.dumps(event.data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"{number}event: {event.name}\ndata: {data}\n\n".encode(errors="replace")
+
+
+class EventStream(Response):
+    """A stream of events, which ends when its events do or when the client goes.
+
+    The next event is taken when the one before has been sent, so a slow client holds up nothing
+    but itself, and nothing is heaped up for it here.
+
+    Args:
+        source: Gives the events; left when the stream ends, in whatever way.
+        heartbeat: After so many seconds of silence a comment tells that the stream is alive.
+        headers: More.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        source: AbstractAsyncContextManager[AsyncGenerator[Event, None]],
+        heartbeat: float,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        # Proxies such as nginx must not hold events back.
+        sent = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
+        super().__init__(headers=sent)
+        del self.headers["content-length"]
+        self._source = source
+        self._heartbeat = heartbeat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until there are no more, or nobody is there."""
+        async with self._source as events:
+            sending = asyncio.create_task(self._send(events, send))
+            leaving = asyncio.create_task(gone(receive))
+            try:
+                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (sending, leaving):
+                    task.cancel()
+                await asyncio.wait({sending, leaving})
+        if not sending.cancelled():
+            with suppress(OSError, TimeoutError):  # nobody takes what is sent
+                sending.result()
+
+    async def _send(self, events: AsyncGenerator[Event, None], send: Send) -> None:
+        """Send all events."""
+
+        async def say(body: bytes, *, more: bool = True) -> None:
+            async with asyncio.timeout(READ_WITHIN):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        await say(HEARTBEAT)  # so that whoever waits for headers has them
+        coming: asyncio.Task[Event] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(events))
+                done, _ = await asyncio.wait({coming}, timeout=self._heartbeat)
+                if not done:
+                    await say(HEARTBEAT)
+                    continue
+                try:
+                    event = coming.result()
+                except StopAsyncIteration:
+                    break
+                coming = None
+                await say(encoded(event))
+        finally:
+            if coming is not None and not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})
+        await say(b"", more=False)
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,180 @@
+"""How runs end: by their worker, by who asked for them, or because nobody goes on with them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairqr.errors import RunCancelledError, RunInterruptedError
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import LIVE, Run, Status
+from fairqr.graph.service.store.database import LASTING, Database
+from fairqr.graph.service.store.rows import checked_id, find, forget_threads, run_of, tell_the_end
+from fairqr.graph.service.store.tables import RUNS
+
+__all__ = ["LOSSES", "Endings"]
+
+LOSSES = 5
+"""So many workers may go silent while they do a run; then it is taken to be what ends them."""
+
+_LIVE = RUNS.c.status.in_(LIVE)
+_CANCELLED = RunCancelledError("The run was cancelled; ask again if you still want its result.")
+
+
+class Endings:
+    """Ends of runs."""
+
+    _database: Database
+
+    async def finish(
+        self,
+        id: str,
+        worker: str,
+        status: Status,
+        *,
+        result: dict[str, Any] | None = None,
+        problem: dict[str, Any] | None = None,
+    ) -> bool:
+        """Write how a run ended, and forget its checkpoints.
+
+        Args:
+            id: Of the run.
+            worker: Who has done it.
+            status: ``done``, ``failed`` or ``cancelled``.
+            result: Of what is done.
+            problem: Why it failed or was cancelled.
+
+        Returns:
+            Whether the end is this worker's; False where the run is another worker's by now.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> bool:
+            row = await find(connection, id, lock=True)
+            if row is None or row["worker"] != worker:
+                return False
+            if row["status"] in LIVE:
+                await self._write_end(connection, row, status, worker, result, problem)
+            return True
+
+        return await self._database.write(work, patience=LASTING)
+
+    async def release(self, id: str, worker: str) -> bool:
+        """Put a kept run back into the queue, for whoever claims it next.
+
+        Returns:
+            Whether it is there now, or over; False where another worker has it.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> bool:
+            row = await find(connection, id, lock=True)
+            if row is None or row["worker"] != worker:
+                return row is not None and row["status"] == "queued"
+            if row["status"] == "running":
+                if row["cancel"]:  # nobody else would hear of it
+                    await self._end(connection, row, "cancelled", _CANCELLED)
+                else:
+                    await connection.execute(
+                        RUNS.update()
+                        .where(RUNS.c.id == id)
+                        .values(status="queued", worker=None, lease=None, ticket=None)
+                    )
+            return True
+
+        return await self._database.write(work, patience=LASTING)
+
+    async def ask_to_cancel(self, id: str, key: str) -> Run:
+        """Cancel a run that waits; tell the worker of one that is under way to stop.
+
+        Returns:
+            The run as it is then; one that is over stays as it was.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> Run:
+            row = checked_id(await find(connection, id, lock=True), id, key)
+            if row["status"] == "queued":
+                await self._end(connection, row, "cancelled", _CANCELLED)
+            elif row["status"] == "running":
+                await connection.execute(RUNS.update().where(RUNS.c.id == id).values(cancel=True))
+            return run_of(cast("Any", await find(connection, id)))
+
+        return await self._database.write(work)
+
+    async def sweep(self) -> list[str]:
+        """Fail the runs that nobody will go on with.
+
+        Those are the runs that are not kept and whose worker is silent, and those at which five
+        workers have gone silent.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> list[str]:
+            hopeless = sa.or_(sa.not_(RUNS.c.keep), RUNS.c.losses >= LOSSES)
+            found = await connection.execute(
+                sa.select(RUNS)
+                .where(_LIVE, RUNS.c.worker.is_not(None), hopeless, self._database.flavour.silent())
+                .limit(200)
+                .with_for_update(skip_locked=True)
+            )
+            ids = []
+            for row in found.mappings().all():
+                error = RunInterruptedError(
+                    "Every worker that began this run stopped in the middle of it; ask for less."
+                    if row["keep"]
+                    else "The service stopped while this run was under way; ask again."
+                )
+                await self._end(connection, row, "failed", error)
+                ids.append(row["id"])
+            return ids
+
+        return await self._database.write(work)
+
+    async def _end(
+        self, connection: AsyncConnection, row: Any, status: Status, error: Exception
+    ) -> None:
+        """End a run that no worker has a say in any more."""
+        problem = problem_of(error, f"/v1/runs/{row['id']}")
+        await self._write_end(connection, row, status, None, None, problem)
+        if row["keep"]:
+            await tell_the_end(connection, row["id"], problem)
+
+    async def _write_end(
+        self,
+        connection: AsyncConnection,
+        row: Any,
+        status: Status,
+        worker: str | None,
+        result: dict[str, Any] | None,
+        problem: dict[str, Any] | None,
+    ) -> None:
+        await connection.execute(
+            RUNS.update()
+            .where(RUNS.c.id == row["id"])
+            .values(
+                status=status,
+                worker=worker,
+                lease=None,
+                ticket=None,
+                finished=self._database.flavour.now(),
+                result=result,
+                problem=problem,
+            )
+        )
+        if row["keep"]:
+            await forget_threads(connection, self._database.flavour, row["id"])

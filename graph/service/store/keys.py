@@ -1,0 +1,154 @@
+"""Access keys: made, listed, revoked, and recognised."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairqr.errors import InputError, one_line
+from fairqr.graph.service.records import AccessKey, Scope
+from fairqr.graph.service.store.database import Database
+from fairqr.graph.service.store.tables import KEYS
+
+__all__ = ["DEFAULT_SCOPES", "Keys"]
+
+DEFAULT_SCOPES: tuple[Scope, ...] = ("read", "run")
+
+_SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""Each brings those before it."""
+
+_SECRET = re.compile(r"fqr_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
+_NAME = 100  # characters
+
+
+class Keys:
+    """Access keys, of which only the SHA-256 is kept."""
+
+    _database: Database
+
+    async def create_key(
+        self, name: str, scopes: Sequence[Scope] = DEFAULT_SCOPES
+    ) -> tuple[AccessKey, str]:
+        """Make an access key.
+
+        Args:
+            name: Who or what it is for; one line of at most 100 characters.
+            scopes: What it may do. ``admin`` brings ``run``, and ``run`` brings ``read``; the key
+                that is returned names them all.
+
+        Returns:
+            The key, and its secret, which is shown this once.
+
+        Raises:
+            InputError: The name cannot be shown, or there is no such scope.
+            StoreUnavailableError: The database cannot be used.
+        """
+        if not (name.strip() and len(name) <= _NAME and name.isprintable()):
+            raise InputError(f"The name of a key is one line of 1 to {_NAME} characters.")
+        for scope in scopes:
+            if scope not in _SCOPES:
+                raise InputError(
+                    f"There is no scope '{one_line(scope, 40)}'; choose from {', '.join(_SCOPES)}."
+                )
+        if not scopes:
+            raise InputError(f"A key needs a scope; choose from {', '.join(_SCOPES)}.")
+        highest = max(_SCOPES.index(scope) for scope in scopes)
+        id_ = secrets.token_hex(6)
+        secret = f"fqr_{id_}_{secrets.token_urlsafe(32)}"
+        values = {
+            "id": id_,
+            "name": name.strip(),
+            "scopes": _SCOPES[: highest + 1],
+            "sha256": _sha256(secret),
+        }
+
+        async def work(connection: AsyncConnection) -> AccessKey:
+            if (known := await _find(connection, id_)) is None:  # else this is done a second time
+                now = self._database.flavour.now()
+                await connection.execute(KEYS.insert().values(**values, created=now))
+                known = await _find(connection, id_)
+            return AccessKey(**known)
+
+        return await self._database.write(work), secret
+
+    async def keys(self) -> list[AccessKey]:
+        """Return all access keys, the oldest first, also those that are revoked.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> list[AccessKey]:
+            found = await connection.execute(sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id))
+            return [AccessKey(**row) for row in found.mappings()]
+
+        return await self._database.read(work)
+
+    async def revoke_key(self, id: str) -> AccessKey:
+        """Make an access key useless for good; one that is revoked stays as it is.
+
+        Args:
+            id: As :meth:`keys` gives it; the beginning of the secret, ``fqr_`` and the id, does
+                too.
+
+        Raises:
+            InputError: There is no such key.
+            StoreUnavailableError: The database cannot be used.
+        """
+        id_ = id.removeprefix("fqr_")
+
+        async def work(connection: AsyncConnection) -> AccessKey | None:
+            if not re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):
+                return None
+            await connection.execute(
+                KEYS.update()
+                .where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
+                .values(revoked=self._database.flavour.now())
+            )
+            found = await _find(connection, id_)
+            return None if found is None else AccessKey(**found)
+
+        key = await self._database.write(work)
+        if key is None:
+            raise InputError(
+                f"There is no access key '{one_line(id_, 12)}'; see 'fairqr keys list'."
+            )
+        return key
+
+    async def key_for(self, secret: str) -> AccessKey | None:
+        """Return the access key of a secret; None where it is none, or revoked.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+        form = _SECRET.fullmatch(secret)
+        if form is None:
+            return None
+
+        async def work(connection: AsyncConnection) -> Any:
+            return await _find(connection, form[1])
+
+        found = await self._database.read(work)
+        # An id that is unknown takes as long as a secret that is wrong.
+        expected = found["sha256"] if found else "0" * 64
+        same = hmac.compare_digest(_sha256(secret), expected)
+        if not same or found is None or found["revoked"] is not None:
+            return None
+        return AccessKey(**found)
+
+
+async def _find(connection: AsyncConnection, id: str) -> Any:
+    found = await connection.execute(sa.select(KEYS).where(KEYS.c.id == id))
+    return found.mappings().first()
+
+
+def _sha256(secret: str) -> str:
+    # The secret has 256 random bits, so that there is nothing to be slow against.
+    return hashlib.sha256(secret.encode()).hexdigest()

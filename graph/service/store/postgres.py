@@ -1,0 +1,175 @@
+"""Runs in PostgreSQL, which workers on several machines share; all is in the schema ``fairqr``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
+
+import psycopg
+import sqlalchemy as sa
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from fairqr.errors import ConfigError, StoreUnavailableError
+from fairqr.graph.service.store.savers import LastingSaver
+from fairqr.graph.service.store.tables import RUNS
+
+__all__ = ["SCHEMA", "PostgreSQL"]
+
+SCHEMA = "fairqr"
+
+_CONNECT = 5  # seconds
+_WAIT = 2.0  # seconds until a connection of the saver's is asked for again
+_STATEMENT = 20_000  # milliseconds
+_MIGRATION = 120.0  # seconds that another worker may take to migrate
+_CONNECTIONS = 5
+
+_MIGRATING, _ACCEPTING = 0x6661_6972_0001, 0x6661_6972_0002  # names of locks
+_TRY = f"SELECT pg_try_advisory_lock({_MIGRATING})"
+
+_AFTER_START = 3.0
+"""Seconds after the server's start in which no worker is silent: none could be heard before."""
+
+
+class PostgreSQL:
+    """A database on a server.
+
+    Raises:
+        ConfigError: A part of the URL is wrong.
+    """
+
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "checkpoints",
+        "checkpoint_blobs",
+        "checkpoint_writes",
+    )
+
+    def __init__(self, url: str) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            given = {"host": "@"}
+        place = [str(given.get(part, "")) for part in ("host", "port", "dbname")]
+        if any("@" in part for part in place):
+            # What it says may hold a part of the password.
+            raise ConfigError(
+                "The URL of the database of runs cannot be read; write "
+                "postgresql://user:password@host:port/name, with %40 for an @ in the password, "
+                "%2F for a /, and so on."
+            )
+        self.place = "{}:{}/{}".format(*place)
+        options = (
+            f"-c search_path={SCHEMA} -c statement_timeout={_STATEMENT} "
+            f"-c idle_in_transaction_session_timeout={_STATEMENT}"
+        )
+        self._arguments: dict[str, Any] = {
+            "connect_timeout": _CONNECT,
+            "application_name": "fairqr",
+            # A server that has vanished is noticed by these.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 15_000,
+            **given,
+            "options": f"{given.get('options', '')} {options}".strip(),
+        }
+        self.engine = create_async_engine(
+            "postgresql+psycopg://",
+            async_creator=self._connect,
+            pool_pre_ping=True,
+            pool_size=_CONNECTIONS,
+            max_overflow=0,
+            pool_timeout=_CONNECT,
+            hide_parameters=True,
+        )
+        self.reading = self.engine
+        self.alone: contextlib.AbstractAsyncContextManager[Any] = _Nothing()
+        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] | None = None
+        self._saver: _Saver | None = None
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(**self._arguments)
+
+    def now(self) -> sa.ColumnElement[float]:
+        """Return the time by the server's clock: those of the workers differ."""
+        return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+
+    def silent(self) -> sa.ColumnElement[bool]:
+        """Return whether the worker of a run has lost it."""
+        started = sa.cast(sa.func.extract("epoch", sa.func.pg_postmaster_start_time()), sa.Double)
+        return sa.func.greatest(RUNS.c.lease, started + _AFTER_START) < self.now()
+
+    async def accepting(self, connection: AsyncConnection) -> None:
+        """Let nobody else accept runs until the end of the transaction."""
+        await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ACCEPTING)))
+
+    @contextlib.asynccontextmanager
+    async def migrating(self) -> AsyncIterator[None]:
+        """Let nobody else migrate meanwhile, and make the schema."""
+        async with await self._connect() as connection:
+            await connection.set_autocommit(True)
+            try:
+                async with asyncio.timeout(_MIGRATION):
+                    # Not by waiting in a statement: langgraph makes indexes concurrently, and that
+                    # waits in turn for all statements that are under way.
+                    while not await _first(connection, _TRY):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+            except TimeoutError:
+                raise StoreUnavailableError(
+                    "Another process has been migrating the database of runs for "
+                    f"{_MIGRATION:g} s; end it, and start again."
+                ) from None
+            # Asked for first: who may not make schemas may still use one.
+            if not await _first(connection, f"SELECT to_regnamespace('{SCHEMA}')"):
+                await connection.execute(f"CREATE SCHEMA {SCHEMA}")
+            yield  # the lock ends with the connection
+
+    async def saver(self) -> LastingSaver:
+        """Return what keeps checkpoints, over a pool of connections of its own."""
+        if self._saver is not None:
+            return self._saver
+        self._pool = AsyncConnectionPool(
+            kwargs={
+                **self._arguments,
+                "autocommit": True,
+                "prepare_threshold": 0,
+                "row_factory": dict_row,
+            },
+            min_size=0,
+            max_size=2,  # the saver does one thing at a time
+            timeout=_WAIT,
+            # Whoever needs a connection asks for it again; on its own the pool would wait longer
+            # and longer between attempts.
+            reconnect_timeout=0.5,
+            check=AsyncConnectionPool.check_connection,
+            open=False,
+        )
+        await self._pool.open()
+        self._saver = _Saver(self._pool)
+        self._saver.alone = self.alone
+        return self._saver
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._pool is not None:
+            await self._pool.close()
+        await self.engine.dispose()
+
+
+class _Saver(LastingSaver, AsyncPostgresSaver):
+    pass
+
+
+class _Nothing(contextlib.AbstractAsyncContextManager[None]):
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+async def _first(connection: psycopg.AsyncConnection[Any], statement: str) -> Any:
+    row = await (await connection.execute(statement)).fetchone()
+    return row[0] if row else None

@@ -1,0 +1,234 @@
+"""Who does which run: accepting, claiming, and leases.
+
+A run is done by the worker whose name stands in its row. A worker that is not heard of before its
+lease runs out loses the row to whoever claims it, and from then on nothing that it says of the run
+is written.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairqr.errors import BusyError
+from fairqr.graph.service.records import LIVE, Run
+from fairqr.graph.service.store.database import LASTING, Database
+from fairqr.graph.service.store.endings import LOSSES
+from fairqr.graph.service.store.rows import run_of
+from fairqr.graph.service.store.tables import RUNS
+
+__all__ = ["Claim", "Queue", "Renewal"]
+
+FIRST_LEASE = 30.0
+"""Seconds that a worker has to renew the lease of a run that it alone may do."""
+
+_OUTCOME = 60.0
+"""Seconds after which a claim that failed can have no effect any more."""
+
+_QUEUED = RUNS.c.status == "queued"
+_RUNNING = RUNS.c.status == "running"
+_LIVE = RUNS.c.status.in_(LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that a worker is to do.
+
+    Attributes:
+        run: What is to be done; its status is ``running``.
+        key: The id of the key that asked for it.
+        carrier: Headers of the caller's trace.
+        resumed: Whether it was begun before, so that there may be checkpoints and events.
+    """
+
+    run: Run
+    key: str
+    carrier: dict[str, str]
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a worker has.
+
+    Attributes:
+        mine: Ids of the runs that it is still to do. Another worker may have taken the others.
+        cancel: Ids of those of them that it is to cancel.
+    """
+
+    mine: set[str]
+    cancel: set[str]
+
+
+class Queue:
+    """Runs that wait, or are under way."""
+
+    _database: Database
+    _tickets: dict[str, float]  # of claims whose outcome is not known, and until when it may come
+
+    async def accept(
+        self,
+        run: Run,
+        key: str,
+        *,
+        worker: str | None,
+        queue: int,
+        live: int,
+        carrier: dict[str, str],
+    ) -> None:
+        """Put a run into the queue.
+
+        Args:
+            run: With the status ``queued``.
+            key: The id of the key that asked for it.
+            worker: The only one that may do it, where the run is not kept. It has 30 s to renew its
+                lease.
+            queue: So many runs may wait, of all keys.
+            live: So many runs of this key may wait or be under way.
+            carrier: Headers of the caller's trace.
+
+        Raises:
+            BusyError: There are so many already.
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            await self._database.flavour.accepting(connection)
+            known = await connection.execute(sa.select(RUNS.c.id).where(RUNS.c.id == run.id))
+            if known.first() is not None:  # this is done a second time
+                return
+            counted = await connection.execute(
+                sa.select(
+                    sa.func.count().filter(RUNS.c.key_id == key),
+                    sa.func.count().filter(_QUEUED),
+                ).where(_LIVE)
+            )
+            own, waiting = counted.one()
+            if own >= live:
+                raise BusyError(
+                    f"This key has {own} runs that are not over, and {live} are allowed; wait for "
+                    "one of them, or cancel it.",
+                    retry_after=1.0,
+                    own=True,
+                )
+            if waiting >= queue:
+                raise BusyError(
+                    f"The service has {waiting} runs waiting already; try again later.",
+                    retry_after=2.0,
+                    own=False,
+                )
+            await connection.execute(
+                RUNS.insert().values(
+                    **run.model_dump(),
+                    key_id=key,
+                    carrier=carrier,
+                    worker=worker,
+                    lease=None if worker is None else self._until(FIRST_LEASE),
+                    losses=0,
+                    cancel=False,
+                )
+            )
+
+        await self._database.write(work)
+
+    async def claim(self, worker: str, lease: float) -> Claim | None:
+        """Take the oldest run that waits, or that another worker has lost; None where none does.
+
+        Args:
+            worker: The id of the process, never used by another one.
+            lease: Seconds until the worker must have renewed it.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used. Where it took the run nevertheless,
+                the next claim returns it.
+        """
+        ticket = secrets.token_hex(8)
+        now = time.monotonic()
+        self._tickets = {one: until for one, until in self._tickets.items() if until > now}
+        mislaid = list(self._tickets)
+
+        async def work(connection: AsyncConnection) -> Claim | None:
+            taken = await connection.execute(
+                sa.select(RUNS).where(_RUNNING, RUNS.c.worker == worker, RUNS.c.ticket == ticket)
+            )
+            row = taken.mappings().first()
+            if row is None:  # else this is done a second time
+                row = await self._oldest(connection, worker, mislaid)
+                if row is None:
+                    return None
+                again = row["ticket"] is not None and row["ticket"] in mislaid
+                taken = await connection.execute(
+                    RUNS.update()
+                    .where(RUNS.c.id == row["id"])
+                    .values(
+                        status="running",
+                        worker=worker,
+                        lease=self._until(lease),
+                        ticket=ticket,
+                        attempts=RUNS.c.attempts + int(not again),
+                        losses=RUNS.c.losses + int(row["status"] == "running" and not again),
+                        started=sa.func.coalesce(RUNS.c.started, self._database.flavour.now()),
+                    )
+                    .returning(*RUNS.c)
+                )
+                row = taken.mappings().one()
+            return Claim(run_of(row), row["key_id"], row["carrier"], row["attempts"] > 1)
+
+        try:
+            return await self._database.write(work)
+        except BaseException:
+            self._tickets[ticket] = time.monotonic() + _OUTCOME
+            raise
+
+    async def _oldest(self, connection: AsyncConnection, worker: str, mislaid: list[str]) -> Any:
+        taken = sa.and_(_RUNNING, RUNS.c.worker == worker, RUNS.c.ticket.in_(mislaid))
+        waiting = sa.and_(_QUEUED, sa.or_(RUNS.c.worker.is_(None), RUNS.c.worker == worker))
+        # Not its own: what it does of that one is still written.
+        lost = sa.and_(
+            _RUNNING,
+            RUNS.c.keep,
+            RUNS.c.worker != worker,
+            RUNS.c.losses < LOSSES,
+            self._database.flavour.silent(),
+        )
+        found = await connection.execute(
+            sa.select(RUNS.c.id, RUNS.c.status, RUNS.c.ticket)
+            .where(_LIVE, sa.or_(taken, waiting, lost))
+            .order_by(RUNS.c.created, RUNS.c.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        return found.mappings().first()
+
+    async def renew(self, worker: str, lease: float) -> Renewal:
+        """Extend all leases of a worker, also those of the runs that wait for it alone.
+
+        A lease that has run out is extended as well where nobody has taken the run.
+
+        Args:
+            worker: Of whom there is to be heard again.
+            lease: Within so many seconds.
+
+        Raises:
+            StoreUnavailableError: The database cannot be used.
+        """
+
+        async def work(connection: AsyncConnection) -> Renewal:
+            renewed = await connection.execute(
+                RUNS.update()
+                .where(RUNS.c.worker == worker, _LIVE)
+                .values(lease=self._until(lease))
+                .returning(RUNS.c.id, RUNS.c.status, RUNS.c.cancel)
+            )
+            running = [row for row in renewed.all() if row.status == "running"]
+            return Renewal({row.id for row in running}, {row.id for row in running if row.cancel})
+
+        return await self._database.write(work, patience=LASTING)
+
+    def _until(self, lease: float) -> sa.ColumnElement[float]:
+        return self._database.flavour.now() + lease

@@ -1,0 +1,127 @@
+"""Runs in a file of SQLite, which several processes of one machine may share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aiosqlite
+import sqlalchemy as sa
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from fairqr.errors import ConfigError
+from fairqr.graph.service.store.savers import LastingSaver
+from fairqr.graph.service.store.tables import RUNS
+from fairqr.settings import data_dir
+
+__all__ = ["SQLite", "default_file"]
+
+_BUSY = 5.0  # seconds that SQLite itself waits for another process that writes
+_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    # A power cut may lose the last moments, and nothing else; the end of a process loses nothing.
+    "PRAGMA synchronous=NORMAL",
+    "PRAGMA foreign_keys=ON",
+)
+
+
+def default_file() -> Path:
+    """Return where runs are kept when nothing is said."""
+    return data_dir() / "service" / "runs.sqlite"
+
+
+class SQLite:
+    """A file.
+
+    Raises:
+        ConfigError: It cannot be made there.
+    """
+
+    checkpoints: ClassVar[tuple[str, ...]] = ("checkpoints", "writes")
+
+    def __init__(self, file: Path | str) -> None:
+        self._file = Path(file)
+        self.place = str(self._file)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # SQLite gives the files beside it the same rights.
+            os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise ConfigError(
+                f"The database of runs cannot be kept in {self._file}: {error.strerror}; "
+                "name a file that may be written."
+            ) from None
+        url = sa.URL.create("sqlite+aiosqlite", database=str(self._file.absolute()))
+        # Transactions are begun by us: Python's driver would begin them late, and then two that
+        # have both read could not both write.
+        arguments = {"timeout": _BUSY, "isolation_level": None}
+        self.engine = create_async_engine(
+            url,
+            connect_args=arguments,
+            pool_size=4,
+            max_overflow=0,
+            pool_timeout=_BUSY,
+            hide_parameters=True,  # errors would show queries and documents
+        )
+        self.reading = self.engine.execution_options(begin="BEGIN")
+        self.alone: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
+        self._saver: _Saver | None = None
+        sa.event.listen(self.engine.sync_engine, "connect", _prepare)
+        sa.event.listen(self.engine.sync_engine, "begin", _begin)
+
+    def now(self) -> sa.ColumnElement[float]:
+        """Return the time by this machine's clock, which is that of all its processes."""
+        return sa.literal(time.time(), sa.Double)
+
+    def silent(self) -> sa.ColumnElement[bool]:
+        """Return whether the worker of a run has lost it."""
+        return RUNS.c.lease < self.now()
+
+    async def accepting(self, connection: AsyncConnection) -> None:
+        """Do nothing: only one transaction writes at a time."""
+
+    @contextlib.asynccontextmanager
+    async def migrating(self) -> AsyncIterator[None]:
+        """Do nothing: only one transaction writes at a time."""
+        yield
+
+    async def saver(self) -> LastingSaver:
+        """Return what keeps checkpoints, over a connection of its own."""
+        if self._saver is not None:
+            return self._saver
+        connection = await aiosqlite.connect(self._file, timeout=_BUSY)
+        for pragma in _PRAGMAS:
+            await connection.execute(pragma)
+        self._saver = _Saver(connection)
+        self._saver.alone = self.alone
+        return self._saver
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._saver is not None:
+            await self._saver.conn.close()
+        await self.engine.dispose()
+
+
+class _Saver(LastingSaver, AsyncSqliteSaver):
+    async def _undo(self) -> None:
+        with contextlib.suppress(aiosqlite.Error, ValueError):  # the connection may be closed
+            await self.conn.rollback()
+
+
+def _prepare(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _begin(connection: sa.Connection) -> None:
+    begin = connection.get_execution_options().get("begin", "BEGIN IMMEDIATE")
+    connection.exec_driver_sql(begin)

@@ -1,0 +1,102 @@
+"""The store of runs: opened, checked, closed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import sqlalchemy as sa
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairqr.errors import StoreUnavailableError
+from fairqr.graph.service.store.database import Database, all_ended, lasting, said
+from fairqr.graph.service.store.endings import Endings
+from fairqr.graph.service.store.flavours import Flavour, flavour_of
+from fairqr.graph.service.store.history import History
+from fairqr.graph.service.store.keys import Keys
+from fairqr.graph.service.store.migrations import migrate
+from fairqr.graph.service.store.queue import Queue
+
+__all__ = ["Store"]
+
+_CHECK = 3.0  # seconds
+_OPEN = 5.0  # seconds that a server may still be starting
+
+
+class Store(Queue, Endings, History, Keys):
+    """Runs, events, checkpoints and access keys, in SQLite or PostgreSQL.
+
+    A database that is away is waited for: what a caller asks, 5 s; what happened in a run, 30 s.
+
+    Attributes:
+        saver: Keeps the checkpoints of langgraph's threads, in the same database. A run's thread
+            has its id; it is forgotten when the run is over.
+    """
+
+    saver: BaseCheckpointSaver[str]
+
+    def __init__(self, database: Database, saver: BaseCheckpointSaver[str]) -> None:
+        self._database = database
+        self._tickets = {}
+        self.saver = saver
+
+    @classmethod
+    async def open(cls, url: str = "") -> Store:
+        """Open a database, made first, or brought to this version, where it has to be.
+
+        Several processes may do so at once.
+
+        Args:
+            url: ``sqlite:///path`` or ``postgresql://user:password@host:port/name``; empty for the
+                file ``service/runs.sqlite`` in the data folder.
+
+        Raises:
+            ConfigError: The URL is none that can be used.
+            StoreUnavailableError: The database does not answer, refuses, or is of a newer version.
+        """
+        flavour = flavour_of(url)
+        database = Database(flavour)
+        try:
+            saver = await lasting(lambda: _made(flavour), _OPEN, logged=False)
+        except BaseException as error:
+            await flavour.close()
+            if isinstance(error, StoreUnavailableError) and error.__cause__ is not None:
+                raise StoreUnavailableError(
+                    f"The database of runs at {flavour.place} cannot be used: "
+                    f"{said(error.__cause__).rstrip('.')}; check that its URL is right, and that "
+                    "it is running."
+                ) from error
+            raise
+        return cls(database, saver)
+
+    async def check(self) -> None:
+        """Make sure that the database answers, within 3 s.
+
+        Raises:
+            StoreUnavailableError: It does not.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            await connection.execute(sa.select(sa.literal(1)))
+
+        try:
+            async with asyncio.timeout(_CHECK):
+                await self._database.read(work, patience=0)
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"The database of runs has not answered for {_CHECK:g} s; try again later."
+            ) from None
+
+    async def close(self) -> None:
+        """Close all connections, once what is being written has been written."""
+        await all_ended()
+        await self._database.flavour.close()
+
+
+async def _made(flavour: Flavour) -> BaseCheckpointSaver[str]:
+    async with flavour.migrating():
+        async with flavour.alone, flavour.engine.begin() as connection:
+            await migrate(connection)
+        saver = await flavour.saver()
+        await saver.setup()
+    return saver

@@ -1,0 +1,221 @@
+"""A worker: takes runs from the queue, keeps its claims alive, and ends without losing any."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+
+from fairqr.errors import FairqrError
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.doing import Doing, Execute, Observer, Work
+from fairqr.graph.service.feeds import Feed
+from fairqr.graph.service.held import HeldRuns
+from fairqr.graph.service.outcomes import failed, interrupted
+from fairqr.graph.service.store import Claim, Store
+
+__all__ = ["Worker"]
+
+POLL = 1.0
+"""Seconds between two looks for runs that were accepted, or lost, by others."""
+
+BEAT = 2.0
+"""Seconds between two renewals at the most: so long it takes to hear of a cancelling elsewhere."""
+
+MARGIN = 0.2
+"""The share of a lease that is left for stopping."""
+
+CLEAN_EVERY = 600.0
+"""Seconds between two looks for runs whose time of retention is over."""
+
+STOPPING = 1.0
+"""Seconds that runs have to end once they were stopped."""
+
+SETTLING = 0.4
+"""Seconds for what should take no time when a worker ends, unless the store is away."""
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Does the runs of this process.
+
+    Args:
+        store: Where runs wait.
+        execute: Does one.
+        settings: Of the service.
+        observer: Told of runs.
+        held: The runs that this process accepted and that it alone may do.
+
+    Attributes:
+        id: Never used by another process.
+        doing: What is under way, by the ids of the runs.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        execute: Execute,
+        settings: ServiceSettings,
+        observer: Observer,
+        held: HeldRuns,
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        self.doing: dict[str, Doing] = {}
+        self.accepting = True
+        self.news = asyncio.Event()
+        """Set, and replaced, when a run is begun or has ended here, and when all is over."""
+        self._store = store
+        self._settings = settings
+        self._held = held
+        self._work = Work(self.id, store, execute, settings.caps.seconds, observer)
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._given_up: dict[str, Doing] = {}
+        self._cleaned = 0.0
+
+    def start(self) -> None:
+        """Begin to take runs."""
+        self._tasks = [
+            asyncio.create_task(self._forever(self._dispatch, self._resting)),
+            asyncio.create_task(self._forever(self._beat, self._between_beats)),
+        ]
+
+    def wake(self) -> None:
+        """Look for runs now."""
+        self._wake.set()
+
+    async def drain(self, grace: float) -> None:
+        """Take no more runs, let those under way end within a time, and stop the others.
+
+        What is kept is released for other workers; what is not fails, as what waits for this worker
+        alone does at once.
+
+        Args:
+            grace: In seconds. Stopping takes two more at the most.
+        """
+        self.accepting = False
+        self.wake()
+        deadline = asyncio.get_running_loop().time() + grace
+        if self._tasks:
+            # It may have claimed a run, but not yet begun with it.
+            await asyncio.wait({self._tasks[0]}, timeout=SETTLING)
+        waiting = asyncio.create_task(self._fail_what_waits())
+        if under_way := self._under_way():
+            left = max(0.0, deadline - asyncio.get_running_loop().time())
+            await asyncio.wait(under_way, timeout=left)
+        for doing in list(self.doing.values()):
+            doing.stop("drain")
+        if ending := {waiting, *self._under_way()}:
+            await asyncio.wait(ending, timeout=STOPPING)
+        # The store is away. Whoever is left hears of it by the end of the lease.
+        left_over = [waiting, *self._tasks, *self._under_way()]
+        for task in left_over:
+            task.cancel()
+        await asyncio.wait(left_over, timeout=SETTLING)
+        for doing in self.doing.values():
+            doing.abandon()
+        self._tell_news()
+
+    def _under_way(self) -> set[asyncio.Task[None]]:
+        return {doing.task for doing in self.doing.values()}
+
+    async def _fail_what_waits(self) -> None:
+        for held in self._held.waiting():
+            final = failed(held.run, interrupted())
+            held.end(final)
+            await self._store.finish(final.id, self.id, final.status, problem=final.problem)
+
+    async def _forever(
+        self, work: Callable[[], Awaitable[None]], rest: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Do something again and again, whatever goes wrong."""
+        while True:
+            try:
+                await work()
+            except (FairqrError, TimeoutError) as error:
+                _log.warning("The runs wait: %s", error)
+            except Exception as error:
+                _log.error("A mistake of fairqr, the runs wait: %s", type(error).__name__)
+                _log.debug("What went wrong", exc_info=error)
+            if not await rest():
+                return
+
+    async def _resting(self) -> bool:
+        try:
+            async with asyncio.timeout(POLL):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        return self.accepting
+
+    async def _dispatch(self) -> None:
+        """Begin with runs as long as there are any, and free slots."""
+        while self.accepting and len(self.doing) < self._settings.concurrency:
+            asked = asyncio.get_running_loop().time()
+            claim = await self._store.claim(self.id, self._settings.lease)
+            if claim is None:
+                return
+            self._begin(claim, self._good_until(asked))
+
+    def _good_until(self, asked: float) -> float:
+        return asked + (1 - MARGIN) * self._settings.lease
+
+    def _begin(self, claim: Claim, until: float) -> None:
+        held = self._held.get(claim.run.id)
+        doing = Doing(claim, until, self._work, held.feed if held else Feed())
+        if held is not None:
+            held.begin(doing)
+        self.doing[claim.run.id] = doing
+        doing.task.add_done_callback(lambda _: self._over(doing))
+        self._tell_news()
+
+    def _over(self, doing: Doing) -> None:
+        del self.doing[doing.run.id]
+        if not doing.settled:
+            self._given_up[doing.run.id] = doing
+        self.wake()
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def _between_beats(self) -> bool:
+        await asyncio.sleep(min(self._settings.lease / 3, BEAT))
+        return True
+
+    async def _beat(self) -> None:
+        """Renew the claims, stop what is not ours any more, and tidy up."""
+        lease, before = self._settings.lease, dict(self.doing)
+        asked = asyncio.get_running_loop().time()
+        # Tried again with a new time, so that it is known until when the claims are good.
+        async with asyncio.timeout(max(lease / 3, 1.0)):
+            renewal = await self._store.renew(self.id, lease)
+        for id_, doing in before.items():
+            if id_ in renewal.cancel:
+                doing.stop("cancel")
+            if id_ in renewal.mine:
+                doing.extend(self._good_until(asked))
+            else:
+                doing.stop("lost")
+        await self._give_back(renewal.mine)
+        await self._store.sweep()
+        await self._held.look_after(self._store)
+        if self._cleaned + CLEAN_EVERY < asked or not self._cleaned:
+            self._cleaned = asked
+            await self._store.forget(time.time() - self._settings.retention)
+
+    async def _give_back(self, mine: set[str]) -> None:
+        """Settle what was given up while the store was away, and nobody else has taken since."""
+        for id_, doing in list(self._given_up.items()):
+            if id_ in mine and id_ not in self.doing:
+                if doing.final is None:
+                    await self._store.release(id_, self.id)
+                else:
+                    final = doing.final
+                    await self._store.finish(id_, self.id, final.status, problem=final.problem)
+            del self._given_up[id_]

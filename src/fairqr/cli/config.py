@@ -1,0 +1,210 @@
+"""The commands ``fairqr config …``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from fairqr.cli.common import AsJson, print_json, warn
+
+if TYPE_CHECKING:
+    from fairqr.settings import Source
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Look at what is configured.")
+
+HIDDEN = "(hidden)"
+NOTHING = "—"
+
+
+class Row(NamedTuple):
+    """A setting as it is shown.
+
+    Attributes:
+        section: In the settings file; empty above all sections.
+        name: Within the section.
+        value: None where there is none; never a secret.
+        source: Of the value.
+        private: Whether there is a secret in the value, which is hidden.
+    """
+
+    section: str
+    name: str
+    value: Any
+    source: Source
+    private: bool
+
+
+@app.callback()
+def _config() -> None:
+    """Look at what is configured."""
+
+
+@app.command()
+def path() -> None:
+    """Print where the settings file is looked for; the variable FAIRQR_CONFIG names another."""
+    from fairqr.settings_file import config_path
+
+    typer.echo(str(config_path()))
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """Print every setting, and where its value is from; secrets are hidden."""
+    from fairqr.cli.render import printable
+    from fairqr.settings_file import config_path
+
+    file = config_path()
+    rows = [*_general(), *_service()]
+    warnings = [*_unknown(), *_open_to_others(file, rows)]
+    if as_json:
+        _print_object(file, rows, warnings)
+        return
+    there = "" if os.path.exists(file) else " (there is none)"
+    typer.echo(f"settings file: {printable(str(file))}{there}")
+    texts = [tuple(map(printable, _texts(row))) for row in rows]
+    name_width, value_width = (max(len(text[at]) for text in texts) for at in (0, 1))
+    section = None
+    for row, (name, value, where) in zip(rows, texts, strict=True):
+        if row.section != section:
+            section = row.section
+            typer.echo(f"\n[{printable(_heading(section))}]" if section else "")
+        typer.echo(f"{name:<{name_width}}  {value:<{value_width}}  {where}")
+    for warning in warnings:
+        warn(warning)
+
+
+def _print_object(file: Path, rows: Iterable[Row], warnings: list[str]) -> None:
+    import json
+
+    settings = {
+        ".".join(filter(None, (row.section, row.name))): {
+            "value": row.value,
+            "source": row.source.kind,
+            "place": row.source.place or None,
+        }
+        for row in rows
+    }
+    shown = {
+        "file": str(file),
+        "exists": os.path.exists(file),
+        "settings": settings,
+        "warnings": warnings,
+    }
+    print_json(json.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def _general() -> Iterator[Row]:
+    from fairqr.settings import SETTINGS, find
+
+    for setting in SETTINGS:
+        section, _, name = setting.name.rpartition(".")
+        value, source = find(setting.name)
+        yield _row(section, name, value, source, secret=setting.secret)
+
+
+def _service() -> Iterator[Row]:
+    from fairqr.graph.service.configuration import gather
+    from fairqr.settings import SERVICE, Source
+
+    (settings, sources), default = gather(), Source()
+    sections: list[tuple[str, Any]] = []
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if name == "models":
+            sections += [(f"models.{model}", entry) for model, entry in value.items()]
+            if value:
+                continue
+            value = None
+        elif hasattr(type(value), "model_fields"):
+            sections.append((name, value))
+            continue
+        yield _row(SERVICE, name, value, sources.get(name, default))
+    for within, entry in sections:
+        for name in type(entry).model_fields:
+            source = sources.get(f"{within}.{name}", default)
+            value = getattr(entry, name)
+            yield _row(f"{SERVICE}.{within}", name, value, source, secret=name == "api_key")
+
+
+def _row(section: str, name: str, value: Any, source: Source, *, secret: bool = False) -> Row:
+    """Return a setting as it may be shown."""
+    if isinstance(value, Path):
+        value = str(value)
+    if value in (None, "", ()):
+        return Row(section, name, None, source, False)
+    if secret:
+        return Row(section, name, HIDDEN, source, True)
+    if isinstance(value, tuple):
+        shown: Any = [_without_secrets(one) for one in value]
+        return Row(section, name, shown, source, shown != [*value])
+    shown = _without_secrets(value) if isinstance(value, str) else value
+    return Row(section, name, shown, source, shown != value)
+
+
+def _without_secrets(text: str) -> str:
+    """Return a text; where it is a URL, without its user, password and parameters."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    _, at, rest = rest.rpartition("@") if "@" in rest else ("", "", rest)
+    place, mark, _ = rest.partition("?")
+    return f"{scheme}://{'…@' if at else ''}{place}{'?…' if mark else ''}"
+
+
+def _unknown() -> Iterator[str]:
+    """Yield a warning for each variable that looks like a setting and is none."""
+    from difflib import get_close_matches
+
+    from fairqr.graph.service.configuration import service_variables
+    from fairqr.settings import SETTINGS, unknown_variables, variable_of
+
+    service = service_variables()
+    known = [*service, *(variable_of(setting.name) for setting in SETTINGS)]
+    for name in unknown_variables(service):
+        near = get_close_matches(name, known, n=1)
+        meant = f"did you mean {near[0]}?" if near else "remove it."
+        yield f"The variable {name!a} is no setting and changes nothing; {meant}"
+
+
+def _open_to_others(file: Path, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield a warning where other users can read secrets in the settings file, or change it."""
+    if os.name != "posix" or not file.is_file():
+        return
+    mode = file.stat().st_mode
+    private = [row for row in rows if row.private and row.source.kind == "file"]
+    if mode & 0o022:
+        yield f"Other users can change the settings file {file}; run 'chmod go-w {file}'."
+    if mode & 0o044 and private:
+        yield (
+            f"Other users can read the settings file {file}, which holds secrets; "
+            f"run 'chmod 600 {file}'."
+        )
+
+
+def _heading(section: str) -> str:
+    """Return the name of a section as the settings file has it."""
+    import json
+
+    within, _, model = section.partition("models.")
+    return f"{within}models.{json.dumps(model, ensure_ascii=False)}" if model else section
+
+
+def _texts(row: Row) -> tuple[str, str, str]:
+    """Return the name, the value and the source of a setting, for people."""
+    value, source = row.value, row.source
+    where = source.place if source.kind == "variable" else source.kind
+    if value is None:
+        return row.name, NOTHING, NOTHING if source.kind == "default" else where
+    if isinstance(value, list):
+        value = ", ".join(value)
+    elif isinstance(value, bool):
+        value = "on" if value else "off"
+    elif isinstance(value, float):
+        value = f"{value:g}"
+    return row.name, str(value), where

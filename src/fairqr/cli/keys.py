@@ -1,0 +1,109 @@
+"""The commands ``fairqr keys …``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from fairqr.cli.common import AsJson, print_json, run
+from fairqr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairqr.graph.service.records import AccessKey
+    from fairqr.graph.service.store import Store
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Make and revoke access keys of the service.")
+
+T = TypeVar("T")
+
+Database = Annotated[
+    str | None,
+    typer.Option(help="URL of the service's database; its configured one.", metavar="URL"),
+]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who or what the key is for.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What it may do: read, run (which brings read) or admin (which brings both); "
+            "run where not given. May be repeated."
+        ),
+    ] = None,
+    database: Database = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the key and no more.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make an access key, and print it; it cannot be shown again."""
+    scopes: Any = scope or ["run"]
+    key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
+    if as_json:
+        print_json(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
+        return
+    typer.echo(secret)
+    if not quiet:
+        typer.echo(
+            f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Keep it now: it is not "
+            "shown again. It is sent as 'Authorization: Bearer' and the key.",
+            err=True,
+        )
+
+
+@app.command("list")
+def list_(database: Database = None, as_json: AsJson = False) -> None:
+    """List the access keys, without what makes them secret."""
+    keys = _with_store(database, lambda store: store.keys())
+    if as_json:
+        print_json(json.dumps({"keys": [_shown(key) for key in keys]}, ensure_ascii=False))
+        return
+    for key in keys:
+        state = "active" if key.revoked is None else f"revoked {_day(key.revoked)}"
+        scopes = ",".join(key.scopes)
+        typer.echo(f"{key.id}  {_day(key.created)}  {scopes:14}  {state:18}  {key.name}")
+
+
+@app.command()
+def revoke(
+    id_: Annotated[str, typer.Argument(metavar="ID", help="As 'fairqr keys list' shows it.")],
+    database: Database = None,
+) -> None:
+    """Make an access key useless for good."""
+    key = _with_store(database, lambda store: store.revoke_key(id_))
+    typer.echo(f"The key {key.id} of {key.name} is revoked.")
+
+
+def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T:
+    """Open the service's database, ask it something, and close it."""
+    try:
+        from fairqr.graph.service.store import Store
+    except ImportError as error:
+        raise ConfigError(
+            f"The service needs {error.name}; install it with: pip install 'fairqr[service]'"
+        ) from None
+    from fairqr.graph.service.configuration import service_settings
+
+    async def work() -> T:
+        store = await Store.open(service_settings(database=database).database)
+        try:
+            return await ask(store)
+        finally:
+            await store.close()
+
+    return run(work())
+
+
+def _shown(key: AccessKey) -> dict[str, Any]:
+    return key.model_dump(exclude={"sha256"})
+
+
+def _day(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()

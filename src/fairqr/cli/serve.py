@@ -1,0 +1,128 @@
+"""The command ``fairqr serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairqr.cli.common import BaseUrl, indexing_bar, run
+from fairqr.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from fairqr.graph.service.configuration import ServiceSettings
+
+__all__ = ["serve"]
+
+
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen; others than loopback need access keys.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="0 for any that is free.")] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What may be searched: an index, a built-in corpus, or the path of a corpus; the "
+            "first is the default. May be repeated. [default: all indexes]"
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What may be asked, besides the models of the settings file; the first is the "
+            "default. May be repeated."
+        ),
+    ] = None,
+    base_url: BaseUrl = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="Of runs: sqlite:///… or postgresql://…", metavar="URL"),
+    ] = None,
+    require_keys: Annotated[
+        bool, typer.Option("--require-keys", help="Demand access keys on loopback too.")
+    ] = False,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Runs at once.")] = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="A folder to record each run in, as JSON lines.")
+    ] = None,
+) -> None:
+    """Serve searches, answers and probes over HTTP, with a page to watch them.
+
+    All other settings stand in the section [service] of the settings file, or in variables
+    FAIRQR_SERVICE_…; see 'fairqr config show'.
+    """
+    _require_extra()
+    from fairqr.graph.service.configuration import service_settings
+
+    if base_url is not None and not model:
+        raise InputError("--base-url is that of a model; name one with --model.")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = service_settings(
+        host=host,
+        port=port,
+        database=database,
+        require_keys=require_keys or None,
+        concurrency=concurrency,
+        traces=traces,
+        models=_models(model, base_url),
+    )
+    run(_serve(settings, corpus or [], model[0] if model else None), serving=True)
+
+
+async def _serve(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:
+    from fairqr.graph.service.access import needs_keys
+    from fairqr.graph.service.running import running
+    from fairqr.graph.service.serving import Server, bound, url_of
+
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(bound(settings))
+        url = url_of(listener)
+        with indexing_bar() as bar:
+            if corpora:
+                named = [await _index_name(corpus, bar) for corpus in corpora]
+                settings = settings.model_copy(update={"corpora": tuple(named)})
+            app, drain = await stack.enter_async_context(running(settings, model, bar))
+
+        def started() -> None:
+            keys = "keys are needed" if needs_keys(settings) else "no keys are needed here"
+            typer.echo(f"fairqr listens on {url}")
+            typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({keys})")
+
+        await Server(app, settings, drain).run_on(listener, started)
+
+
+def _models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | None:
+    """Return the models to be laid over those of the settings file."""
+    if not names:
+        return None
+    return {**{name: {"base_url": base_url} for name in names}, "feedback": {}}
+
+
+async def _index_name(corpus: str, bar: Any) -> str:
+    """Return the name of an index; a corpus at a path is indexed first."""
+    from fairqr.retrieval.catalog import Catalog
+
+    if not ("/" in corpus or await asyncio.to_thread(Path(corpus).exists)):
+        return corpus
+    index = await Catalog().resolve(corpus, progress=bar)
+    await index.close()
+    return index.name
+
+
+def _require_extra() -> None:
+    try:
+        import aiosqlite  # noqa: F401
+        import fastapi  # noqa: F401
+        import limits  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import sqlalchemy  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"The service needs {error.name}; install it with: pip install 'fairqr[service]'"
+        ) from None

@@ -1,0 +1,154 @@
+"""Recorded runs: where they are, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from fairqr.errors import InputError, one_line
+
+__all__ = ["Span", "find_trace", "new_trace", "read_spans", "trace_folder", "traces_in"]
+
+Span = dict[str, Any]
+
+SUFFIX = ".jsonl"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+def trace_folder(given: Path | None = None) -> Path:
+    """Return the folder of recorded runs.
+
+    Args:
+        given: Instead of the configured one.
+
+    Raises:
+        InputError: None is configured.
+    """
+    from fairqr.settings import path_of
+
+    folder = given or path_of("trace_dir")
+    if folder is None:
+        raise InputError(
+            "No folder of traces is configured; name one with --folder, FAIRQR_TRACE_DIR or "
+            "trace_dir in the settings file."
+        )
+    return folder
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """Return the files of recorded runs in a folder, those changed last first.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        files = [file for file in folder.iterdir() if file.suffix == SUFFIX and file.is_file()]
+    except OSError as error:
+        raise InputError(f"The folder {folder} cannot be read: {error.strerror}.") from None
+    return sorted(files, key=lambda file: (-file.stat().st_mtime, file.name))
+
+
+def find_trace(name: str, folder: Path | None = None) -> Path:
+    """Return the file of a recorded run.
+
+    Args:
+        name: A path to a file, or a name in the folder, with or without ``.jsonl``.
+        folder: Of recorded runs, instead of the configured one.
+
+    Raises:
+        InputError: There is no such file, or it is no name of one.
+    """
+    # Unlike Path.is_file, os.path.isfile takes any text.
+    if folder is None and os.path.isfile(name):
+        return Path(name)
+    if not _NAME.fullmatch(name) or set(name) == {"."}:
+        raise InputError(
+            f"There is no trace {one_line(ascii(name), 80)}; name a file, or a run as "
+            "'fairqr trace list' does."
+        )
+    place = trace_folder(folder)
+    for candidate in (place / name, place / f"{name}{SUFFIX}"):
+        if candidate.is_file():
+            return candidate
+    raise InputError(f"There is no trace '{name}' in {place}; 'fairqr trace list' names them.")
+
+
+def new_trace(folder: Path, what: str) -> Path:
+    """Return the file for a run that is to be recorded; the folder is made where it is missing.
+
+    Args:
+        folder: Of recorded runs.
+        what: Is run, as a plain name; with the time it makes the file's.
+
+    Raises:
+        InputError: The folder cannot be made.
+    """
+    try:
+        # What is recorded may be private.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder of traces {folder} cannot be made: {error.strerror}; "
+            "correct the setting trace_dir."
+        ) from None
+    return folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}{SUFFIX}"
+
+
+def read_spans(file: Path) -> list[Span]:
+    """Read a recorded run; a last line that was cut off is left out.
+
+    Raises:
+        InputError: The file cannot be read, or is no recorded run.
+    """
+    try:
+        # A killed run may have ended within a character. Texts may hold what Python, but not JSON,
+        # takes for the end of a line.
+        lines = file.read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        raise InputError(f"The trace {file} cannot be read: {error.strerror}.") from None
+    if lines[-1] == "":
+        lines.pop()
+        cut_off = 0
+    else:
+        cut_off = len(lines)
+    spans: list[Span] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            span = json.loads(line)
+            spans.append({key: _checked(span[key], kind) for key, kind in _KEYS.items()})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            if number != cut_off or number == 1:
+                raise InputError(
+                    f"{file}, line {number} is not a span of a run; "
+                    "name a file that 'fairqr search --trace' wrote."
+                ) from None
+    if not spans:
+        raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
+    return spans
+
+
+_KEYS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "span": (str,),
+    "parent": (str, type(None)),
+    "start": (int, float),
+    "milliseconds": (int, float),
+    "status": (str,),
+    "attributes": (dict,),
+    "events": (list,),
+}
+
+
+def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
+    """Return the value of a span, refused where it is of another kind."""
+    if not isinstance(value, kinds):
+        raise TypeError
+    for event in value if isinstance(value, list) else ():
+        if not (isinstance(event["name"], str) and isinstance(event["attributes"], dict)):
+            raise TypeError
+    return value

@@ -1,0 +1,80 @@
+"""A worker in a process of its own, to be killed: it does the runs of a store.
+
+It prints ``ready`` and its id when it takes runs, and ``over`` where it was told to stop between the end of a
+graph and the end of its run. SIGTERM drains it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from fairqr.agents.chat import ChatModel
+from fairqr.api import open_index
+from fairqr.graph.asked import answer_context, search_context
+from fairqr.graph.builder import build_graph
+from fairqr.graph.context import Context
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.store import Store
+from fairqr.graph.stream import Step, Token, run_graph
+
+
+class Silent:
+    """Needs no figures."""
+
+    def accepted(self, run: Run) -> None: ...
+    def begun(self, run: Run) -> None: ...
+    def finished(self, run: Run) -> None: ...
+    def refused(self, reason: str) -> None: ...
+
+
+def context_of(kind: Kind, request: Mapping[str, Any]) -> Context:
+    """What a request of the tests asks for."""
+    options = {name: value for name, value in request.items() if name != "query"}
+    return answer_context(options) if kind == "answer" else search_context(options)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store")
+    parser.add_argument("corpus")
+    parser.add_argument("base_url")
+    parser.add_argument("--lease", type=float, default=15.0)
+    parser.add_argument("--stop-when-over", action="store_true")
+    given = parser.parse_args()
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    store = await Store.open(given.store)
+    index = await open_index(given.corpus)
+    # Without the cache of replies, which would hide a question that is asked again.
+    model = ChatModel("openai:fake", base_url=given.base_url, cache=None)
+    await model.start()  # what has to be imported would take longer than a short lease
+    graph = build_graph(index=index, model=model, attributor="overlap", checkpointer=store.saver)
+
+    async def execute(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+        context = context_of(run.kind, run.request)
+        events = run_graph(graph, run.query, context, thread=run.id, resume=resume)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+        if given.stop_when_over:
+            print("over", flush=True)
+            await asyncio.Event().wait()
+
+    runs = Runs(store, execute, ServiceSettings(lease=given.lease), Silent())
+    await runs.start()
+    print("ready", runs.worker, flush=True)
+    await ended.wait()
+    await runs.drain(1)
+    await index.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

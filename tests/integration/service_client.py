@@ -1,0 +1,113 @@
+"""What tests of the service share: a server of each kind, and how its streams are read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
+from tests.integration.page_service import run_command, served, settings_for
+
+__all__ = ["Served", "a_service", "answers_all", "events_of", "until"]
+
+PHYSICIST = {"query": "physicist", "corpus": "people", "attributes": ["gender"], "k": 10}
+
+
+def answers_all(asked: Asked) -> Any:
+    """Play a model that can do whatever fairqr asks for."""
+    if asked.body.get("logprobs"):
+        return weighs({"A": 0.7, "B": 0.3})
+    if asked.wants_schema:
+        return says({"topic": ["laboratory"], "keywords": ["woman"], "drop": [], "reason": "why"})
+    return says("[1] > [2]")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running service.
+
+    Attributes:
+        client: Speaks to it.
+        model: What it asks.
+        folder: Of its settings and data.
+        variables: That it runs with.
+    """
+
+    client: httpx.Client
+    model: ModelServer
+    folder: Path
+    variables: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return str(self.client.base_url)
+
+    def run(self, id_: str) -> dict[str, Any]:
+        """Return a run."""
+        found: dict[str, Any] = self.client.get(f"/v1/runs/{id_}").raise_for_status().json()
+        return found
+
+    def newest(self) -> dict[str, Any]:
+        """Return the run that was made last."""
+        found: dict[str, Any] = self.client.get("/v1/runs?limit=1").json()["runs"][0]
+        return found
+
+
+@contextlib.contextmanager
+def a_service(
+    folder: Path, *arguments: str, settings: str = "", environment: dict[str, str] | None = None
+) -> Iterator[Served]:
+    """Run ``fairqr serve`` over the corpus ``people`` with a model server of its own.
+
+    Args:
+        folder: For all files.
+        arguments: Of the command.
+        settings: Lines of the section ``[service]``.
+        environment: More variables.
+    """
+    model = ModelServer()
+    model.does(answers_all)
+    try:
+        variables = settings_for(model, folder, settings) | (environment or {})
+        path = write_people(folder / "people")
+        run_command(variables, "index", "create", "people", path)
+        with (
+            served(variables, "--corpus", "people", *arguments) as address,
+            httpx.Client(base_url=address, timeout=30, trust_env=False) as client,
+        ):
+            yield Served(client, model, folder, variables)
+    finally:
+        model.close()
+
+
+def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the number, the name and the data of each event; a comment is ``(0, "", {})``."""
+    number, name = 0, ""
+    for line in response.iter_lines():
+        kind, _, value = line.partition(": ")
+        if line.startswith(":"):
+            yield 0, "", {}
+        elif kind == "id":
+            number = int(value)
+        elif kind == "event":
+            name = value
+        elif kind == "data":
+            yield number, name, json.loads(value)
+            number, name = 0, ""
+
+
+def until(holds: Any, seconds: float = 20) -> Any:
+    """Wait until something is true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.02)
+    return found

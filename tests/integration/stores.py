@@ -1,0 +1,58 @@
+"""Stores of runs for the tests, in SQLite and in PostgreSQL, and what they are filled with."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.graph.service.records import Run
+from fairqr.graph.service.store import Store
+
+PLENTY = {"queue": 1000, "live": 1000}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/runs.sqlite"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    """A store with nothing in it."""
+    opened = await Store.open(store_url)
+    yield opened
+    await opened.close()
+
+
+def a_run(**given: Any) -> Run:
+    values: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "kind": "search",
+        "status": "queued",
+        "query": "religious leader",
+        "keep": True,
+        "created": time.time(),
+        "request": {"query": "religious leader"},
+    }
+    return Run(**{**values, **given})
+
+
+async def accepted(store: Store, key: str = "k", worker: str | None = None, **given: Any) -> str:
+    """Put a run into the queue, and return its id; with a worker it is not kept."""
+    run = a_run(keep=worker is None, **given)
+    await store.accept(run, key, worker=worker, carrier={}, **PLENTY)
+    return run.id
+
+
+async def lost(store: Store, worker: str) -> None:
+    """Let a worker be silent until all of its leases have run out."""
+    await store.renew(worker, -60)

@@ -1,0 +1,249 @@
+"""The page in a real Chromium when things go wrong: models, wires, texts and keys."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.integration.chromium import Watched, browser, opened
+from tests.integration.model_server import ModelServer, failure, says, write_people
+from tests.integration.page_service import Wire, run_command, served, settings_for
+
+__all__ = ["browser"]
+
+MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror=\"window.owned = 1; alert(2)\">"
+TITLES = (
+    MARKUP,
+    "</title></td></table><svg onload=alert(3)><style>*{display:none}</style>",
+    "\u202egnp.exe\u202d \u2067left\u2066 <a href='javascript:alert(4)'>link</a>",
+    "long " + "W" * 10_000,
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelServer]:
+    """What plays the language model for all tests here."""
+    server = ModelServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def service(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service whose documents are hostile, and that wants a key."""
+    folder = tmp_path_factory.mktemp("page")
+    variables = settings_for(model, folder)
+
+    def hostile(document: dict[str, Any]) -> dict[str, Any]:
+        number = int(document["id"][1:])
+        return {
+            **document,
+            "title": TITLES[number % len(TITLES)],
+            "text": f"{document['text']} {MARKUP}",
+        }
+
+    write_people(folder / "hostile", hostile)
+    run_command(variables, "index", "create", "hostile", folder / "hostile")
+    said = run_command(variables, "keys", "create", "page", "--json")
+    secret = re.search(r"fqr_[0-9A-Za-z_-]+", said)
+    assert secret, said
+    KEYS["page"] = secret[0]
+    with served(variables, "--corpus", "hostile", "--require-keys") as address:
+        yield address
+
+
+KEYS: dict[str, str] = {}
+
+
+@pytest.fixture
+def views(browser: Browser) -> Iterator[ExitStack]:
+    """What closes the pages of a test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def new_page(browser: Browser, views: ExitStack, *, key: bool = True) -> tuple[Page, Watched]:
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+    )
+    views.callback(context.close)
+    if key:
+        secret = json.dumps(KEYS["page"])
+        context.add_init_script(f"sessionStorage.setItem('fairqr-key', {secret})")
+    return opened(context)
+
+
+def ask(page: Page, query: str) -> None:
+    expect(page.locator("#corpus option")).to_have_count(1)
+    page.get_by_role("spinbutton", name="Results").fill("10")
+    page.get_by_role("searchbox", name="Query").fill(query)
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def status_is(page: Page, status: str) -> None:
+    expect(page.locator(".run-head .status")).to_have_text(status)
+
+
+def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
+    browser: Browser, views: ExitStack, service: str, model: ModelServer
+) -> None:
+    model.does(failure(401, "Incorrect API key provided."))
+    page, watched = new_page(browser, views)
+    page.goto(service)
+    ask(page, "physicist failing")
+    status_is(page, "done")
+    warning = page.get_by_role("region", name="Warnings")
+    expect(warning).to_be_visible()
+    expect(page.locator(".rounds")).to_contain_text("no words: refused")
+    expect(page.locator(".figures")).to_contain_text("the model failed")
+    expect(page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")).to_have_count(11)
+    # An answer cannot be without its model, so the run fails with a problem of a type.
+    page.get_by_role("radio", name="Answer").check()
+    page.get_by_role("searchbox", name="Question").fill("Who?")
+    page.get_by_role("button", name="Run", exact=True).click()
+    status_is(page, "failed")
+    problem = page.locator(".run .problem[role=alert]")
+    expect(problem).to_contain_text("Type: model")
+    assert len(problem.locator("p").first.inner_text()) > 20
+    # What cannot be asked for at all is said beside the form.
+    page.get_by_role("spinbutton", name="Documents that take part").fill("10000")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#form-problem")).to_contain_text("k")
+    assert watched.dialogs == []
+
+
+def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
+    browser: Browser, views: ExitStack, service: str, model: ModelServer
+) -> None:
+    gate = threading.Event()
+    model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
+    wire = Wire(service)
+    views.callback(wire.close)
+    page, _ = new_page(browser, views)
+    page.goto(wire.address)
+    ask(page, "physicist lost")
+    cards = page.locator(".rounds > li")
+    expect(cards).to_have_count(2)
+    first = page.locator("[data-round='0']").element_handle()
+    wire.cut()
+    expect(page.get_by_text("The connection was lost.")).to_be_visible()
+    model.wait_for(1)
+    gate.set()
+    wire.mend()
+    expect(page.get_by_text("Connected again")).to_be_visible()
+    status_is(page, "done")
+    expect(cards.nth(1)).to_contain_text("woman")
+    numbers = cards.evaluate_all("all => all.map((it) => Number(it.dataset.round))")
+    assert numbers == sorted(set(numbers))
+    # The card that was there was not made again: what had been told was not told twice.
+    assert first is not None
+    assert first.evaluate("it => it.isConnected")
+    assert re.search(rb"(?i)last-event-id: [1-9]", bytes(wire.sent))
+
+
+def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_runs(
+    browser: Browser, views: ExitStack, service: str, model: ModelServer
+) -> None:
+    model.does(says({"reason": f"since {MARKUP}", "topic": [], "keywords": [MARKUP, "woman"], "drop": []}))
+    page, watched = new_page(browser, views)
+    page.goto(service)
+    expect(page.locator("#corpus option")).to_have_count(1)
+    page.get_by_role("combobox", name="Method").select_option("fair-qr")
+    page.get_by_role("combobox", name="Prompt").select_option("v3")
+    ask(page, f"physicist {MARKUP}")
+    status_is(page, "done")
+    expect(page.locator(".rounds blockquote").first).to_have_text(f"since {MARKUP}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"physicist {MARKUP}")
+    ranking = page.get_by_role("table", name="Before: plain retrieval")
+    for title in TITLES[:3]:
+        expect(ranking.get_by_text(title, exact=True).first).to_be_visible()
+    expect(ranking.get_by_text(re.compile("^long W+…$")).first).to_be_visible()
+    # A text that turns its direction turns nothing beside it.
+    assert ranking.get_by_text(TITLES[2], exact=True).first.evaluate("it => it.tagName") == "BDI"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    page.goto(f"{service}/#/runs")
+    expect(page.locator(".runs li").first).to_contain_text(MARKUP)
+
+    model.does(says(f"It was {MARKUP} https://elsewhere.example/x.png"))
+    page.goto(f"{service}/#/")
+    page.get_by_role("radio", name="Answer").check()
+    page.get_by_role("searchbox", name="Question").fill("Who?")
+    page.get_by_role("button", name="Run", exact=True).click()
+    status_is(page, "done")
+    expect(page.locator("blockquote.answer").first).to_contain_text(MARKUP)
+
+    assert page.evaluate("window.owned") is None
+    assert page.locator("#run :is(img, script, style, iframe, a, form)").count() == 0
+    assert watched.dialogs == []
+    assert watched.hosts == {service.removeprefix("http://")}
+    assert watched.failures == []
+    assert watched.complaints == []
+    assert page.evaluate("window.violations") == []
+
+
+def test_a_policy_that_is_broken_would_be_seen(
+    browser: Browser, views: ExitStack, service: str
+) -> None:
+    """The proof that the test above can fail: what breaks the policy is stopped, and is told of."""
+    page, _ = new_page(browser, views)
+    page.goto(service)
+    page.evaluate("document.body.innerHTML += '<img src=x onerror=\"window.owned = 1\">'")
+    page.evaluate("document.body.append(new Image()); document.body.lastChild.src = 'http://localhost:9/'")
+    page.wait_for_function("window.violations.length >= 2")
+    assert page.evaluate("window.owned") is None
+
+
+def test_the_key_is_asked_for_and_kept_out_of_the_address(
+    browser: Browser, views: ExitStack, service: str, model: ModelServer
+) -> None:
+    model.does(says({"topic": [], "keywords": ["woman"]}))
+    page, _ = new_page(browser, views, key=False)
+    page.goto(service)
+    dialog = page.get_by_role("dialog", name="Access key")
+    expect(dialog).to_be_visible()
+    page.get_by_label("Key", exact=True).fill("fqr_000000000000_wrong")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("Give another key.")
+    page.get_by_label("Key", exact=True).fill(KEYS["page"])
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    ask(page, "physicist key")
+    status_is(page, "done")
+    assert KEYS["page"] not in page.url
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    # Another tab has no key of its own.
+    other = page.context.new_page()
+    other.goto(service)
+    expect(other.get_by_role("dialog", name="Access key")).to_be_visible()
+
+
+def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
+    browser: Browser, views: ExitStack, service: str, model: ModelServer
+) -> None:
+    gate = threading.Event()
+    views.callback(gate.set)
+    model.does(says({"topic": [], "keywords": ["woman"]}, gate=gate))
+    page, _ = new_page(browser, views)
+    page.goto(service)
+    ask(page, "physicist cancelled")
+    page.get_by_role("button", name="Cancel").click()
+    status_is(page, "cancelled")
+    expect(page.locator("[data-round='0']")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    page.goto(f"{service}/#/run/{'0' * 32}")
+    expect(page.locator(".run .problem[role=alert]")).to_contain_text("Type: run-not-found")
+    page.goto(f"{service}/#/runs")
+    run = page.locator(".runs li", has_text="physicist cancelled")
+    run.get_by_role("button").click()
+    run.get_by_role("button", name="Really remove").click()
+    expect(run).to_have_count(0)
+    page.reload()
+    expect(page.locator(".runs, .hint[role=status]:not(:empty)").first).to_be_visible()
+    expect(run).to_have_count(0)

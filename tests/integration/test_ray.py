@@ -1,0 +1,400 @@
+"""Experiments on a real Ray on loopback: the same records as in one process, whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.agents.attribution.open import open_attributor
+from fairqr.errors import ModelError, WorkersError
+from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.probes.files import write_probe_collection
+from fairqr.evaluation.probes.listwise_running import run_listwise
+from fairqr.evaluation.probes.pairwise_running import run_pairwise
+from fairqr.evaluation.probes.plan import make_probe_plan
+from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.rag.collection import RagQuery
+from fairqr.evaluation.rag.plan import make_rag_plan
+from fairqr.evaluation.rag.running import run_fair_rag
+from fairqr.evaluation.rag.store import RagStore
+from fairqr.evaluation.workers import ray_pool
+from fairqr.evaluation.workers.choice import Workers
+from fairqr.evaluation.workers.ray_pool import opened_pool
+from fairqr.evaluation.workers.tools import Tools
+from fairqr.prompts.library import PromptLibrary
+from tests.integration.model_server import (
+    KEY,
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    clean_environment,
+    command,
+    people,
+    says,
+    weighs,
+)
+from tests.integration.test_experiments import collection, write_experiment
+from tests.unit.evaluation.probes.written_out import collection_of as lists_of
+from tests.unit.evaluation.probes.written_out import listwise, pairwise
+from tests.unit.evaluation.probes.written_out import query_of as list_of
+from tests.unit.evaluation.rag.small_rag import (
+    Watcher,
+    collection_of,
+    experiment_of,
+    query_of,
+)
+
+__all__ = ["clean_environment", "collection", "command", "people"]
+
+SYSTEMS = [
+    {"name": "BM25", "method": "plain"},
+    {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 20}}},
+    {"name": "ours, feedback", "model": "feedback"},
+    {"name": "ours"},
+]
+
+
+@dataclasses.dataclass
+class Cluster:
+    """A Ray, and the model that its workers ask."""
+
+    address: str
+    models: ModelServer
+    process: subprocess.Popen[bytes]
+
+    @property
+    def workers(self) -> Workers:
+        return Workers(self.address, 4)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A Ray on loopback, with folders of its own as on another machine."""
+    models = ModelServer()
+    # Short, since sockets are made in it.
+    place = Path(tempfile.mkdtemp(prefix="ray-"))
+    own = {
+        "FAIRQR_DATA_DIR": str(place / "data"),
+        "FAIRQR_CACHE_DIR": str(place / "cache"),
+        "OPENAI_BASE_URL": models.base_url,
+        "OPENAI_API_KEY": KEY,
+    }
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    outside = {name: value for name, value in os.environ.items() if "FAIRQR_" not in name.upper()}
+    port = _free_port()
+    options = {
+        "port": str(_free_port()),
+        "ray-client-server-port": str(port),
+        "num-cpus": "2",
+        "include-dashboard": "false",
+        "object-store-memory": str(100 * 2**20),
+        "temp-dir": str(place / "ray"),
+    }
+    head = subprocess.Popen(
+        [
+            Path(sys.executable).with_name("ray"),
+            *("start", "--head", "--block", "--disable-usage-stats"),
+            *(f"--{name}={value}" for name, value in options.items()),
+        ],
+        env={**outside, **own, **token},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in token.items():
+                patch.setenv(name, value)
+            _wait_for(lambda: _listens(port), head)
+            yield Cluster(f"ray://127.0.0.1:{port}", models, head)
+    finally:
+        head.terminate()
+        head.communicate(timeout=30)
+        models.close()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
+
+
+def _wait_for(happened: Any, process: subprocess.Popen[Any] | None = None) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def _keywords(asked: Asked) -> Answer:
+    """Keywords that depend on the question alone."""
+    words = ("woman", "laboratory", "Asia", "Tokyo", "Africa", "Cairo", "workshop")
+    place = hashlib.sha256(asked.last_message.encode()).digest()[0]
+    return says({"keywords": [words[place % 7], words[place // 7 % 7]]})
+
+
+def _judges(asked: Asked) -> Answer:
+    """Says a share, a preference, a list or an answer, by the question alone."""
+    share = hashlib.sha256(asked.last_message.encode()).digest()[0] / 256 * 0.8 + 0.1
+    if asked.body.get("logprobs"):
+        labels = ("A", "B") if "<first>" in asked.last_message else ("Yes", "No")
+        return weighs(dict(zip(labels, (share, 1 - share), strict=True)))
+    numbers = re.findall(r"^\[(\d+)\]", asked.last_message, re.MULTILINE)
+    if numbers and "What of" not in asked.last_message:
+        return says(
+            " > ".join(
+                f"[{it}]"
+                for it in sorted(numbers, key=lambda n: hashlib.sha256(n.encode()).digest())
+            )
+        )
+    # Without a document it is never right, so that documents are useful.
+    return says("a" if share > 0.5 and "Text " in asked.last_message else "x")
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, in the order of their keys, without what is a time."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [_timeless(line) for line in lines]
+    return sorted(kept, key=json.dumps)
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _timeless(v) for k, v in value.items() if k != "milliseconds"}
+    return [_timeless(it) for it in value] if isinstance(value, list) else value
+
+
+def _workers_of(pid: int) -> list[int]:
+    """The processes of Ray that do jobs and descend from a process."""
+    parents: dict[int, int] = {}
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            parents[int(entry.name)] = int(
+                (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            )
+            if (entry / "cmdline").read_bytes().startswith(b"ray::Worker"):
+                found.append(int(entry.name))
+    return [worker for worker in found if pid in _line(worker, parents)]
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
+    line = [pid]
+    while line[-1] in parents:
+        line.append(parents[line[-1]])
+    return line
+
+
+def test_searches_on_ray_are_those_of_one_process(
+    command: Command, collection: Path, cluster: Cluster
+) -> None:
+    """The workers have indexes of their own; one is killed while the model is silent."""
+    asked = write_experiment(collection, systems=SYSTEMS, workers=cluster.address)
+    here, there = collection.parent / "here", collection.parent / "there"
+    cluster.models.does(_keywords)
+    run = command(
+        *("experiment", "run", asked, "-o", here, "--workers", "2"),
+        OPENAI_BASE_URL=cluster.models.base_url,
+    )
+    assert run.code == 0, run
+    gate = threading.Event()
+    cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
+    # The file says that a Ray does the work; the command itself could not ask the model.
+    child = command.start("experiment", "run", asked, "-o", there, "--concurrency", "2")
+    cluster.models.wait_for(2, 60)
+    os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
+    gate.set()
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, out + err
+    assert "Traceback" not in err
+    found = _records(there / "results.jsonl")
+    assert found == _records(here / "results.jsonl")
+    assert len(found) == 4 * 4
+    assert any(record["model_calls"] for record in found)
+    assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()
+    # Replies are kept where the command runs, so that none is asked for again.
+    assert _replies(there) == _replies(here)
+
+
+def _replies(folder: Path) -> dict[str, Any]:
+    with contextlib.closing(sqlite3.connect(folder / "replies.sqlite")) as replies:
+        rows = replies.execute("SELECT key, value FROM replies").fetchall()
+    return {key: _timeless(json.loads(value)) for key, value in rows}
+
+
+def test_an_interrupted_run_ends_its_work(
+    command: Command, collection: Path, cluster: Cluster
+) -> None:
+    """Ctrl-C, with a Ray that the command has started for itself."""
+    asked = write_experiment(collection, systems=SYSTEMS[3:], baseline="ours")
+    cluster.models.does(Answer(never=True))
+    child = command.start(
+        *("experiment", "run", asked, "-o", collection.parent / "run", "--workers", "ray://local"),
+        OPENAI_BASE_URL=cluster.models.base_url,
+        RAY_AUTH_MODE=None,
+        RAY_AUTH_TOKEN=None,
+    )
+    cluster.models.wait_for(1, 60)
+    workers = _workers_of(child.pid)
+    assert workers
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 130, err
+    assert err.endswith("fairqr: interrupted\n")
+    assert "Traceback" not in err
+    _wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+async def test_fair_rag_on_ray_is_that_of_one_process(
+    clean_environment: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", cluster.models.base_url)
+    prompts = PromptLibrary()
+    attributor = "llm:openai:fake"
+    experiment = experiment_of(
+        generators=["openai:fake"],
+        retrievers=["bm25", "dense"],
+        attributor=attributor,
+        samples=6,
+        generated=3,
+        min_useful=1,
+        prompts={"answer": "v1"},
+    )
+    found = collection_of(*(_with_texts(query_of(f"q{n}")) for n in range(2)))
+    plan = make_rag_plan(experiment, [found], prompts, attributor)
+    written = []
+    for name in ("here", "there"):
+        cluster.models.does(_judges)
+        store = RagStore(clean_environment / name)
+        workers = Workers() if name == "here" else cluster.workers
+        async with opened_pool(workers, prompts, store.replies) as pool:
+            judge = open_attributor(attributor, prompts=prompts, cache=False)
+            await run_fair_rag(
+                plan, store, attributor=judge, watcher=Watcher(), at_once=2, pool=pool
+            )
+        labels = store.labels("letters", "openai:fake").lines
+        written.append((_of(store.lines), _of(labels), len(cluster.models.asked)))
+    assert written[0][:2] == written[1][:2]
+    assert any(answer["used"] for record in written[0][0] for answer in record["answers"])
+    assert written[1][2] >= written[0][2] > 10
+
+
+def _with_texts(query: RagQuery) -> RagQuery:
+    pool = [dataclasses.replace(it, fields={**it.fields, "text": it.text}) for it in query.pool]
+    return dataclasses.replace(query, pool=tuple(pool))
+
+
+async def test_lists_and_pairs_on_ray_are_those_of_one_process(
+    clean_environment: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", cluster.models.base_url)
+    prompts = PromptLibrary()
+    built = clean_environment / "built"
+    write_probe_collection(lists_of(*(list_of(f"q{n}", 2, 2, 2, 2) for n in range(3))), built)
+    source = ({"folder": str(built)},)
+    lists = listwise(sources=source, rankers=("initial", "openai:fake", "pairwise:openai:fake"))
+    pairs = pairwise(sources=source, models=("openai:fake",))
+    cluster.models.does(_judges)
+    plans = [await make_probe_plan(experiment, prompts) for experiment in (lists, pairs)]
+    written = []
+    for name in ("here", "there"):
+        stores = [ProbeStore(clean_environment / f"{name} {kind}") for kind in ("lists", "pairs")]
+        workers = Workers() if name == "here" else cluster.workers
+        async with opened_pool(workers, prompts, clean_environment / f"{name}.sqlite") as pool:
+            for plan, store, work in zip(plans, stores, (run_listwise, run_pairwise), strict=True):
+                await work(plan, store, watcher=Watcher(), at_once=2, pool=pool)
+        written.append((_of(stores[0].rankings), _of(stores[1].pairs)))
+    assert written[0] == written[1]
+    assert len(written[0][0]) == 3 * 9
+    assert written[0][1]
+
+
+def _of(lines: Lines[Any]) -> list[dict[str, Any]]:
+    return _records(lines.path) if lines.path.exists() else []
+
+
+async def _dies(tools: Tools) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _fails(tools: Tools) -> None:
+    raise ModelError("timeout", "It was slow.")
+
+
+async def _opens(tools: Tools, name: str) -> int:
+    async def opened() -> object:
+        return object()
+
+    return id(await tools.keep("model", name, opened))
+
+
+async def test_what_goes_wrong_on_workers_is_told(
+    clean_environment: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that kills its workers, errors of fairqr, and other versions there."""
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    replies = clean_environment / "replies.sqlite"
+    async with opened_pool(Workers(cluster.address, 1), PromptLibrary(), replies) as pool:
+        assert pool is not None
+        with pytest.raises(ModelError, match=r"^On the worker .*: It was slow\.$") as failed:
+            await pool.do(_fails)
+        assert failed.value.status == "timeout"
+        first = await pool.do(_opens, "small")
+        assert await pool.do(_opens, "small") == first
+        with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
+            await pool.do(_dies)
+        await pool.do(_opens, "large")
+    monkeypatch.setattr(ray_pool, "versions_here", lambda: {"fairqr": "0.0.7"})
+    assert "here is 0.0.7; results would differ" in await _refused(cluster.workers, replies)
+    monkeypatch.setattr("ray.__version__", "2.0.0")
+    assert "Version mismatch" in await _refused(cluster.workers, replies)
+
+
+async def _refused(workers: Workers, replies: Path) -> str:
+    with pytest.raises(WorkersError) as refused:
+        async with opened_pool(workers, PromptLibrary(), replies):
+            pass
+    return str(refused.value)
+
+
+def test_an_address_where_nothing_is(command: Command, collection: Path) -> None:
+    asked = write_experiment(collection, systems=SYSTEMS[:1])
+    address = f"ray://127.0.0.1:{_free_port()}"
+    run = command("experiment", "run", asked, "-o", collection.parent / "x", "--workers", address)
+    assert run.complaint().startswith(
+        f"There is no connection to the workers at {address} (Connection refused); start Ray there"
+    )
+    assert run.seconds < 20

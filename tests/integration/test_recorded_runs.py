@@ -1,0 +1,115 @@
+"""The settings file and recorded runs, by the real command against a real model server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.model_server import (
+    KEY,
+    Command,
+    ModelServer,
+    clean_environment,
+    command,
+    failure,
+    model_server,
+    people,
+    says,
+    search_arguments,
+)
+
+__all__ = ["clean_environment", "command", "model_server", "people"]
+
+FIRST = says({"topic": [], "keywords": ["woman", "laboratory"]})
+OTHER = says({"topic": [], "keywords": ["she"]})
+
+
+@pytest.fixture
+def settings(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's settings file, which is not there yet."""
+    file = clean_environment / "config" / "fairqr.toml"
+    file.parent.mkdir()
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    return file
+
+
+def test_runs_are_recorded_listed_and_compared(
+    command: Command, model_server: ModelServer, people: Path, settings: Path
+) -> None:
+    """The file says which model is asked, where, and that each run is recorded beside it."""
+    settings.write_text(
+        f'model = "openai:fake"\nbase_url = "{model_server.base_url}"\ntrace_dir = "runs"\n'
+    )
+    search = ("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "10")
+    search = (*search, "--groups", "lacking", "--no-cache", "--json")
+    model_server.does(FIRST)
+    first = command(*search)
+    assert first.code == 0, first
+    model_server.does(OTHER)
+    second = command(*search, "--trace-content")
+    model_server.does(failure(401, KEY))
+    third = command(*search, "--model", "openai:other")
+    folder = settings.parent / "runs"
+    assert folder.stat().st_mode & 0o077 == 0
+    listed = json.loads(command("trace", "list", "--json").stdout)
+    assert [run["models"]["refiner"] for run in listed] == [
+        "openai:other",
+        "openai:fake",
+        "openai:fake",
+    ]
+    assert [run["query"] for run in listed] == [None, "physicist", None]
+    assert [run["status"] for run in listed] == ["ok"] * 3
+    for run, done in zip(reversed(listed), (first, second, third), strict=True):
+        usage = done.result["usage"]
+        assert run["before"] == done.result["baseline"]["divergence"]
+        assert run["after"] == done.result["divergence"]
+        assert run["model_calls"] == usage["model_calls"]
+        assert run["input_tokens"] == usage["prompt_tokens"]
+        assert run["output_tokens"] == usage["completion_tokens"]
+        assert (run["kind"], run["method"], run["k"]) == ("search", "fairqr", 10)
+        assert KEY not in (folder / f"{run['name']}.jsonl").read_text()
+
+    newest, middle, oldest = (run["name"] for run in listed)
+    compared = json.loads(command("trace", "compare", oldest, middle, "--json").stdout)
+    one, other = compared["runs"]
+    assert one["prompts"] == other["prompts"]
+    assert list(one["prompts"]) == ["refine"]
+    assert one["rounds"][0]["lacking"] == ["gender=female"]
+    assert other["rounds"][0]["keywords"] == {"gender.female": ["she"]}
+    # One alone was recorded with content, which is no difference between the runs.
+    assert compared["differences"] == []
+    table = command("trace", "compare", oldest, newest).stdout
+    assert next(line for line in table.splitlines() if "openai:other" in line).startswith("≠")
+    assert "invoke_workflow fairqr" in command("trace", "show", oldest).stdout
+    assert newest in command("trace", "list").stdout.split("\n")[1]
+
+
+def test_a_file_that_is_named_wins_over_the_folder(
+    command: Command, model_server: ModelServer, people: Path, settings: Path
+) -> None:
+    """``--trace`` leaves the folder alone, and the setting asks for content there too."""
+    settings.write_text('trace_dir = "runs"\ntrace_content = true\n')
+    model_server.does(FIRST)
+    file = settings.parent / "mine.jsonl"
+    done = command(*search_arguments(model_server, people, "--trace", file))
+    assert done.code == 0
+    assert "physicist" in file.read_text()
+    assert not (settings.parent / "runs").exists()
+    assert command("trace", "show", file).code == 0
+
+
+def test_a_settings_file_in_the_current_folder_is_not_read(
+    command: Command, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive that was unpacked must not send queries and keys to a server that it names."""
+    monkeypatch.chdir(clean_environment)
+    (clean_environment / "fairqr.toml").write_text('base_url = "http://127.0.0.1:9/v1"\n')
+    home = clean_environment / "home"
+    home.mkdir()
+    plain = {"FAIRQR_CONFIG": None, "HOME": str(home), "XDG_CONFIG_HOME": None}
+    shown = json.loads(command("config", "show", "--json", **plain).stdout)
+    assert shown["settings"]["base_url"]["value"] is None
+    assert str(home) in shown["file"]
+    assert not shown["exists"]

@@ -1,0 +1,276 @@
+"""The store of runs, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from fairqr.errors import BusyError, InputError, RunNotFoundError
+from fairqr.graph.service.records import Event, Scope
+from fairqr.graph.service.store import Store
+from fairqr.graph.service.store.database import lasting
+from tests.integration.stores import PLENTY, a_run, accepted, lost
+
+HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
+
+
+async def claimed(store: Store, worker: str) -> str | None:
+    """Claim as a worker; waits where the server has just started, as nobody is silent then."""
+    end = time.monotonic() + 10
+    while (claim := await store.claim(worker, 15)) is None and time.monotonic() < end:
+        await asyncio.sleep(0.1)
+    return claim.run.id if claim else None
+
+
+async def swept(store: Store) -> list[str]:
+    end = time.monotonic() + 10
+    while not (ids := await store.sweep()) and time.monotonic() < end:
+        await asyncio.sleep(0.1)
+    return ids
+
+
+async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_are(
+    store: Store,
+) -> None:
+    run = a_run(query=HOSTILE, request={HOSTILE: HOSTILE})
+    await store.accept(run, "k", worker=None, carrier={"traceparent": HOSTILE}, **PLENTY)
+    assert await store.run(run.id, "k") == run
+    claim = await store.claim("w", 15)
+    assert claim is not None
+    assert (claim.key, claim.carrier, claim.resumed) == ("k", {"traceparent": HOSTILE}, False)
+    assert claim.run.status == "running"
+    assert claim.run.attempts == 1
+    events = [Event(number=n, name="step", data={"step": HOSTILE, "n": n}) for n in (1, 2, 3)]
+    assert await store.add_events(run.id, "w", events[:2])
+    assert await store.add_events(run.id, "w", events)  # what is known already stays as it was
+    assert await store.events(run.id) == events
+    assert await store.events(run.id, after=1, limit=1) == events[1:2]
+    assert await store.finish(run.id, "w", "done", result={"text": HOSTILE})
+    assert await store.finish(run.id, "w", "done", result={"text": HOSTILE})  # tried again
+    over = await store.run(run.id, "k")
+    assert over.result == {"text": HOSTILE}
+    assert over.status == "done"
+    assert over.started is not None
+    assert over.finished is not None
+    assert run.created <= over.started <= over.finished
+    assert await store.claim("w", 15) is None
+    await store.delete(run.id, "k")
+    assert await store.events(run.id) == []
+    with pytest.raises(RunNotFoundError):
+        await store.run(run.id, "k")
+
+
+async def test_the_oldest_is_claimed_first_and_what_is_not_kept_by_its_worker_only(
+    store: Store,
+) -> None:
+    newer = await accepted(store, created=2.0)
+    older = await accepted(store, created=1.0)
+    own = await accepted(store, worker="a", created=0.0)
+    assert [await claimed(store, "b") for _ in range(2)] == [older, newer]
+    assert await store.claim("b", 15) is None
+    assert await claimed(store, "a") == own
+    assert (await store.renew("b", 15)).mine == {older, newer}
+
+
+async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
+    limits: dict[str, Any] = {"worker": None, "carrier": {}, "queue": 3, "live": 2}
+    one, two = a_run(), a_run()
+    await store.accept(one, "k", **limits)
+    await store.accept(two, "k", **limits)
+    await store.accept(two, "k", **limits)  # the same once more, as after a lost connection
+    with pytest.raises(BusyError, match="This key has 2 runs") as refused:
+        await store.accept(a_run(), "k", **limits)
+    assert refused.value.own
+    await store.accept(a_run(), "other", **limits)
+    with pytest.raises(BusyError, match="has 3 runs waiting") as refused:
+        await store.accept(a_run(), "third", **limits)
+    assert not refused.value.own
+    assert refused.value.retry_after > 0
+    assert await claimed(store, "w") == one.id
+    await store.accept(a_run(), "third", **limits)  # one that is under way does not wait
+    assert await store.counts() == {"queued": 3, "running": 1}
+
+
+async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_url: str) -> None:
+    other = await Store.open(store_url)
+    try:
+        asked = [
+            where.accept(a_run(), "k", worker=None, carrier={}, queue=50, live=7)
+            for where in (store, other)
+            for _ in range(10)
+        ]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        await other.close()
+    assert sum(isinstance(answer, BusyError) for answer in told) == 13
+    assert await store.counts() == {"queued": 7}
+
+
+async def test_a_worker_that_went_silent_has_no_say_any_more(store: Store) -> None:
+    """Its run goes on at another one, and neither its events nor its end are written."""
+    run = await accepted(store)
+    assert await claimed(store, "a") == run
+    assert await store.add_events(run, "a", [Event(number=1, name="step", data={})])
+    assert await store.claim("b", 15) is None
+    await lost(store, "a")
+    assert await store.claim("a", 15) is None  # it may still be at it
+    claim = None
+    while claim is None:
+        claim = await store.claim("b", 15)
+    assert claim.resumed
+    assert claim.run.attempts == 2
+    assert await store.renew("a", 15) == await store.renew("nobody", 15)
+    assert not await store.add_events(run, "a", [Event(number=2, name="step", data={})])
+    assert not await store.finish(run, "a", "done", result={"whose": "a"})
+    assert not await store.release(run, "a")
+    assert await store.finish(run, "b", "done", result={"whose": "b"})
+    assert not await store.finish(run, "a", "failed", problem={})
+    assert (await store.run(run, "k")).result == {"whose": "b"}
+    assert [event.number for event in await store.events(run)] == [1]
+
+
+async def test_a_lease_that_ran_out_is_renewed_where_nobody_took_the_run(store: Store) -> None:
+    run = await accepted(store)
+    assert await claimed(store, "a") == run
+    await lost(store, "a")
+    assert (await store.renew("a", 15)).mine == {run}
+    assert await store.claim("b", 15) is None
+    assert await store.sweep() == []
+
+
+async def test_what_was_not_kept_fails_with_its_worker(store: Store) -> None:
+    waiting = await accepted(store, worker="a")
+    begun = await accepted(store, worker="a", created=0.0)
+    kept = await accepted(store, created=1.0)
+    assert await claimed(store, "a") == begun
+    assert await claimed(store, "a") == kept
+    assert await store.sweep() == []
+    await lost(store, "a")
+    assert set(await swept(store)) == {waiting, begun}
+    for id_ in (waiting, begun):
+        run = await store.run(id_, "k")
+        assert run.status == "failed"
+        assert run.problem is not None
+        assert run.problem["type"] == "urn:fairqr:error:interrupted"
+        assert run.problem["instance"] == f"/v1/runs/{id_}"
+    assert not await store.finish(begun, "a", "done", result={})
+
+
+async def test_a_run_that_ends_five_workers_fails_for_good(store: Store) -> None:
+    run = await accepted(store)
+    for worker in "abcdef":
+        assert await store.sweep() == []
+        assert await claimed(store, worker) == run
+        await lost(store, worker)
+    assert await store.claim("g", 15) is None
+    assert await swept(store) == [run]
+    [last] = await store.events(run)
+    assert (last.name, last.data) == ("error", (await store.run(run, "k")).problem)
+
+
+async def test_a_released_run_is_the_next_ones(store: Store) -> None:
+    run = await accepted(store)
+    assert await claimed(store, "a") == run
+    assert await store.release(run, "a")
+    assert await store.release(run, "a")
+    assert (await store.run(run, "k")).status == "queued"
+    claim = await store.claim("b", 15)
+    assert claim is not None
+    assert claim.resumed
+    assert not await store.release(run, "a")
+
+
+async def test_cancelling(store: Store) -> None:
+    """A waiting run is over at once; of one that is under way the worker is told."""
+    waiting, begun, left = [await accepted(store, created=float(n)) for n in (9, 1, 2)]
+    assert [await claimed(store, "a") for _ in range(2)] == [begun, left]
+    assert (await store.ask_to_cancel(waiting, "k")).status == "cancelled"
+    assert [event.name for event in await store.events(waiting)] == ["error"]
+    assert (await store.ask_to_cancel(begun, "k")).status == "running"
+    assert (await store.renew("a", 15)).cancel == {begun}
+    assert await store.finish(begun, "a", "cancelled", problem={"type": "x"})
+    assert (await store.ask_to_cancel(begun, "k")).problem == {"type": "x"}
+    await store.ask_to_cancel(left, "k")
+    assert await store.release(left, "a")  # the worker ends before it heard of it
+    assert (await store.run(left, "k")).status == "cancelled"
+    assert await store.claim("b", 15) is None
+
+
+async def test_another_keys_run_is_not_found_and_neither_is_a_hostile_name(store: Store) -> None:
+    run = await accepted(store)
+    for id_, key in ((run, "other"), (run, ""), (run.upper(), "k"), (HOSTILE, "k"), ("", "k")):
+        for ask in (store.run, store.ask_to_cancel, store.delete):
+            with pytest.raises(RunNotFoundError):
+                await ask(id_, key)
+    assert await store.events(HOSTILE) == []
+    assert await store.runs("other") == []
+    assert not await store.finish(HOSTILE, "w", "done")
+    with pytest.raises(InputError, match="not over"):
+        await store.delete(run, "k")
+
+
+async def test_runs_are_listed_from_the_newest(store: Store) -> None:
+    ids = [await accepted(store, created=float(n)) for n in range(1, 6)]
+    probe = await accepted(store, created=6.0, kind="probe")
+    await accepted(store, key="other")
+    newest = await store.runs("k", limit=2)
+    assert [run.id for run in newest] == [probe, ids[4]]
+    rest = await store.runs("k", before=newest[-1].created)
+    assert [run.id for run in rest] == ids[3::-1]
+    assert [run.id for run in await store.runs("k", kind="probe")] == [probe]
+    assert await claimed(store, "w") == ids[0]
+    assert [run.id for run in await store.runs("k", status="running")] == [ids[0]]
+
+
+async def test_a_claim_whose_answer_was_lost_is_not_forgotten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is the worker's in the database, and the next claim gives it to it."""
+    run = await accepted(store)
+
+    async def cut_off(*arguments: Any, **more: Any) -> Any:
+        await lasting(*arguments, **more)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fairqr.graph.service.store.database.lasting", cut_off)
+        with pytest.raises(TimeoutError):
+            await store.claim("w", 15)
+    assert (await store.run(run, "k")).status == "running"
+    assert await claimed(store, "w") == run
+    assert (await store.run(run, "k")).attempts == 1
+
+
+async def test_access_keys(store: Store) -> None:
+    """The secret opens until the key is revoked, and nothing like it does."""
+    key, secret = await store.create_key("the newsroom \N{SNOWMAN}")
+    other, others = await store.create_key("operations", ["admin"])
+    assert key.scopes == ("read", "run")
+    assert other.scopes == ("read", "run", "admin")
+    assert secret.startswith(f"fqr_{key.id}_")
+    assert await store.key_for(secret) == key
+    swapped = secret[:-43] + others[-43:]
+    unknown = secret.replace(key.id, "0" * 12)
+    for wrong in (swapped, unknown, secret[:-1], secret + "\n", secret + "\0", HOSTILE, ""):
+        assert await store.key_for(wrong) is None
+    assert secret[-43:] not in repr(await store.keys())
+    assert [known.id for known in await store.keys()] == [key.id, other.id]
+    revoked = await store.revoke_key(key.id)
+    assert revoked.revoked is not None
+    assert await store.revoke_key(f"fqr_{key.id}") == revoked
+    assert await store.key_for(secret) is None
+    assert await store.key_for(others) == other
+
+
+async def test_hostile_keys_are_refused(store: Store) -> None:
+    scopes: list[Scope] = ["run"]
+    for name in ("", " ", "a\nb", "\x1b[2J", "\ud800", "x" * 101):
+        with pytest.raises(InputError, match="one line"):
+            await store.create_key(name, scopes)
+    with pytest.raises(InputError, match="no scope 'all'"):
+        await store.create_key("x", ["all"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="no access key"):
+        await store.revoke_key(HOSTILE)

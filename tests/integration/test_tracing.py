@@ -1,0 +1,521 @@
+"""Spans of real runs: their tree, what they say, and that content stays out unless it is asked for.
+
+The corpus, the query, and what the model says hold words that are nowhere else; every span is
+searched for them as it would be sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from elasticsearch import AsyncElasticsearch, BadRequestError
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from fairqr import FairSearch, open_index
+from fairqr.agents.chat import ChatModel
+from fairqr.errors import FairqrError
+from fairqr.exporting import _Delivery
+from fairqr.telemetry import carrier, continued, record_to, span
+from tests.integration.collector import Collector, collector
+from tests.integration.model_server import (
+    KEY,
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    clean_environment,
+    command,
+    completion,
+    failure,
+    model_server,
+    says,
+    search_arguments,
+    weighs,
+    write_people,
+)
+
+__all__ = ["clean_environment", "collector", "command", "model_server"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+IN_QUERY, IN_DOCUMENT, IN_REPLY = "zqueryz", "zdocumentz", "zreplyz"
+QUERY = f"physicist {IN_QUERY}"
+PROBE: dict[str, Any] = {"k": 60, "pairs": 2, "askers": ["neutral"]}
+CONTENT = (IN_QUERY, IN_DOCUMENT, IN_REPLY)
+
+
+@pytest.fixture
+def corpus(clean_environment: Path) -> Path:
+    """People in whose texts the query's and the model's words are, each with one of its own."""
+
+    def change(document: dict[str, Any]) -> dict[str, Any]:
+        words = f"{IN_QUERY} {IN_DOCUMENT}" + (
+            f" {IN_REPLY}" if document["gender"] == "female" else ""
+        )
+        title = f"{document['title']} {IN_DOCUMENT}"
+        return {**document, "title": title, "text": f"{document['text']} {words}"}
+
+    return write_people(clean_environment / "people", change)
+
+
+class Exported:
+    """What was exported so far."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [found for found in self.spans if found.name == name]
+
+    @property
+    def tree(self) -> set[tuple[str, str | None]]:
+        """Each name, with that of its parent."""
+        names = {found.context.span_id: found.name for found in self.spans}
+        return {(it.name, names[it.parent.span_id] if it.parent else None) for it in self.spans}
+
+    def text(self) -> str:
+        """All of it, as it would be sent."""
+        sent = encode_spans(self.spans).SerializeToString()
+        return sent.decode("utf-8", "replace").lower()
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
+    """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+    yield Exported(exporter)
+    provider.shutdown()
+
+
+def replying(asked: Asked) -> Answer:
+    """Answers any question, in words of its own where it can have some."""
+    if asked.body.get("logprobs"):
+        return weighs({"A": 0.8, "B": 0.2})
+    if asked.wants_schema:
+        return says({"topic": [IN_REPLY], "keywords": ["woman", IN_REPLY]})
+    if "[1]" in asked.last_message:
+        return says(f"[2] > [1] {IN_REPLY}")
+    return says(f"It was Person 3, {IN_REPLY}.")
+
+
+async def run_all(server: ModelServer, corpus: Path, **options: Any) -> None:
+    """Search, answer and probe once."""
+    index = await open_index(str(corpus))
+    chat = ChatModel(
+        "openai:fake", base_url=server.base_url, **{"attempts": 1, "timeout": 10.0, **options}
+    )
+    try:
+        with FairSearch(index, chat) as fair:
+            asked: dict[str, Any] = {"attribute": "gender", "k": 10}
+            await fair.asearch(QUERY, groups="lacking", max_iterations=1, **asked)
+            await fair.aanswer(QUERY, documents=3, samples=1, **asked)
+            await fair.aprobe(QUERY, protected="female", **{**asked, **PROBE})
+    finally:
+        await index.close()
+
+
+async def test_a_run_is_a_tree_of_steps_by_the_conventions(
+    exported: Exported, model_server: ModelServer, corpus: Path
+) -> None:
+    """Names, parents, kinds, attributes and events of a search, an answer and a probe."""
+    model_server.does(replying)
+    await run_all(model_server, corpus)
+    run = "invoke_workflow fairqr"
+    (index,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
+    steps = ["begin", "retrieve", "measure", "choose_group", "refine", "rerank"]
+    steps += ["sample", "generate", "collect", "attribute", "summarise", "probe", "conclude"]
+    assert exported.tree == {
+        (run, None),
+        *((f"fairqr.{step}", run) for step in steps),
+        (index, "fairqr.retrieve"),
+        ("chat fake", "fairqr.refine"),
+        ("chat fake", "fairqr.generate"),
+        ("chat fake", "fairqr.probe"),
+    }
+    traces = {found.context.trace_id for found in exported.spans}
+    assert len(traces) == len(exported.named(run)) == 3
+    assert all(found.status.status_code is StatusCode.UNSET for found in exported.spans)
+
+    workflow = exported.named(run)[0]
+    assert workflow.kind is SpanKind.INTERNAL
+    assert workflow.attributes is not None
+    assert workflow.attributes["gen_ai.operation.name"] == "invoke_workflow"
+    assert workflow.attributes["gen_ai.workflow.name"] == "fairqr"
+    assert workflow.attributes["fairqr.attributes"] == ("gender",)
+
+    retrieval = exported.named(index)[0]
+    assert retrieval.kind is SpanKind.CLIENT
+    assert dict(retrieval.attributes or {}) == {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.data_source.id": index.removeprefix("retrieval "),
+        "gen_ai.request.top_k": 500.0,
+        "fairqr.documents": 60,
+    }
+
+    chat = exported.named("chat fake")[0]
+    said = dict(chat.attributes or {})
+    port = int(model_server.base_url.rsplit(":")[-1].removesuffix("/v1"))
+    assert chat.kind is SpanKind.CLIENT
+    assert len(str(said.pop("fairqr.prompt.sha256"))) == 64
+    assert said.pop("fairqr.prompt.version")
+    assert said.pop("gen_ai.request.max_tokens")
+    assert said == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "fake",
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.output.type": "json",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 10,
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "fairqr.prompt.id": "refine",
+        "fairqr.status": "ok",
+    }
+
+    events = {(found.name, event.name) for found in exported.spans for event in found.events}
+    assert events == {
+        ("fairqr.measure", "fairqr.divergence"),
+        ("fairqr.refine", "fairqr.refinement"),
+        ("fairqr.rerank", "fairqr.divergence"),
+        ("fairqr.attribute", "fairqr.attribution"),
+        ("fairqr.summarise", "fairqr.exposure"),
+    }
+    (attribution,) = exported.named("fairqr.attribute")[0].events
+    scores = (attribution.attributes or {})["fairqr.scores"]
+    assert isinstance(scores, tuple)
+    assert len(scores) == 3
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_content_is_exported_only_where_it_is_asked_for(
+    exported: Exported,
+    model_server: ModelServer,
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bool,
+) -> None:
+    """Query, documents, keywords and replies: none without the switch, each with it."""
+    if content:
+        monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "1")
+    model_server.does(replying)
+    await run_all(model_server, corpus)
+    text = exported.text()
+    assert {word: word in text for word in CONTENT} == dict.fromkeys(CONTENT, content)
+    assert KEY.lower() not in text
+    if content:
+        chat = dict(exported.named("chat fake")[-1].attributes or {})
+        (reply,) = json.loads(str(chat["gen_ai.output.messages"]))
+        assert set(reply) == {"role", "parts", "finish_reason"}
+        assert json.loads(str(chat["gen_ai.input.messages"]))[0]["parts"][0]["type"] == "text"
+
+
+FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
+    "a wrong key": (failure(401, f"Wrong key {KEY} for {IN_QUERY} {IN_REPLY}"), "refused"),
+    "echo": (lambda asked: failure(400, f"{asked.body} {IN_REPLY} {KEY}"), "invalid_request"),
+    "an outage": (failure(500, f"{IN_QUERY} {IN_REPLY} {KEY}"), "unavailable"),
+    "too often": (failure(429, f"{IN_REPLY} {KEY}", IN_REPLY), "rate_limited"),
+    "refusal": (completion({"content": None, "refusal": f"No {IN_REPLY}."}), "refused"),
+    "prose": (says(f"No, {IN_REPLY} {KEY}."), "parse_error"),
+    "words for words": (completion({"content": "{}"}, f"{IN_REPLY} {KEY}"), "parse_error"),
+    "no model": (Answer(body=f"<html>{IN_REPLY} {KEY}".encode()), "parse_error"),
+    "silence": (Answer(never=True), "timeout"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+async def test_a_failing_model_is_an_error_without_a_word_of_content(
+    exported: Exported, model_server: ModelServer, corpus: Path, kind: str
+) -> None:
+    """What a server says of an error, or repeats in it, is in no span; the kind of error is."""
+    behaviour, status = FAILING[kind]
+    model_server.does(behaviour)
+    index = await open_index(str(corpus))
+    chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=0.3)
+    try:
+        await FairSearch(index, chat).asearch(QUERY, attribute="gender", k=10, groups="lacking")
+    finally:
+        await index.close()
+    asked = exported.named("chat fake")
+    assert {(it.attributes or {})["error.type"] for it in asked} == {status}
+    assert {it.status.status_code for it in asked} == {StatusCode.ERROR}
+    assert {it.status.description for it in asked} == {status}
+    text = exported.text()
+    assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
+
+
+async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus: Path) -> None:
+    """The error's sentence quotes the query, so that its class alone is recorded."""
+    index = await open_index(str(corpus))
+    try:
+        with pytest.raises(FairqrError, match="zabsentz"):
+            await FairSearch(index, None).asearch("zabsentz", attribute="gender", method="plain")
+    finally:
+        await index.close()
+    failed = {it.name for it in exported.spans if it.status.status_code is StatusCode.ERROR}
+    assert failed == {"fairqr.retrieve", "invoke_workflow fairqr"}
+    assert {(it.attributes or {}).get("error.type") for it in exported.spans} == {
+        None,
+        "QueryError",
+    }
+    assert "zabsentz" not in exported.text()
+
+
+async def test_a_run_continues_the_trace_that_it_was_asked_in(
+    exported: Exported, model_server: ModelServer, corpus: Path, tmp_path: Path
+) -> None:
+    """A run in the background, by what was kept of the request, is in the caller's trace."""
+    caller = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    with continued({"traceparent": caller}), span("request", kind="server"):
+        kept = json.loads(json.dumps(carrier()))
+    model_server.does(replying)
+    with continued(kept), record_to(tmp_path / "trace.jsonl"):
+        await run_all(model_server, corpus)
+    assert {f"{it.context.trace_id:032x}" for it in exported.spans} == {"ab" * 16}
+    (request,) = exported.named("request")
+    assert request.parent is not None
+    assert f"{request.parent.span_id:016x}" == "cd" * 8
+    parents = [run.parent for run in exported.named("invoke_workflow fairqr")]
+    assert [it.span_id for it in parents if it] == 3 * [request.context.span_id]
+
+
+async def test_errors_of_elasticsearch_that_quote_the_query_are_not_passed_on(
+    model_server: ModelServer,
+) -> None:
+    """Its client records them in spans of its own; these lose all texts of errors on the way."""
+    cause = {"type": "parse_exception", "reason": f"Cannot parse [{QUERY}]"}
+    said = {"error": {**cause, "root_cause": [cause]}, "status": 400}
+    headers = {"X-Elastic-Product": "Elasticsearch"}
+    model_server.does(Answer(400, json.dumps(said).encode(), headers))
+    before, after = InMemorySpanExporter(), InMemorySpanExporter()
+    provider = TracerProvider()
+    delivery = _Delivery([after])
+    provider.add_span_processor(SimpleSpanProcessor(before))
+    provider.add_span_processor(SimpleSpanProcessor(delivery))  # type: ignore[arg-type]
+    url = model_server.base_url.removesuffix("/v1")
+    async with AsyncElasticsearch(url) as client:
+        client._otel.tracer = provider.get_tracer("elasticsearch-api")
+        for delivery.content in (False, True):
+            with pytest.raises(BadRequestError):
+                await client.search(index="people", query={"match": {"text": QUERY}})
+    bare, whole = after.get_finished_spans()
+    assert all(IN_QUERY in it.to_json() for it in (*before.get_finished_spans(), whole))
+    assert IN_QUERY not in bare.to_json()
+    assert [dict(it.attributes or {}) for it in bare.events] == [
+        {
+            "exception.type": "elasticsearch.BadRequestError",
+            "exception.escaped": "False",
+        }
+    ]
+    assert (bare.name, bare.status.status_code) == ("search", StatusCode.ERROR)
+    assert bare.attributes == whole.attributes
+    provider.shutdown()
+
+
+class TestTheCommand:
+    def test_sends_spans_to_a_collector_in_another_process(
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+    ) -> None:
+        """One variable is enough; the arguments are in no resource, even where that is asked."""
+        model_server.does(replying)
+        arguments = [*search_arguments(model_server, corpus, "--json")]
+        arguments[1] = QUERY
+        run = command(
+            *arguments,
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+            OTEL_EXPERIMENTAL_RESOURCE_DETECTORS="process",
+        )
+        assert run.code == 0
+        assert "OpenTelemetry" not in run.stderr
+        (resource,) = collector.resources
+        assert resource["attributes"]["service.name"] == "fairqr"
+        assert resource["attributes"]["service.version"]
+        assert "process.pid" in resource["attributes"]
+        spans = collector.spans
+        (root,) = [it for it in spans if "parentSpanId" not in it]
+        assert root["name"] == "invoke_workflow fairqr"
+        assert root["attributes"]["gen_ai.workflow.name"] == "fairqr"
+        known = {it["spanId"] for it in spans}
+        assert {it["parentSpanId"] for it in spans if it is not root} <= known
+        names = {it["name"] for it in spans}
+        assert {"fairqr.refine", "chat fake", "fairqr.rerank"} <= names
+        text = json.dumps(collector.requests).lower()
+        assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
+
+    def test_sends_content_where_it_is_asked_for(
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+    ) -> None:
+        """``--trace-content`` holds for both ways of recording; half a pair costs no span."""
+        model_server.does(says({"keywords": ["woman", IN_REPLY], "reason": "\ud800"}))
+        trace = collector.file.with_name("trace.jsonl")
+        more = ["--trace", str(trace), "--trace-content", "--max-iterations", "1"]
+        run = command(
+            *search_arguments(model_server, corpus, *more),
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{collector.url}/v1/traces",
+            OTEL_SERVICE_NAME="searching",
+        )
+        assert run.code == 0
+        (resource,) = collector.resources
+        assert resource["attributes"]["service.name"] == "searching"
+        recorded = [json.loads(line) for line in trace.read_text().splitlines()]
+        assert sorted(it["name"] for it in recorded) == sorted(it["name"] for it in collector.spans)
+        sent = json.dumps(collector.spans)
+        assert all(word in text for word in ("woman", IN_REPLY) for text in (sent, str(recorded)))
+        assert KEY not in sent
+
+    def test_a_backend_that_is_away_costs_a_sentence(
+        self, command: Command, model_server: ModelServer, corpus: Path
+    ) -> None:
+        """The result is there all the same."""
+        run = command(
+            *search_arguments(model_server, corpus, "--json"),
+            OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+            OTEL_EXPORTER_OTLP_TIMEOUT="0.5",
+            OTEL_EXPORTER_OTLP_HEADERS=f"authorization {KEY}",  # = is missing, which is quoted
+        )
+        assert run.code == 0
+        assert run.result["ranking"]
+        assert "Spans could not be sent to OpenTelemetry's backend" in run.stderr
+        assert "opentelemetry" not in run.stderr.lower().replace("opentelemetry's", "")
+
+    def test_without_the_extra_one_sentence_says_what_to_install(
+        self, command: Command, model_server: ModelServer, corpus: Path, tmp_path: Path
+    ) -> None:
+        hidden = tmp_path / "hidden"
+        hidden.mkdir()
+        (hidden / "sitecustomize.py").write_text(
+            "import sys\nsys.modules['opentelemetry.sdk'] = None\n"
+        )
+        run = command(
+            *search_arguments(model_server, corpus, "--json"),
+            OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+            PYTHONPATH=str(hidden),
+        )
+        assert run.code == 0
+        assert run.result["ranking"]
+        assert run.stderr.count("pip install 'fairqr[otel]'") == 1
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is traced" in run.stderr
+
+
+class TestTheService:
+    def test_continues_the_trace_of_who_asks(
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+    ) -> None:
+        """Of a request, and of a run in the background; content and the key stay out."""
+        model_server.does(replying)
+        model = ["--model", "openai:fake", "--base-url", model_server.base_url]
+        options = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PYTHONUNBUFFERED": "1"}
+        server = command.start("serve", "--port", "0", "--corpus", corpus, *model, **options)
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().split()[-1]
+            with httpx.Client(base_url=url, timeout=30) as client:
+                corpora = client.get("/v1/indexes").json()["indexes"]
+                name = next(it["name"] for it in corpora if it["name"].startswith("documents"))
+                asked = {"query": QUERY, "corpus": name, "attributes": ["gender"], "k": 10}
+                first = client.post("/v1/search", json=asked, headers=_caller("a"))
+                assert first.status_code == 200, first.text
+                begun = {"kind": "search", "request": {**asked, "model": "openai:fake"}}
+                second = client.post("/v1/runs", json=begun, headers=_caller("b"))
+                assert second.status_code == 202, second.text
+                events = f"/v1/runs/{second.json()['id']}/events"
+                assert "event: end" in client.get(events).text
+        finally:
+            server.terminate()
+            _, stderr = server.communicate(timeout=60)
+        assert "Traceback" not in stderr
+        spans = {it["spanId"]: it for it in collector.spans}
+        runs = [it for it in spans.values() if it["name"] == "invoke_workflow fairqr"]
+        asked_by = {_hex(it["traceId"]): spans[it["parentSpanId"]] for it in runs}
+        assert {trace: it["name"] for trace, it in asked_by.items()} == {
+            "a" * 32: "POST /v1/search",
+            "b" * 32: "POST /v1/runs",
+        }
+        assert {_hex(it["parentSpanId"]) for it in asked_by.values()} == {"a" * 16, "b" * 16}
+        assert {it["kind"] for it in asked_by.values()} == {"SPAN_KIND_SERVER"}
+        text = json.dumps(collector.requests).lower()
+        assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
+
+
+def _hex(encoded: str) -> str:
+    return base64.b64decode(encoded).hex()
+
+
+def _caller(digit: str) -> dict[str, str]:
+    return {"traceparent": f"00-{digit * 32}-{digit * 16}-01", "baggage": f"user={IN_REPLY}"}
+
+
+class TestLangSmith:
+    def test_gets_runs_with_content_where_its_own_variable_says_so(
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+    ) -> None:
+        """Our switch for content is not LangSmith's. The model's key is in nothing that it gets."""
+        model_server.does(replying)
+        arguments = [*search_arguments(model_server, corpus, "--json")]
+        arguments[1] = QUERY
+        run = command(
+            *arguments,
+            LANGSMITH_TRACING="true",
+            LANGSMITH_ENDPOINT=collector.url,
+            LANGSMITH_API_KEY="ls-key",
+        )
+        assert run.code == 0
+        posted = [it for it in collector.requests if it["method"] == "POST"]
+        assert posted
+        assert {it["headers"]["x-api-key"] for it in posted} == {"ls-key"}
+        text = "".join(it["text"] for it in posted)
+        assert '"name":"retrieve"' in text
+        assert QUERY in text
+        assert KEY not in json.dumps(collector.requests)
+
+    def test_does_not_get_the_key_that_a_model_server_repeats(
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+    ) -> None:
+        """Neither from the body of a refusal, nor from its headers."""
+        model_server.does(failure(401, f"{IN_REPLY}: wrong key {KEY}", x_received=KEY))
+        run = command(
+            *search_arguments(model_server, corpus, "--json"),
+            LANGSMITH_TRACING="true",
+            LANGSMITH_ENDPOINT=collector.url,
+            LANGSMITH_API_KEY="ls-key",
+        )
+        assert run.code == 0
+        assert "refused the API key (401)" in run.stderr
+        posted = json.dumps(collector.requests)
+        assert f"{IN_REPLY}: wrong key" in posted
+        assert KEY not in posted
+
+    @pytest.mark.parametrize("key", [None, "ls-key"])
+    def test_gets_nothing_otherwise(
+        self,
+        command: Command,
+        model_server: ModelServer,
+        corpus: Path,
+        collector: Collector,
+        key: str | None,
+    ) -> None:
+        """Not one request, although its server is there; a key alone asks for nothing."""
+        run = command(
+            *search_arguments(model_server, corpus, "--json"),
+            LANGSMITH_ENDPOINT=collector.url,
+            LANGSMITH_API_KEY=key,
+        )
+        assert run.code == 0
+        assert collector.requests == []

@@ -1,0 +1,241 @@
+"""One fault after the other, each while clients ask; and what became of the runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from tests.performance.load.accounts import Verdict, judge, settled
+from tests.performance.load.clients import Crowd, new_client
+from tests.performance.load.servers import Worker
+from tests.performance.load.world import EMBEDDED, REMOTE, SETTINGS, World
+
+__all__ = ["FAULTS", "Survived", "survive"]
+
+T = TypeVar("T")
+
+CLIENTS = 8
+DELAY = 0.02
+SETTLING_SECONDS = 90
+RECOVERY_SECONDS = 60
+WAYS = {
+    "search": 4.0,
+    "stream": 1.5,
+    "background": 3.0,
+    "leave": 0.5,
+    "return": 1.0,
+    "answer": 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """A fault, and what became of the runs under it.
+
+    Attributes:
+        fault: In words.
+        lasted: Seconds that it lasted.
+        recovered: Seconds from its end until as many requests were served again as there are
+            clients; None where that did not happen.
+        verdict: On all runs of before, meanwhile and after.
+    """
+
+    fault: str
+    lasted: float
+    recovered: float | None
+    verdict: Verdict
+
+    @property
+    def violations(self) -> list[str]:
+        """The promises that were broken."""
+        more = [] if self.recovered is not None else ["nothing was served after it"]
+        return [*more, *self.verdict.violations]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as an object for JSON."""
+        return {**asdict(self), "violations": self.violations}
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a fault happens to."""
+
+    world: World
+    workers: Sequence[Worker]
+    crowd: Crowd
+    size: int
+    notes: list[str]
+
+    async def more(self) -> None:
+        """Wait until some more requests were served, or for as long as a fault need last."""
+        await self.crowd.more(self.size, 30)
+
+    async def over(self) -> None:
+        """Wait until some more attempts have ended, however they ended."""
+        wanted = len(self.crowd.attempts) + self.size
+        await self.crowd.until(lambda: len(self.crowd.attempts) >= wanted, 20)
+
+
+Fault = Callable[[Scene], Any]
+
+
+# A server ends with the thread that started it, as far as Linux is concerned; this one stays.
+_THREAD = ThreadPoolExecutor(1)
+
+
+async def _aside(call: Callable[..., T], *arguments: Any) -> T:
+    """Run what blocks, while clients go on."""
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, call, *arguments)
+
+
+@asynccontextmanager
+async def _slow_model(scene: Scene) -> AsyncIterator[None]:
+    scene.world.model.steer(delay=20 * DELAY)
+    yield
+    scene.world.model.steer(delay=DELAY)
+
+
+@asynccontextmanager
+async def _failing_model(scene: Scene) -> AsyncIterator[None]:
+    scene.world.model.steer(failures={"500": 0.3, "429": 0.1, "cut": 0.1, "never": 0.02})
+    yield
+    scene.world.model.steer(failures={})
+
+
+@asynccontextmanager
+async def _killed_model(scene: Scene) -> AsyncIterator[None]:
+    scene.world.model.kill()
+    yield
+    await _aside(scene.world.model.start, DELAY)
+
+
+@asynccontextmanager
+async def _killed_elasticsearch(scene: Scene) -> AsyncIterator[None]:
+    await _aside(scene.world.elasticsearch.kill)
+    yield
+    await _aside(scene.world.elasticsearch.start)
+
+
+@asynccontextmanager
+async def _restarted_postgres(scene: Scene) -> AsyncIterator[None]:
+    await _aside(scene.world.postgres.stop)
+    await _aside(scene.world.postgres.start)
+    yield
+
+
+@asynccontextmanager
+async def _killed_postgres(scene: Scene) -> AsyncIterator[None]:
+    await _aside(scene.world.postgres.kill)
+    await asyncio.sleep(AWAY_SECONDS)
+    await _aside(scene.world.postgres.start)
+    yield
+
+
+AWAY_SECONDS = 5
+"""What makes an outage longer than a restart."""
+
+
+@asynccontextmanager
+async def _killed_worker(scene: Scene) -> AsyncIterator[None]:
+    scene.workers[0].kill()
+    yield
+    await _aside(scene.workers[0].start)
+
+
+@asynccontextmanager
+async def _frozen_worker(scene: Scene) -> AsyncIterator[None]:
+    scene.workers[0].signal(signal.SIGSTOP)
+    # Nothing tells from outside that a lease has run out.
+    await asyncio.sleep(2.5 * SETTINGS["lease"])
+    scene.workers[0].signal(signal.SIGCONT)
+    yield
+
+
+@asynccontextmanager
+async def _told_to_end(scene: Scene) -> AsyncIterator[None]:
+    worker, longest = scene.workers[0], SETTINGS["grace"] + 2
+    worker.signal(signal.SIGTERM)
+    began = time.monotonic()
+    try:
+        code = await _aside(worker.ended, longest + 10)
+    except subprocess.TimeoutExpired:
+        scene.notes.append(f"the worker was still there {longest + 10:g} s after SIGTERM")
+        worker.kill()
+    else:
+        if code:
+            scene.notes.append(f"the worker ended with exit code {code}")
+        if time.monotonic() - began > longest:
+            scene.notes.append(f"the worker took {time.monotonic() - began:.1f} s to end")
+    yield
+    await _aside(worker.start)
+
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "slow-model": ("model server 20 times as slow", _slow_model),
+    "failing-model": ("model server: 30% 500, 10% 429, 10% cut off, 2% no answer", _failing_model),
+    "killed-model": ("model server killed (-9) and started again", _killed_model),
+    "killed-elasticsearch": (
+        "Elasticsearch killed (-9) and started again",
+        _killed_elasticsearch,
+    ),
+    "restarted-postgres": ("PostgreSQL restarted", _restarted_postgres),
+    "killed-postgres": (
+        f"PostgreSQL ended at once, and away for {AWAY_SECONDS} s",
+        _killed_postgres,
+    ),
+    "killed-worker": ("one of two workers killed (-9)", _killed_worker),
+    "frozen-worker": ("one of two workers frozen beyond its lease", _frozen_worker),
+    "told-to-end": ("SIGTERM to one of two workers", _told_to_end),
+}
+
+
+async def survive(world: World, name: str, size: int) -> Survived:
+    """Let a fault happen under load, and look what became of the runs.
+
+    Two workers share a PostgreSQL, before, during and after which requests are made.
+
+    Args:
+        world: With its model server running.
+        name: One of :data:`FAULTS`.
+        size: How many requests to wait for before it, meanwhile, and after it.
+    """
+    words, fault = FAULTS[name]
+    world.model.steer(delay=DELAY, failures={})
+    index = EMBEDDED
+    if name == "killed-elasticsearch":
+        index = REMOTE
+        _ = world.elasticsearch
+    with world.workers(world.new_database(), 2, index) as workers:
+        crowd = Crowd(
+            [worker.url for worker in workers], world.queries, world.request(index), WAYS, 3
+        )
+        scene = Scene(world, workers, crowd, size, [])
+        async with crowd.asking(CLIENTS):
+            await scene.more()
+            began = time.monotonic()
+            async with fault(scene):
+                await scene.over()
+            lasted = time.monotonic() - began
+            ended = time.monotonic()
+            back = await crowd.more(CLIENTS, RECOVERY_SECONDS)
+            recovered = time.monotonic() - ended if back else None
+            await scene.more()
+        async with new_client() as http:
+            url = workers[-1].url
+            live = await settled(http, url, SETTLING_SECONDS)
+            verdict = await judge(crowd.attempts, http, url, world.model.log, live=live)
+        verdict.violations += scene.notes
+        for worker in workers:
+            if "Traceback" in worker.said():
+                verdict.violations.append(f"{worker.name} printed a traceback")
+            if verdict.violations:
+                print(f"{worker.name} said:\n{worker.said()[-3000:]}", file=sys.stderr)
+    return Survived(words, lasted, recovered, verdict)

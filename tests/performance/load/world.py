@@ -1,0 +1,169 @@
+"""Where a load test runs: a temporary folder, its indexes, and the servers around the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.integration.postgres_server import PostgresServer, running_postgres
+from tests.performance.generated import queries, write_corpus
+from tests.performance.load.servers import Elasticsearch, Model, Worker
+
+__all__ = ["EMBEDDED", "REMOTE", "World"]
+
+EMBEDDED, REMOTE = "embedded", "remote"
+"""The names of the indexes: in the process of the service, and on Elasticsearch."""
+
+MODEL = "openai:load"
+MODEL_TIMEOUT = 5.0
+
+SETTINGS: dict[str, Any] = {
+    "grace": 10.0,
+    "lease": 4.0,
+    "concurrency": 16,
+}
+LIMITS = {"rate": "", "live": 1000, "queue": 1000}
+
+
+class World:
+    """The folder and the servers; all end with the world.
+
+    Args:
+        folder: Empty; whoever made it removes it.
+        documents: In each index.
+        stack: Ends what is started.
+    """
+
+    def __init__(self, folder: Path, documents: int, stack: ExitStack) -> None:
+        self.folder = folder
+        self.documents = documents
+        self.queries = queries(200, 4)
+        self._stack = stack
+        self._elasticsearch: Elasticsearch | None = None
+        self._postgres: PostgresServer | None = None
+        # Nothing of the user's is read or written, and no proxy stands between.
+        dropped = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.upper().startswith(dropped) and not name.upper().endswith("_PROXY")
+        }
+        self.environment |= {
+            "FAIRQR_DATA_DIR": str(folder / "data"),
+            "FAIRQR_CACHE_DIR": str(folder / "cache"),
+            "FAIRQR_CONFIG": str(folder / "none.toml"),
+        }
+        (folder / "none.toml").touch()
+        self.model = Model(folder)
+        stack.callback(self.model.kill)
+        self.corpus = write_corpus(folder / "corpus", documents)
+        self.command("index", "create", EMBEDDED, str(self.corpus))
+
+    @property
+    def elasticsearch(self) -> Elasticsearch:
+        """The server, with its index, started when first asked for."""
+        if self._elasticsearch is None:
+            server = Elasticsearch()
+            self._stack.callback(server.close)
+            server.start()
+            where = ("--backend", "elasticsearch", "--url", server.url)
+            self.command("index", "create", REMOTE, str(self.corpus), *where)
+            self._elasticsearch = server
+        return self._elasticsearch
+
+    @property
+    def postgres(self) -> PostgresServer:
+        """The server, started when first asked for."""
+        if self._postgres is None:
+            self._postgres = self._stack.enter_context(running_postgres())
+        return self._postgres
+
+    def new_database(self) -> str:
+        """Return the URL of a new and empty database on the PostgreSQL server."""
+        name = f"load_{secrets.token_hex(4)}"
+        with psycopg.connect(f"{self.postgres.url}/postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"{self.postgres.url}/{name}"
+
+    def new_file(self) -> Path:
+        """Return the path of a new SQLite database."""
+        return self.folder / f"runs_{secrets.token_hex(4)}.sqlite"
+
+    def command(self, *arguments: str) -> None:
+        """Run ``fairqr`` to its end."""
+        fairqr = str(Path(sys.executable).with_name("fairqr"))
+        subprocess.run(
+            [fairqr, *arguments],
+            env=self.environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=300,
+        )
+
+    @contextmanager
+    def workers(
+        self, database: str, number: int = 1, corpus: str = EMBEDDED, **settings: Any
+    ) -> Iterator[list[Worker]]:
+        """Start the service on a database, yield its processes once they are ready, and end them.
+
+        Args:
+            database: Its URL.
+            number: How many processes share it.
+            corpus: The index that they offer.
+            settings: Of the service, besides those of this module.
+        """
+        place = self.folder / secrets.token_hex(4)
+        place.mkdir()
+        config = place / "fairqr.toml"
+        base_url = f"{self.model.url}/v1"
+        service = {
+            **SETTINGS,
+            "database": database,
+            "corpora": [corpus],
+            "limits": LIMITS,
+            "models": {MODEL: {"base_url": base_url, "timeout": MODEL_TIMEOUT}},
+            **settings,
+        }
+        config.write_text(toml(service, ("service",)))
+        environment = {**self.environment, "FAIRQR_CONFIG": str(config), "OPENAI_API_KEY": "none"}
+        started: list[Worker] = []
+        try:
+            for index in range(number):
+                worker = Worker(f"worker{index + 1}", place, environment)
+                started.append(worker)
+                worker.start()
+            yield started
+        finally:
+            for worker in started:
+                worker.kill()
+
+    def request(self, corpus: str, method: str = "fairqr") -> dict[str, Any]:
+        """Return the fields of a search, besides its query."""
+        return {
+            "corpus": corpus,
+            "model": MODEL,
+            "method": method,
+            "attributes": ["gender"],
+            "k": 10,
+        }
+
+
+def toml(values: Mapping[str, Any], path: tuple[str, ...]) -> str:
+    """Return a table of settings, and those inside it, as TOML."""
+    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    inner = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+    # JSON's texts, numbers and lists are TOML's as well.
+    lines = [f"[{'.'.join(json.dumps(part) for part in path)}]"]
+    lines += [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    tables = [toml(value, (*path, name)) for name, value in inner.items()]
+    return "\n".join(lines) + "\n\n" + "".join(tables)

@@ -1,0 +1,125 @@
+"""``fairqr config``: what is effective, where it is from, and no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fairqr.cli.main import app
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.sources import names_of
+from fairqr.settings import SETTINGS
+
+SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6")
+FILE = """
+model = "openai:mine"
+base_url = "https://me:hidden1@server/v1?key=hidden2"
+[elasticsearch]
+url = "https://elastic:hidden3@host:9200"
+api_key = "hidden4"
+[service]
+database = "postgresql://me:hid/@den5@host/db?password=hidden5"
+base_urls = ["https://hidden6@a/v1", "http://b/v1"]
+[service.models."openai:gpt-4.1"]
+api_key = "hidden6"
+[service.caps]
+k = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith("FAIRQR_"):
+            monkeypatch.delenv(name)
+    named = tmp_path / "fairqr.toml"
+    named.write_text(FILE)
+    named.chmod(0o600)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
+    return named
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["config", *arguments], env={"COLUMNS": "200"})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def shown() -> dict[str, Any]:
+    found = json.loads(run("show", "--json").stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_every_setting_is_shown_with_its_source(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_SERVICE_PORT", "9")
+    settings = shown()["settings"]
+    names = {setting.name for setting in SETTINGS}
+    names |= {f"service.{name}" for name, _ in names_of(ServiceSettings) if name != "models"}
+    entry = {"base_url", "api_key", "timeout"}
+    names |= {f"service.models.openai:gpt-4.1.{name}" for name in entry}
+    assert set(settings) == names
+    assert settings["model"] == {"value": "openai:mine", "source": "file", "place": str(file)}
+    port = {"value": 9, "source": "variable", "place": "FAIRQR_SERVICE_PORT"}
+    assert settings["service.port"] == port
+    assert settings["service.caps.k"]["value"] == 7
+    assert settings["service.caps.depth"] == {"value": 1000, "source": "default", "place": None}
+
+
+def test_no_secret_is_shown() -> None:
+    text, as_json = run("show").output, run("show", "--json").output
+    for secret in (*SECRETS, "hid/", "den5"):
+        assert secret not in text + as_json
+    for part in ("https://…@server/v1?…", "https://…@host:9200", "postgresql://…@host/db?…"):
+        assert part in text
+    assert "api_key           (hidden)" in text
+
+
+def test_sections_are_headed_as_in_the_file() -> None:
+    lines = run("show").stdout.splitlines()
+    heads = [line for line in lines if line.startswith("[")]
+    sections = ["[elasticsearch]", "[service]", '[service.models."openai:gpt-4.1"]']
+    assert heads == [*sections, "[service.caps]", "[service.limits]"]
+    assert any(line.split() == ["k", "7", "file"] for line in lines)
+    assert any(line.split() == ["trace_content", "off", "default"] for line in lines)
+
+
+def test_a_variable_that_is_none_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_SERVICE_CAPS_DEPHT", "secret")
+    monkeypatch.setenv("FAIRQR_\x1b[31m", "secret")
+    odd, misspelt = shown()["warnings"]
+    assert misspelt.endswith("did you mean FAIRQR_SERVICE_CAPS_DEPTH?")
+    assert odd.isprintable()
+    assert "secret" not in odd + misspelt
+    assert misspelt in run("show").stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")
+def test_a_file_that_others_can_read_or_change_is_warned_of(file: Path) -> None:
+    assert shown()["warnings"] == []
+    file.chmod(0o664)
+    change, read = shown()["warnings"]
+    assert change.startswith("Other users can change")
+    assert "holds secrets" in read
+
+
+def test_a_file_without_secrets_may_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tmp_path / "plain.toml"
+    plain.write_text('model = "openai:mine"\n')
+    plain.chmod(0o644)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(plain))
+    assert shown()["warnings"] == []
+
+
+def test_the_path(file: Path) -> None:
+    assert run("path").stdout == f"{file}\n"

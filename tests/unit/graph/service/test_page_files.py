@@ -1,0 +1,49 @@
+"""The files of the page: what they may not have, and that the vendored one is as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+
+import pytest
+
+FOLDER = resources.files("fairqr.graph.service.page")
+FILES = {entry.name: entry for entry in FOLDER.iterdir() if entry.is_file()}
+SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
+CHART = "87364cc2b2a76a6684929e7d6b80b18a897794db38400caff1fcf1791c6925d2"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_text_never_becomes_markup_or_code(name: str) -> None:
+    text = FILES[name].read_text()
+    unsafe = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|setHTML|srcdoc|"
+        r"createContextualFragment|\beval\b|new Function|javascript:"
+    )
+    assert re.findall(unsafe, text) == []
+
+
+def test_nothing_is_written_inline_and_nothing_comes_from_elsewhere() -> None:
+    page = FILES["index.html"].read_text()
+    assert re.findall(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)", page) == []
+    for name, file in FILES.items():
+        if name.endswith((".html", ".css", ".js", ".svg")):
+            found = re.findall(r"https?://[^\s\"')]+", file.read_text())
+            assert [url for url in found if url != "http://www.w3.org/2000/svg"] == [], name
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    page = FILES["index.html"].read_text()
+    named = {name.removeprefix("/page/") for name in re.findall(r"(?:src|href)=\"(/page/[^\"]+)", page)}
+    for name in SCRIPTS:
+        named |= set(re.findall(r"from \"\./([^\"]+)\"", FILES[name].read_text()))
+    assert {name for name in named if not FOLDER.joinpath(name).is_file()} == set()
+    assert {name for name in SCRIPTS if name not in named} == set()
+
+
+def test_the_chart_library_is_the_one_that_was_published() -> None:
+    vendor = FOLDER.joinpath("vendor")
+    assert hashlib.sha256(vendor.joinpath("chart.umd.min.js").read_bytes()).hexdigest() == CHART
+    assert CHART in vendor.joinpath("README.md").read_text()
+    assert "MIT License" in vendor.joinpath("chart-LICENSE.md").read_text()

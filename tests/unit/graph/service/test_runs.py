@@ -1,0 +1,448 @@
+"""Runs of one process, on a real store: what is told, what is stored, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
+from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
+from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.store import Store
+from fairqr.graph.stream import Step, Token
+
+KEY = "k"
+RESULT = {"ranking": ["d1"]}
+
+
+class Told:
+    """Notes what becomes of runs."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def accepted(self, run: Run) -> None:
+        self.said.append("accepted")
+
+    def begun(self, run: Run) -> None:
+        self.said.append("begun")
+
+    def finished(self, run: Run) -> None:
+        self.said.append(run.status)
+
+    def refused(self, reason: str) -> None:
+        self.said.append(f"refused: {reason}")
+
+
+class Script:
+    """What is done in each run: a step, a wait for ``go``, and the last step.
+
+    ``resumed`` notes for each run that is begun whether it goes on with one.
+    """
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.closed = 0
+        self.resumed: list[bool] = []
+        self.fails: BaseException | None = None
+
+    async def __call__(self, run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+        self.resumed.append(resume)
+        try:
+            yield Step("retrieve", {"iteration": 0, "rankings": ["large"]}, f"{run.id}-1")
+            self.begun.set()
+            await self.go.wait()
+            if self.fails is not None:
+                raise self.fails
+            yield Token("piece")
+            yield Step("rerank", {"result": RESULT}, f"{run.id}-2")
+        finally:
+            self.closed += 1
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@asynccontextmanager
+async def running(
+    store: Store, script: Callable[..., Any], told: Told | None = None, **settings: Any
+) -> AsyncIterator[Runs]:
+    """Runs that are done, and ended with the test."""
+    runs = Runs(store, script, ServiceSettings(**settings), told or Told())
+    await runs.start()
+    try:
+        yield runs
+    finally:
+        await runs.drain(0)
+
+
+async def submitted(runs: Runs, *, keep: bool = False, key: str = KEY) -> Run:
+    return await runs.submit("search", {"query": "q"}, key=key, query="q", keep=keep)
+
+
+def shape(events: list[Event]) -> list[tuple[int, str]]:
+    return [(event.number, event.name) for event in events]
+
+
+async def within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> None:
+    end = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+WHOLE = [(1, "run"), (2, "step"), (0, "token"), (3, "step"), (4, "end")]
+
+
+async def test_a_run_is_told_to_its_client_and_only_its_end_is_stored(
+    store: Store, script: Script, told: Told
+) -> None:
+    script.go.set()
+    async with running(store, script, told) as runs:
+        run = await submitted(runs)
+        async with runs.attached(run.id, KEY) as events:
+            happened = [event async for event in events]
+        assert shape(happened) == WHOLE
+        assert happened[1].data == {
+            "step": "retrieve", "update": {"iteration": 0}, "id": f"{run.id}-1"
+        }  # fmt: skip
+        assert happened[-1].data == {"run": run.id, "result": RESULT}
+        stored = await store.run(run.id, KEY)
+        assert (stored.status, stored.result) == ("done", RESULT)
+        assert await store.events(run.id) == []
+        assert told.said == ["accepted", "begun", "done"]
+        # Asked for once more, there is its end.
+        assert [event.name async for event in runs.events(run.id, KEY)] == ["end"]
+
+
+async def test_a_kept_run_is_told_the_same_here_and_elsewhere_and_from_any_event_on(
+    store: Store, script: Script
+) -> None:
+    async with running(store, script) as here, running(store, script) as elsewhere:
+        run = await submitted(here, keep=True)
+        readers = [
+            asyncio.create_task(collected(runs.events(run.id, KEY))) for runs in (here, elsewhere)
+        ]
+        results = [asyncio.create_task(runs.result(run.id, KEY)) for runs in (here, elsewhere)]
+        await script.begun.wait()
+        script.go.set()
+        for reader in readers:
+            # Pieces of text reach those only who are where they are written.
+            assert shape([e for e in await reader if e.number]) == [w for w in WHOLE if w[0]]
+        assert {(await result).status for result in results} == {"done"}
+        later = [event async for event in here.events(run.id, KEY, after=2)]
+        assert shape(later) == [(3, "step"), (4, "end")]
+        assert script.resumed == [False]
+
+
+async def collected(events: AsyncGenerator[Event, None]) -> list[Event]:
+    return [event async for event in events]
+
+
+async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole(
+    store: Store,
+) -> None:
+    async def long(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+        for number in range(150):
+            for _ in range(20):
+                yield Token("piece")
+            yield Step("measure", {"result": RESULT}, f"{number}")
+
+    async with running(store, long) as runs:
+        run = await submitted(runs, keep=True)
+        events = runs.events(run.id, KEY)
+        first = await anext(events)
+        await runs.result(run.id, KEY)
+        numbers = [first.number] + [event.number async for event in events if event.number]
+        assert numbers == list(range(1, 153))
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_client_that_goes_away_cancels_its_run(
+    store: Store, script: Script, told: Told, begun: bool
+) -> None:
+    async with running(store, script, told, concurrency=1) as runs:
+        other = await submitted(runs, keep=True)
+        run = other
+        if begun:
+            script.go.set()
+            await runs.result(other.id, KEY)
+            script.go.clear()
+            script.begun.clear()
+        run = await submitted(runs)
+        async with runs.attached(run.id, KEY) as events:
+            if begun:
+                assert (await anext(events)).name == "run"
+                await script.begun.wait()
+
+        async def cancelled() -> bool:
+            return (await store.run(run.id, KEY)).status == "cancelled"
+
+        await within(5, cancelled)
+        problem = (await store.run(run.id, KEY)).problem
+        assert problem is not None
+        assert problem["type"] == "urn:fairqr:error:cancelled"
+
+
+async def test_a_kept_run_goes_on_when_its_client_goes_away(store: Store, script: Script) -> None:
+    async with running(store, script) as runs:
+        run = await submitted(runs, keep=True)
+        async with runs.attached(run.id, KEY) as events:
+            await anext(events)
+        script.go.set()
+        assert (await runs.result(run.id, KEY)).status == "done"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("here", [True, False])
+async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
+    store: Store, script: Script, told: Told, keep: bool, here: bool
+) -> None:
+    async with running(store, script, told, lease=3) as runs:
+        run = await submitted(runs, keep=keep)
+        reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
+        await script.begun.wait()
+        other = Runs(store, script, ServiceSettings(), Told())
+        await (runs if here else other).cancel(run.id, KEY)
+        assert (await reader)[-1].name == "error"
+        final = await runs.result(run.id, KEY)
+        assert final.status == "cancelled"
+        assert script.closed == 1
+        assert told.said[-1] == "cancelled"
+
+
+async def test_what_waits_is_cancelled_at_once(store: Store, script: Script) -> None:
+    async with running(store, script, concurrency=1) as runs:
+        await submitted(runs, keep=True)
+        await script.begun.wait()
+        for keep in (True, False):
+            run = await submitted(runs, keep=keep)
+            assert (await runs.cancel(run.id, KEY)).status == "cancelled"
+            assert (await runs.result(run.id, KEY)).status == "cancelled"
+            names = [event.name async for event in runs.events(run.id, KEY)]
+            assert names == ["error"]
+
+
+async def test_a_run_of_another_key_is_not_found(store: Store, script: Script) -> None:
+    async with running(store, script) as runs:
+        for keep in (True, False):
+            run = await submitted(runs, keep=keep)
+            await script.begun.wait()
+            for asking in (runs.result, runs.cancel, lambda *a: anext(runs.events(*a))):
+                with pytest.raises(RunNotFoundError):
+                    await asking(run.id, "another")  # type: ignore[operator]
+
+
+async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
+    store: Store, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    script.go.set()
+    async with running(store, script) as runs:
+        for error, type_ in (
+            (QueryError("No document has it."), "query"),
+            (RuntimeError("SECRET"), "internal"),
+        ):
+            script.fails = error
+            run = await submitted(runs, keep=True)
+            final = await runs.result(run.id, KEY)
+            assert final.status == "failed"
+            assert final.problem is not None
+            assert final.problem["type"] == f"urn:fairqr:error:{type_}"
+            assert final.problem["instance"] == f"/v1/runs/{run.id}"
+            assert "SECRET" not in str(final.problem)
+    assert "RuntimeError" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> None:
+    async def strange(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+        yield Step("rerank", {"result": {"strange": object()}})
+
+    async with running(store, strange) as runs:
+        run = await submitted(runs)
+        final = await runs.result(run.id, KEY)
+        assert final.status == "failed"
+        assert (await store.run(run.id, KEY)).problem == final.problem
+
+
+async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) -> None:
+    async with running(store, script, caps=Caps(seconds=0.05)) as runs:
+        run = await submitted(runs)
+        final = await runs.result(run.id, KEY)
+        assert final.problem is not None
+        assert final.problem["type"] == "urn:fairqr:error:run-timeout"
+        assert final.problem["status"] == 504
+
+
+async def test_more_than_the_limits_allow_is_refused(
+    store: Store, script: Script, told: Told
+) -> None:
+    limits = Limits(live=2, queue=1)
+    async with running(store, script, told, concurrency=1, limits=limits) as runs:
+        await submitted(runs)
+        await script.begun.wait()
+        await submitted(runs)
+        with pytest.raises(BusyError) as own:
+            await submitted(runs)
+        assert own.value.own
+        with pytest.raises(BusyError) as all_of_them:
+            await submitted(runs, key="another")
+        assert not all_of_them.value.own
+        assert told.said.count("refused: live") == told.said.count("refused: queue") == 1
+
+
+class TestDraining:
+    async def test_what_runs_may_end_and_nothing_more_is_taken_on(
+        self, store: Store, script: Script, told: Told
+    ) -> None:
+        async with running(store, script, told) as runs:
+            run = await submitted(runs)
+            async with runs.attached(run.id, KEY) as events:
+                await script.begun.wait()
+                draining = asyncio.create_task(runs.drain(20))
+                await asyncio.sleep(0)
+                assert not runs.accepting
+                with pytest.raises(BusyError) as refused:
+                    await submitted(runs)
+                assert refused.value.retry_after > 0
+                script.go.set()
+                assert shape([event async for event in events]) == WHOLE
+            await asyncio.wait_for(draining, 5)
+
+    async def test_what_does_not_end_fails_or_is_gone_on_with_elsewhere(
+        self, store: Store, script: Script
+    ) -> None:
+        async with running(store, script, concurrency=2) as runs:
+            kept = await submitted(runs, keep=True)
+            own = await submitted(runs)
+            await within(5, lambda: _begun(script, 2))
+            waits, waits_too = await submitted(runs), await submitted(runs, keep=True)
+            readers = {
+                run.id: asyncio.create_task(collected(runs.events(run.id, KEY)))
+                for run in (kept, own, waits, waits_too)
+            }
+            result = asyncio.create_task(runs.result(kept.id, KEY))
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            await runs.drain(0.2)
+            assert time.monotonic() - began < 2.2
+            for run in (own, waits):
+                last = (await readers[run.id])[-1]
+                assert (last.name, last.data["type"]) == ("error", "urn:fairqr:error:interrupted")
+                assert (await store.run(run.id, KEY)).status == "failed"
+            # Their clients come back, and find them elsewhere.
+            assert shape(await readers[kept.id]) == WHOLE[:2]
+            assert shape(await readers[waits_too.id]) == []
+            with pytest.raises(RunInterruptedError):
+                await result
+        script.go.set()
+        async with running(store, script) as runs:
+            for run in (kept, waits_too):
+                assert (await runs.result(run.id, KEY)).status == "done"
+            events = await collected(runs.events(kept.id, KEY))
+            # The first step was told before, and is not told again.
+            assert shape(events) == [
+                (1, "run"), (2, "step"), (3, "run"), (4, "step"), (5, "end")
+            ]  # fmt: skip
+        assert script.resumed == [False, False, True, False]
+
+    async def test_it_ends_in_time_whatever_a_run_does(self, store: Store) -> None:
+        begun, enough = asyncio.Event(), asyncio.Event()
+
+        async def stubborn(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+            yield Step("retrieve", {}, "1")
+            begun.set()
+            while not enough.is_set():
+                with suppress(asyncio.CancelledError):
+                    await enough.wait()
+
+        runs = Runs(store, stubborn, ServiceSettings(), Told())
+        await runs.start()
+        run = await submitted(runs)
+        reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
+        await begun.wait()
+        began = time.monotonic()
+        await runs.drain(0.1)
+        assert time.monotonic() - began < 2.1
+        assert shape(await reader) == [(1, "run"), (2, "step"), (3, "error")]
+        enough.set()
+        await asyncio.wait({doing.task for doing in runs._worker.doing.values()})
+
+
+async def _begun(script: Script, number: int) -> bool:
+    return len(script.resumed) >= number
+
+
+class TestLosingARun:
+    async def test_a_run_that_another_worker_took_is_stopped_and_told_no_more(
+        self, store: Store, script: Script, told: Told
+    ) -> None:
+        """Its reader goes on with what the other one does."""
+        async with running(store, script, told, lease=3) as runs:
+            run = await submitted(runs, keep=True)
+            reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
+            await script.begun.wait()
+            await store.renew(runs._worker.id, -60)
+            claim = await store.claim("another", 15)
+            assert claim is not None
+
+            async def stopped() -> bool:
+                return script.closed == 1
+
+            await within(5, stopped)
+            more = Event(number=3, name="step", data={"step": "rerank", "update": {}, "id": "x"})
+            assert await store.add_events(run.id, "another", [more])
+            assert await store.finish(run.id, "another", "done", result=RESULT)
+            assert shape(await asyncio.wait_for(reader, 5)) == [
+                (1, "run"), (2, "step"), (3, "step"), (4, "end")
+            ]  # fmt: skip
+        assert told.said == ["accepted", "begun"]
+
+    async def test_a_claim_that_is_not_renewed_in_time_ends_the_run_before_it_is_lost(
+        self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Afterwards it is given back, and gone on with."""
+        async with running(store, script, lease=1) as runs:
+            run, own = await submitted(runs, keep=True), await submitted(runs)
+            reader = asyncio.create_task(collected(runs.events(own.id, KEY)))
+            await within(5, lambda: _begun(script, 2))
+            async with store._database.flavour.alone:  # nobody writes any more
+
+                async def stopped() -> bool:
+                    return script.closed == 2
+
+                await within(3, stopped)
+                last = (await reader)[-1]
+                assert last.data["type"] == "urn:fairqr:error:store-unavailable"
+            script.go.set()
+            assert (await runs.result(run.id, KEY)).status == "done"
+            assert script.resumed == [False, False, True]
+
+            async def failed() -> bool:
+                return (await store.run(own.id, KEY)).status == "failed"
+
+            await within(5, failed)

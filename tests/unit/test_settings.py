@@ -1,0 +1,189 @@
+"""What is configured: arguments aside, variables win over the file, and that over the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairqr import settings, settings_file
+from fairqr.errors import ConfigError
+from fairqr.retrieval.elasticsearch_client import Connection
+from fairqr.settings import SETTINGS, Found, Source, find, is_on, path_of, text_of, variable_of
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(variable_of(setting.name), raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's settings file, which a test writes once."""
+    named = tmp_path / "fairqr.toml"
+    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
+    return named
+
+
+class TestFinding:
+    def test_every_setting_from_the_file_and_from_its_variable(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        general = [setting for setting in SETTINGS if "." not in setting.name]
+        of_elasticsearch = [setting for setting in SETTINGS if "." in setting.name]
+        lines = [*map(_line, general), "[elasticsearch]", *map(_line, of_elasticsearch)]
+        file.write_text("\n".join(lines))
+        for setting in SETTINGS:
+            value, source = find(setting.name)
+            assert source == Source("file", str(file)), setting.name
+            assert value is True if setting.kind == "switch" else "in the file" in str(value)
+            variable = variable_of(setting.name)
+            monkeypatch.setenv(variable, "0" if setting.kind == "switch" else "other")
+            value, source = find(setting.name)
+            assert source == Source("variable", variable)
+            assert value is False if setting.kind == "switch" else value == "other"
+
+    def test_nothing_is_configured(self) -> None:
+        for setting in SETTINGS:
+            value, source = find(setting.name)
+            assert source == Source()
+            if setting.name in ("data_dir", "cache_dir"):
+                assert Path(str(value)).is_absolute()
+            else:
+                assert value == setting.default
+
+    def test_an_empty_value_is_none(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file.write_text('model = ""\ncorpus = "mine"\n')
+        monkeypatch.setenv("FAIRQR_CORPUS", "")
+        assert settings.default_model() == settings.DEFAULT_MODEL
+        assert text_of("corpus") == "mine"
+
+    def test_paths_of_the_file_are_beside_it(self, file: Path, tmp_path: Path) -> None:
+        file.write_text('data_dir = "data"\nprompts_dir = "~/prompts"\ntrace_dir = "/runs"\n')
+        assert settings.data_dir() == tmp_path / "data"
+        assert settings.prompts_dir() == Path.home() / "prompts"
+        assert path_of("trace_dir") == Path("/runs")
+
+    @pytest.mark.parametrize(
+        ("given", "on"),
+        [("1", True), ("true", True), ("ON", True), ("0", False), ("no", False), ("off", False)],
+    )
+    def test_a_switch(self, given: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FAIRQR_TRACE_CONTENT", given)
+        assert is_on("trace_content") is on
+
+    def test_no_switch_is_in_between(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whether content is recorded must not be guessed."""
+        monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "maybe")
+        with pytest.raises(ConfigError, match="FAIRQR_TRACE_CONTENT is neither on nor off"):
+            is_on("trace_content")
+
+
+class TestTheFile:
+    def test_a_byte_order_mark_is_no_error(self, file: Path) -> None:
+        """Editors of Windows write one."""
+        file.write_bytes(b'\xef\xbb\xbfmodel = "openai:x"\n')
+        assert text_of("model") == "openai:x"
+
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            ("model = \n", r"is no TOML: .*line 1"),
+            ("model = 'a'\nmodel = 'b'\n", r"is no TOML: .*line 2"),
+            ("x = " + "[" * 100_000, "is no TOML"),
+            ("modle = 'a'\n", r"has 'modle', which is no setting \(did you mean 'model'\?\)"),
+            ("elasticsearch_url = 'a'\n", r"did you mean 'elasticsearch.url'"),
+            ("[elasticsearch]\nurll = 'a'\n", r"'elasticsearch.urll', which is no setting"),
+            ("[servce]\nport = 1\n", r"'servce', which is no setting \(did you mean 'service'"),
+            ("model = 3\n", "model is wrong; write a text in quotes"),
+            ('model = "a\\u0000b"\n', "model is wrong; write a text in quotes"),
+            ("trace_content = '1'\n", "trace_content is wrong; write true or false"),
+            ("elasticsearch = 'http://a'\n", r"elasticsearch is a section: \[elasticsearch\]"),
+            ("service = 3\n", r"service is a section: \[service\]"),
+        ],
+    )
+    def test_what_is_wrong_is_told_in_a_sentence(
+        self, content: str, words: str, file: Path
+    ) -> None:
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=words) as caught:
+            find("corpus")
+        assert str(file) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+
+    def test_what_cannot_be_read_is_told(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ConfigError, match="cannot be read: No such file"):
+            find("model")
+        file.write_bytes(b"model = '\xff'")
+        with pytest.raises(ConfigError, match="save it as text in UTF-8"):
+            find("model")
+        monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path))
+        with pytest.raises(ConfigError, match="Is a directory"):
+            find("model")
+
+    def test_a_variable_needs_no_file(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file.write_text("broken")
+        monkeypatch.setenv("FAIRQR_MODEL", "openai:x")
+        assert find("model") == Found("openai:x", Source("variable", "FAIRQR_MODEL"))
+
+    def test_the_usual_place_is_the_users_and_may_be_empty(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.delenv("FAIRQR_CONFIG")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        place = settings_file.config_path()
+        assert tmp_path in place.parents
+        assert find("model").source == Source()
+        place.parent.mkdir(parents=True)
+        place.write_text('model = "openai:x"')
+        assert find("model") == Found("openai:x", Source("file", str(place)))
+
+
+def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_MODLE", "x")
+    monkeypatch.setenv("FAIRQR_SERVICE_PORT", "1")
+    found = settings.unknown_variables(["FAIRQR_SERVICE_PORT"])
+    assert "FAIRQR_MODLE" in found
+    assert not {"FAIRQR_CONFIG", "FAIRQR_SERVICE_PORT", "FAIRQR_MODEL"} & {*found}
+
+
+class TestElasticsearch:
+    """The file's credentials go to the file's server, and variables stand together."""
+
+    FILE = '[elasticsearch]\nurl = "https://mine:9200/"\nusername = "me"\npassword = "hidden"\n'
+
+    def test_the_file_alone(self, file: Path) -> None:
+        file.write_text(self.FILE)
+        for url in (None, "https://mine:9200"):
+            connection = Connection.from_environment(url)
+            assert connection.username == "me"
+            assert connection.password is not None
+            assert connection.password.get_secret_value() == "hidden"
+
+    @pytest.mark.parametrize("url", ["https://other:9200", "http://mine:9200", "https://mine"])
+    def test_another_server_gets_no_credentials_of_the_file(self, url: str, file: Path) -> None:
+        file.write_text(self.FILE)
+        assert Connection.from_environment(url).username is None
+
+    def test_those_of_a_file_that_names_no_server_go_to_any(self, file: Path) -> None:
+        file.write_text('[elasticsearch]\napi_key = "hidden"\n')
+        assert Connection.from_environment("http://any").api_key is not None
+
+    def test_a_key_of_the_variables_takes_the_place_of_the_files_password(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file.write_text(self.FILE)
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "key")
+        connection = Connection.from_environment()
+        assert (connection.username, connection.password) == (None, None)
+        assert connection.api_key is not None
+
+
+def _line(setting: settings.Setting) -> str:
+    value = "true" if setting.kind == "switch" else '"in the file"'
+    return f"{setting.name.rpartition('.')[2]} = {value}"

@@ -1,0 +1,276 @@
+"""Spans: what OpenTelemetry gets of them, and how a trace goes on elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+
+from fairqr.telemetry import carrier, continued, record_to, span
+
+PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    monkeypatch.delenv("FAIRQR_TRACE_CONTENT", raising=False)
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+    yield exporter
+    provider.shutdown()
+
+
+class TestSpans:
+    def test_values_are_such_as_opentelemetry_takes(self, exporter: InMemorySpanExporter) -> None:
+        """Lists of one kind stay lists; anything else is JSON; half a pair costs no other span."""
+        values: dict[str, tuple[Any, Any]] = {
+            "text": ("a\ud800b", "a?b"),
+            "number": (3, 3),
+            "texts": (["a", "\udfff"], ("a", "?")),
+            "shares": ([0.5, 1.0], (0.5, 1.0)),
+            "mixed": ([0.5, None], "[0.5, null]"),
+            "mapping": ({"ä": "\ud800"}, '{"ä": "?"}'),
+        }
+        with span("run \ud800", kind="client", **{"fairqr.first": "x"}) as step:
+            for key, (value, _) in values.items():
+                step.set(f"fairqr.{key}", value)
+            step.event("tried", **{"attempt": 1, "error.type": "TimeoutError"})
+        (sent,) = exporter.get_finished_spans()
+        assert (sent.name, sent.kind) == ("run ?", SpanKind.CLIENT)
+        expected = {f"fairqr.{key}": plain for key, (_, plain) in values.items()}
+        assert dict(sent.attributes or {}) == {"fairqr.first": "x", **expected}
+        (event,) = sent.events
+        assert event.name == "fairqr.tried"
+        assert dict(event.attributes or {}) == {"fairqr.attempt": 1, "error.type": "TimeoutError"}
+        assert encode_spans([sent]).SerializeToString()
+
+    def test_attributes_from_the_begin_are_there_for_a_sampler(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+        seen: list[Any] = []
+
+        class Sampler(type(ALWAYS_ON)):  # type: ignore[misc]
+            def should_sample(self, *arguments: Any, **more: Any) -> Any:
+                seen.append({**(more.get("attributes") or arguments[4])})
+                return super().should_sample(*arguments, **more)
+
+        provider = TracerProvider(sampler=Sampler(ALWAYS_ON._decision))
+        monkeypatch.setattr("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+        with span("chat x", **{"gen_ai.operation.name": "chat"}):
+            pass
+        assert seen == [{"gen_ai.operation.name": "chat"}]
+
+    async def test_an_error_is_named_and_not_quoted(
+        self, exporter: InMemorySpanExporter, tmp_path: Path
+    ) -> None:
+        """So is a run that was cancelled; what failed without an exception is an error too."""
+        with pytest.raises(ValueError, match="private"), span("outer"), span("inner"):
+            raise ValueError("private")
+        task = asyncio.create_task(_waiting())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        with span("asked") as step:
+            step.fail("timeout")
+        sent = {it.name: it for it in exporter.get_finished_spans()}
+        kinds = {name: (it.attributes or {})["error.type"] for name, it in sent.items()}
+        assert kinds == {
+            "inner": "ValueError",
+            "outer": "ValueError",
+            "waiting": "CancelledError",
+            "asked": "timeout",
+        }
+        assert all(it.status.description == kinds[name] for name, it in sent.items())
+        assert "private" not in "".join(it.to_json() for it in sent.values())
+
+    def test_content_is_decided_once_for_a_run(
+        self, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """By the setting or by the file that is recorded to, for all spans inside."""
+        with span("without"), span("child") as step:
+            monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "1")
+            step.content("fairqr.query", "x")
+            with span("grandchild") as inner:
+                inner.content("fairqr.query", "x")
+        with span("with") as step, record_to(tmp_path / "a", content=False):
+            step.content("fairqr.query", "x")
+            with span("recorded") as inner:
+                inner.content("fairqr.query", "x")
+        monkeypatch.delenv("FAIRQR_TRACE_CONTENT")
+        with record_to(tmp_path / "b", content=True), span("by the file") as step:
+            step.content("fairqr.query", "x")
+        told = {it.name for it in exporter.get_finished_spans() if it.attributes}
+        assert told == {"with", "recorded", "by the file"}
+
+
+async def _waiting() -> None:
+    with span("waiting"):
+        await asyncio.Event().wait()
+
+
+class TestContinuing:
+    def test_what_is_kept_of_a_step_leads_back_to_it(self, exporter: InMemorySpanExporter) -> None:
+        """Elsewhere and later, with the states of the vendors on the way."""
+        assert carrier() == {}
+        with continued({"Traceparent": PARENT, "TraceState": "a=1, b=x y"}), span("first"):
+            kept = carrier()
+        assert carrier() == {}
+        with continued(kept), span("second"):
+            pass
+        first, second = exporter.get_finished_spans()
+        assert first.context.trace_id == second.context.trace_id == int("0a" * 16, 16)
+        assert first.parent is not None
+        assert first.parent.span_id == int("0b" * 8, 16)
+        assert second.parent is not None
+        assert second.parent.span_id == first.context.span_id
+        assert kept["tracestate"] == "a=1,b=x y"
+        assert second.context.trace_state == {"a": "1", "b": "x y"}
+
+    def test_it_works_without_an_sdk(self) -> None:
+        """The caller's trace is kept, and handed on, though nothing is exported here."""
+        with continued({"traceparent": PARENT}), span("run"):
+            assert carrier() == {"traceparent": PARENT}
+
+    def test_a_caller_that_does_not_sample_is_heeded(self, exporter: InMemorySpanExporter) -> None:
+        with continued({"traceparent": f"{PARENT[:-2]}00"}), span("run"):
+            pass
+        assert exporter.get_finished_spans() == ()
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"traceparent": ""},
+            {"traceparent": "nonsense"},
+            {"traceparent": PARENT.upper()},
+            {"traceparent": PARENT + "-more"},
+            {"traceparent": PARENT + "\nx: y"},
+            {"traceparent": PARENT.replace("0a", "00")},
+            {"traceparent": PARENT.replace("0b", "00")},
+            {"traceparent": "ff" + PARENT[2:]},
+            {"traceparent": PARENT * 10_000},
+            {"traceparent": "٠" * 2 + PARENT[2:]},
+            {"traceparent": [PARENT]},
+            {"traceparent": None},
+            {b"traceparent": PARENT.encode()},
+            {3: 4},
+            {"tracestate": "a=1"},
+        ],
+    )
+    def test_what_is_no_header_of_a_trace_is_ignored(
+        self, exporter: InMemorySpanExporter, headers: Any
+    ) -> None:
+        """A span inside begins a trace of its own, or belongs to that around it."""
+        with continued(headers), span("root"), continued(headers), span("child"):
+            pass
+        child, root = exporter.get_finished_spans()
+        assert root.parent is None
+        assert child.parent == root.context
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            *("", "a", "=1", "A=1", "a=1,a=2", "a=\x00", "a=é", "a=1\r\nb: 2", 5),
+            *("a=" + "x" * 600, "a=" * 400 + "!", ",".join(f"k{n}=1" for n in range(33))),
+        ],
+    )
+    def test_a_broken_state_costs_only_itself(
+        self, exporter: InMemorySpanExporter, state: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The trace goes on; nothing that a stranger sent gets into the log."""
+        with continued({"traceparent": PARENT, "tracestate": state}), span("run"):
+            assert "tracestate" not in carrier()
+        (run,) = exporter.get_finished_spans()
+        assert run.context.trace_id == int("0a" * 16, 16)
+        assert caplog.text == ""
+
+    def test_baggage_is_not_taken_over(self) -> None:
+        headers = {"traceparent": PARENT, "baggage": "user=somebody"}
+        with continued(headers):
+            assert baggage.get_all() == {}
+            token = context.attach(baggage.set_baggage("ours", "kept out"))
+            assert carrier() == {"traceparent": PARENT}
+            context.detach(token)
+
+
+def test_without_variables_nothing_of_opentelemetry_is_loaded_to_export() -> None:
+    """Nor by a variable that says that nothing is to be sent."""
+    script = """
+import os, sys
+for name in list(os.environ):
+    if name.startswith("OTEL_"): del os.environ[name]
+from fairqr.exporting import exporting, wanted_exporters
+with exporting(print): pass
+os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
+for name, value in [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "True")]:
+    os.environ[name] = value
+    with exporting(print): pass
+    assert wanted_exporters()[0] == []
+sys.exit("opentelemetry" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_another_provider_is_left_to_do_its_work() -> None:
+    """An application that has set up OpenTelemetry itself gets no second one."""
+    script = """
+import os
+os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+ours = TracerProvider()
+trace.set_tracer_provider(ours)
+from fairqr.exporting import exporting
+with exporting(print):
+    assert trace.get_tracer_provider() is ours
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OTEL_TRACES_EXPORTER", "nothing-so-named", "or install the exporter that is named"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "secret-key", "(ValueError); check the variables OTEL_"),
+    ],
+)
+def test_what_cannot_be_set_up_is_one_sentence(name: str, value: str, words: str) -> None:
+    """It does not quote the variable, which may be a key; the work is done."""
+    script = """
+from fairqr.exporting import exporting
+from fairqr.telemetry import span
+with exporting(print), span("run"):
+    print("done")
+"""
+    environment = {key: it for key, it in os.environ.items() if not key.startswith("OTEL_")}
+    environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", name: value}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    sentence, work = done.stdout.splitlines()
+    assert words in sentence
+    assert value not in done.stdout + done.stderr
+    assert work == "done"
