@@ -17,7 +17,8 @@ demo: $(READY)
 test: $(NEURAL)
 	$(BIN)/pytest
 
-# Types and layers are checked on the installed wheel, which is what users get.
+# Types and layers are checked on the installed wheel, which is what users get. The audit compares
+# with known vulnerabilities where a service of advisories can be reached, and says so where not.
 check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -26,6 +27,7 @@ check: $(READY)
 	cd build && MYPYPATH=check ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr
 	PYTHONPATH=build/check $(BIN)/lint-imports
 	rm -rf build
+	$(BIN)/python -m tests.checks.audit
 
 bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json
@@ -55,11 +57,14 @@ experiments: $(NEURAL)
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its
 # builds fits depends on the machine. What the lock names is whole otherwise, so pip looks for nothing
-# more, which would be torch for peft.
+# more, which would be torch for peft. deploy/ has the part of it that the image of the service needs.
 lock: $(READY)
 	echo "torch ; python_version < '0'" > $(VENV)/without.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --override $(VENV)/without.txt --all-extras pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --constraint requirements.lock --extra service --extra otel pyproject.toml deploy/build.in \
+	  --output-file deploy/requirements.lock
 
 # Makes the corpus anew from Pantheon's table; see retrieval/corpora/notables/README.md.
 notables: $(READY)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Annotated, Literal, NotRequired, TypedDict, cast
+from typing import Annotated, Literal, NotRequired, cast
+
+# Before Python 3.12 pydantic makes no JSON schema of typing's own; Studio's forms are made of it.
+from typing_extensions import TypedDict
 
 from fairqr.agents.replies import Usage
 from fairqr.retrieval.ranking import Ranking

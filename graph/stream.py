@@ -33,7 +33,7 @@ class Step:
             the last step where an answer is asked for, has ``answer``, the answer result's; that of
             ``conclude`` has ``probe``, the probe result's.
         id: The same where a run that goes on tells or does a step again; different for all others.
-            Empty where a run that was over tells its outcome once more.
+            Empty where a run that goes on tells a result once more that it had before.
     """
 
     name: str
@@ -64,10 +64,11 @@ async def run_graph(
             goes on from there, and asks nothing again that was answered: of a question to a model,
             only one that was under way. None keeps nothing.
         resume: Go on with what is kept of the thread, under the same query and context. What had
-            happened before the last state that was kept is not told again; of the steps that follow
-            it, those that had ended beside others are. Where the run was over, its outcome is told.
-            Where nothing is kept, the run begins. The time between the last state that was kept and
-            now counts neither for the budget of seconds nor in what the result says.
+            happened before the last state that was kept is not told again, but for the results that
+            there are; of the steps that follow it, those that had ended are. Where the run was
+            over, nothing more happens. Where nothing is kept, it begins. The time between the last
+            state that was kept and now counts neither for the budget of seconds nor in what the
+            result says.
     """
     config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
     given: dict[str, Any] | None = {"query": query}
@@ -76,13 +77,11 @@ async def run_graph(
     if replies and resume:
         kept = await graph.aget_state(config)
         if kept.values:
+            for step in (*_outcome(kept.values), *_ended_since(kept)):
+                yield step
             # Not `next`, which leaves out what has ended since, though its state was not kept yet.
             if not kept.tasks:
-                for step in _outcome(kept.values):
-                    yield step
                 return
-            for step in _ended_beside_others(kept):
-                yield step
             await replies.load()
             paused = _pause(kept)
             given = None
@@ -139,7 +138,7 @@ _PAUSED = "fairqr_paused"
 
 
 def _outcome(values: dict[str, Any]) -> list[Step]:
-    """Return the last steps of a run that is over, without all else that they changed."""
+    """Return the steps that gave the results so far, without all else that they changed."""
     return [
         Step(name, {key: values[key]})
         for name, key in _OUTCOMES.items()
@@ -147,7 +146,7 @@ def _outcome(values: dict[str, Any]) -> list[Step]:
     ]
 
 
-def _ended_beside_others(kept: StateSnapshot) -> list[Step]:
+def _ended_since(kept: StateSnapshot) -> list[Step]:
     """Return the steps after the last state that need not be done again."""
     return [
         Step(task.name, _plain(task.result), task.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from typing import Any
@@ -15,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from fairqr.errors import FairqrError, one_line
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 
-__all__ = ["ProblemResponse", "handle_errors", "problem_response"]
+__all__ = ["Json", "ProblemResponse", "handle_errors", "problem_response"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,16 @@ _HTTP = {
 MANY_ERRORS = 20
 
 
-class ProblemResponse(JSONResponse):
+class Json(JSONResponse):
+    """An object; halves of characters, which a model or a document may hold, are replaced."""
+
+    def render(self, content: Any) -> bytes:
+        """Return it as UTF-8."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode(errors="replace")
+
+
+class ProblemResponse(Json):
     """A problem document. Its kind is left in the connection's state, for the figures."""
 
     media_type = MEDIA_TYPE

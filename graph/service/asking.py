@@ -7,13 +7,13 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from fairqr.graph.answer_result import AnswerResult
 from fairqr.graph.probe_result import ProbeResult
 from fairqr.graph.result import SearchResult
 from fairqr.graph.service.access import caller_of
-from fairqr.graph.service.answers import problem_response
+from fairqr.graph.service.answers import Json, problem_response
 from fairqr.graph.service.openapi import CREATED, STREAM, problems
 from fairqr.graph.service.parts import parts_of
 from fairqr.graph.service.problems import problem_of
@@ -105,7 +105,7 @@ async def begin_run(asked: BackgroundRun, request: Request) -> Response:
     """
     kind, inner = asked.asked
     run = await _submitted(request, kind, inner, keep=True)
-    return JSONResponse(run.model_dump(mode="json"), 202, _location(run))
+    return Json(run.model_dump(mode="json"), 202, _location(run))
 
 
 async def _submitted(request: Request, kind: Kind, asked: RunRequest, *, keep: bool) -> Run:
@@ -128,7 +128,7 @@ async def _answered(request: Request, kind: Kind, asked: RunRequest) -> Response
     if ended is None:
         return Response(status_code=CLIENT_GONE)
     if ended.result is not None:
-        return JSONResponse(ended.result, headers=_location(run))
+        return Json(ended.result, headers=_location(run))
     return problem_response(ended.problem or problem_of(LookupError()), _location(run))
 
 

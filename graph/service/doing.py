@@ -207,7 +207,7 @@ class Doing:
                         self.feed.tell(Event(number=0, name="token", data={"text": event.text}))
                         continue
                     findings.add(event)
-                    # The outcome of a run that was over has no id: it was told when it happened.
+                    # What has no id is a result that was told when it came.
                     if event.id and event.id not in self._told:
                         await self._tell(step_event(event, self.feed.last + 1))
         return findings.result()

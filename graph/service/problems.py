@@ -28,6 +28,7 @@ from fairqr.errors import (
     StoreUnavailableError,
     TargetError,
     UnknownAttributeError,
+    WorkersError,
 )
 
 __all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of"]
@@ -57,6 +58,7 @@ STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     ModelUnavailableError: (503, "The model cannot be used"),
     StoreUnavailableError: (503, "The database cannot be reached"),
     RunInterruptedError: (503, "The run was interrupted"),
+    WorkersError: (503, "The workers cannot be reached"),
     RunTimeoutError: (504, "The run took too long"),
 }
 """The status and the title of each class of errors; a class that is not named has its parent's."""

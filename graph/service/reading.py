@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import aclosing
 from typing import Annotated
 
@@ -10,8 +11,9 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairqr.errors import InputError
+from fairqr.errors import InputError, RunNotFoundError
 from fairqr.graph.service.access import caller_of
+from fairqr.graph.service.answers import Json
 from fairqr.graph.service.openapi import STREAM, problems
 from fairqr.graph.service.parts import parts_of
 from fairqr.graph.service.records import Kind, Run, RunSummary, Status
@@ -22,6 +24,8 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=problems(422, 429, 503))
 
 Id = Annotated[str, Path(description="Of the run.", examples=["0" * 32], max_length=100)]
+
+_ID = re.compile(r"[0-9a-f]{32}")
 
 LARGEST = 2**53
 """Up to here a number of JSON is exact everywhere."""
@@ -57,10 +61,10 @@ async def list_runs(
     return RunList(runs=found)
 
 
-@router.get("/{id}")
-async def get_run(request: Request, id: Id) -> Run:
+@router.get("/{id}", response_model=Run)
+async def get_run(request: Request, id: Id) -> Response:
     """Return a run: what was asked for, how far it is, and its result or its problem."""
-    return await parts_of(request).store.run(id, caller_of(request.scope).id)
+    return Json((await _found(request, id)).model_dump())
 
 
 @router.get("/{id}/events", response_class=Response, responses=STREAM)
@@ -81,7 +85,7 @@ async def follow_run(
     """
     parts, key = parts_of(request), caller_of(request.scope).id
     after = _number(last_event_id)
-    await parts.store.run(id, key)
+    await _found(request, id)
     return EventStream(aclosing(parts.runs.events(id, key, after)), parts.settings.heartbeat)
 
 
@@ -89,12 +93,23 @@ async def follow_run(
 async def delete_run(request: Request, id: Id) -> Response:
     """Cancel a run that is not over, or remove one that is."""
     parts, key = parts_of(request), caller_of(request.scope).id
-    run = await parts.store.run(id, key)
+    run = await _found(request, id)
     if run.live:
         await parts.runs.cancel(id, key)
     else:
         await parts.store.delete(id, key)
     return Response(status_code=204)
+
+
+async def _found(request: Request, id: str) -> Run:
+    """Return a run of this key.
+
+    Raises:
+        RunNotFoundError: There is none; what is no id is not looked for.
+    """
+    if not _ID.fullmatch(id):
+        raise RunNotFoundError("There is no such run; GET /v1/runs lists those that there are.")
+    return await parts_of(request).store.run(id, caller_of(request.scope).id)
 
 
 def _number(text: str | None) -> int:

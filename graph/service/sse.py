@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fairqr.errors import FairqrError
 from fairqr.graph.service.records import Event
 
 __all__ = ["EventStream", "encoded", "gone"]
 
 HEARTBEAT = b": still here\n\n"
+_LINE_BREAKS = re.compile("[\u0085\u2028\u2029]")
+
 READ_WITHIN = 60.0
 """Seconds in which a client has to take what it is sent; one that does not is let go."""
 
 
 def encoded(event: Event) -> bytes:
-    """Return an event as it stands in a stream; JSON has no line breaks, so it is one line."""
+    """Return an event as it stands in a stream, on one line of data.
+
+    JSON has no line breaks of the protocol; those of Unicode are escaped, since some clients split
+    lines there.
+    """
     number = f"id: {event.number}\n" if event.number else ""
     data = json.dumps(event.data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    data = _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", data)
     return f"{number}event: {event.name}\ndata: {data}\n\n".encode(errors="replace")
 
 
@@ -93,7 +102,9 @@ class EventStream(Response):
                     continue
                 try:
                     event = coming.result()
-                except StopAsyncIteration:
+                except (StopAsyncIteration, FairqrError):
+                    # What stopped the telling, such as a database that is away, is no end of the
+                    # run: a stream without its last event is one to go on with.
                     break
                 coming = None
                 await say(encoded(event))

@@ -28,7 +28,7 @@ MARGIN = 0.2
 """The share of a lease that is left for stopping."""
 
 CLEAN_EVERY = 600.0
-"""Seconds between two looks for runs whose time of retention is over."""
+"""Seconds between two looks for runs whose time of retention is over, unless that is shorter."""
 
 STOPPING = 1.0
 """Seconds that runs have to end once they were stopped."""
@@ -205,7 +205,8 @@ class Worker:
         await self._give_back(renewal.mine)
         await self._store.sweep()
         await self._held.look_after(self._store)
-        if self._cleaned + CLEAN_EVERY < asked or not self._cleaned:
+        every = min(CLEAN_EVERY, self._settings.retention)
+        if self._cleaned + every < asked or not self._cleaned:
             self._cleaned = asked
             await self._store.forget(time.time() - self._settings.retention)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-__all__ = ["Watched", "browser", "opened"]
+__all__ = ["FAINT", "FOCUSED", "REPEATED", "WIDTH", "Pages", "Watched", "browser", "pages"]
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -31,6 +31,55 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
 });
 """
+
+
+WIDTH = "document.documentElement.scrollWidth"
+"""How wide a page is, in pixels; more than its window where it has to be scrolled sideways."""
+
+FOCUSED = """() => {
+  const it = document.activeElement;
+  if (it === document.body) return { name: null };
+  const seen = [it, it.nextElementSibling].filter(Boolean).some((each) =>
+    getComputedStyle(each).outlineStyle !== "none");
+  return { name: (it.labels?.[0] ?? it).textContent.trim(), outline: seen };
+}"""
+"""What has the focus, None at the end of the page, and whether that is seen."""
+
+FAINT = """() => {
+  // Texts whose contrast with what is behind them is below 4.5 to 1 (WCAG 2, AA).
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((it) => it / 255)
+      .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (element) => {
+    for (let it = element; it; it = it.parentElement) {
+      const colour = channels(getComputedStyle(it).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0.99) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim();
+    const element = walker.currentNode.parentElement;
+    if (!text || !element.checkVisibility()) continue;
+    if (element.closest(":disabled, option, script")) continue;
+    const [one, other] = [channels(getComputedStyle(element).color), ground(element)].map(light);
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (contrast < 4.5) faint.push(`${text.slice(0, 40)}: ${contrast.toFixed(2)}`);
+  }
+  return faint;
+}"""
+"""Texts that are hard to read."""
+
+REPEATED = """() => {
+  const ids = [...document.querySelectorAll("[id]")].map((it) => it.id);
+  return ids.filter((id, at) => ids.indexOf(id) !== at);
+}"""
+"""Ids that more than one element has."""
 
 
 def executable() -> str:
@@ -77,12 +126,43 @@ class Watched:
         return {urlsplit(url).netloc for url in self.requests if not url.startswith("data:")}
 
 
-def opened(context: BrowserContext) -> tuple[Page, Watched]:
-    """Open a page of a context, and watch it from its beginning."""
-    context.set_default_timeout(SECONDS * 1000)
-    context.add_init_script(_VIOLATIONS)
-    page, watched = context.new_page(), Watched()
+class Pages:
+    """Opens pages, each in a context of its own, and watches them from their beginning."""
 
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+
+    def __call__(self, **how: Any) -> tuple[Page, Watched]:
+        """Open a page.
+
+        Args:
+            how: Of the context, where it is not that of a laptop.
+        """
+        laptop = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
+        context = self._browser.new_context(**{**laptop, **how})
+        self._contexts.append(context)
+        context.set_default_timeout(SECONDS * 1000)
+        context.add_init_script(_VIOLATIONS)
+        page, watched = context.new_page(), Watched()
+        _watch(page, watched)
+        return page, watched
+
+    def close(self) -> None:
+        """Close all."""
+        for context in self._contexts:
+            context.close()
+
+
+@pytest.fixture
+def pages(browser: Browser) -> Iterator[Pages]:
+    """What opens the pages of a test."""
+    pages = Pages(browser)
+    yield pages
+    pages.close()
+
+
+def _watch(page: Page, watched: Watched) -> None:
     def answered(response: Any) -> None:
         if response.status >= 400:
             watched.failures.append(f"{response.status} {response.url}")
@@ -100,4 +180,3 @@ def opened(context: BrowserContext) -> tuple[Page, Watched]:
     page.on("console", said)
     page.on("pageerror", lambda error: watched.complaints.append(str(error)))
     page.on("dialog", asked)
-    return page, watched

@@ -110,14 +110,17 @@ def _read_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
 
 
 class Wire:
-    """A real TCP proxy in front of a server, on a port of its own, that can be cut and mended."""
+    """A real TCP proxy in front of a server, on a port of its own, that can be cut and mended.
+
+    ``sent`` holds all bytes that went to the server, and ``received`` all that came from it.
+    """
 
     def __init__(self, address: str) -> None:
         self._port = int(address.rsplit(":", 1)[1])
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
         self._is_cut = False
-        self.sent = bytearray()
+        self.sent, self.received = bytearray(), bytearray()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._listen, daemon=True).start()
@@ -158,16 +161,13 @@ class Wire:
                     continue
                 far = socket.create_connection(("127.0.0.1", self._port))
                 self._ends |= {near, far}
-            for source, sink, kept in ((near, far, True), (far, near, False)):
-                threading.Thread(
-                    target=self._carry, args=(source, sink, kept), daemon=True
-                ).start()
+            for source, sink, kept in ((near, far, self.sent), (far, near, self.received)):
+                threading.Thread(target=self._carry, args=(source, sink, kept), daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket, kept: bool) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
         with contextlib.suppress(OSError):
             while piece := source.recv(65536):
-                if kept:
-                    self.sent += piece
+                kept += piece
                 sink.sendall(piece)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)

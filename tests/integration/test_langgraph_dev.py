@@ -16,9 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start the server on a free port, wait until it answers, and end it."""
+    tmp_path = tmp_path_factory.mktemp("langgraph-dev")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -73,6 +74,19 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         assert result["attributes"] == [attribute]
         assert len(result["ranking"]) == 10
         assert result["divergence"] < result["baseline"]["divergence"]
+
+
+def test_studio_is_told_what_it_shows(server: str) -> None:
+    """The steps and the way between them; what a run takes, and what the context may say."""
+    (assistant,) = httpx.post(f"{server}/assistants/search", json={}, timeout=30).json()
+    about = f"{server}/assistants/{assistant['assistant_id']}"
+    nodes = {it["id"] for it in httpx.get(f"{about}/graph", timeout=30).json()["nodes"]}
+    assert {"begin", "retrieve", "measure", "choose_group", "refine", "rerank"} <= nodes
+    assert {"sample", "generate", "attribute", "summarise", "probe", "conclude"} <= nodes
+    schemas = httpx.get(f"{about}/schemas", timeout=30).json()
+    assert list(schemas["input_schema"]["properties"]) == ["query"]
+    asked = schemas["context_schema"]["properties"]
+    assert {"attributes", "k", "method", "target", "prompts", "answer", "probe"} <= set(asked)
 
 
 def test_its_steps_can_be_streamed(server: str) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import Watched, browser, opened
-from tests.integration.model_server import Answer, Asked, ModelServer, says, write_people
+from tests.integration.chromium import FAINT, FOCUSED, REPEATED, WIDTH, Pages, browser, pages
+from tests.integration.model_server import Answer, Asked, ModelServer, says, stream, write_people
 from tests.integration.page_service import run_command, served, settings_for
 
-__all__ = ["browser"]
+__all__ = ["browser", "pages"]
 
 WORDS = (["woman", "laboratory"], ["she", "born"], ["Tokyo", "Asia"])
 
@@ -38,20 +39,6 @@ def service(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     run_command(variables, "index", "create", "people", folder / "people")
     with served(variables, "--corpus", "people") as address:
         yield address
-
-
-@pytest.fixture
-def views(browser: Browser) -> Iterator[ExitStack]:
-    """What closes the pages of a test."""
-    with ExitStack() as stack:
-        yield stack
-
-
-def new_page(browser: Browser, views: ExitStack, **how: object) -> tuple[Page, Watched]:
-    how = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | how
-    context = browser.new_context(**how)  # type: ignore[arg-type]
-    views.callback(context.close)
-    return opened(context)
 
 
 def words_by_round() -> object:
@@ -77,11 +64,11 @@ def finish(page: Page) -> None:
 
 
 def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_after(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
     gate = threading.Event()
     model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
-    page, watched = new_page(browser, views)
+    page, watched = pages()
     page.goto(service)
     ask(page, "physicist")
     cards = page.locator(".rounds > li")
@@ -96,14 +83,18 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     gate.set()
     finish(page)
     expect(cards.nth(1)).to_contain_text("woman")
-    expect(page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")).to_have_count(11)
+    expect(
+        page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")
+    ).to_have_count(11)
     after = page.get_by_role("table", name="After: fairqr")
     expect(after.get_by_role("row")).to_have_count(11)
     expect(after).to_contain_text(re.compile("▲|new"))
     expect(after.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text(
         re.compile("female|male")
     )
-    expect(page.get_by_role("region", name="Cost")).to_contain_text(re.compile(r"Model calls\s*[1-9]"))
+    expect(page.get_by_role("region", name="Cost")).to_contain_text(
+        re.compile(r"Model calls\s*[1-9]")
+    )
     made = page.get_by_role("region", name="Made with")
     expect(made).to_contain_text("openai:fake")
     expect(made).to_contain_text(re.compile(r"refine v4\s*[0-9a-f]{12}"))
@@ -111,7 +102,9 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     assert float(became.inner_text()) <= float(was.inner_text())
     # The curve has the same figures as a table.
     page.get_by_text("As a table").click()
-    expect(page.get_by_role("row", name=re.compile("returned"))).to_contain_text(became.inner_text())
+    expect(page.get_by_role("row", name=re.compile("returned"))).to_contain_text(
+        became.inner_text()
+    )
     assert watched.hosts == {service.removeprefix("http://")}
     assert watched.failures == []
     assert watched.complaints == []
@@ -119,10 +112,10 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
 
 
 def test_the_target_is_set_by_sliders_that_sum_to_one_hundred(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
     model.does(words_by_round())  # type: ignore[arg-type]
-    page, _ = new_page(browser, views)
+    page, _ = pages()
     page.goto(service)
     page.get_by_role("checkbox", name="gender").uncheck()
     page.get_by_role("checkbox", name="continent").check()
@@ -137,18 +130,16 @@ def test_the_target_is_set_by_sliders_that_sum_to_one_hundred(
     sliders.nth(0).fill("60")
     with page.expect_request(lambda request: request.method == "POST") as posted:
         ask(page, "physicist")
-    asked = posted.value.post_data_json["request"]
+    asked = json.loads(posted.value.post_data or "")["request"]
     assert asked["attributes"] == ["continent"]
     assert asked["target"]["shares"]["continent"]["Asia"] == 0.6
     finish(page)
     expect(page.locator(".figures")).to_contain_text("60%")
 
 
-def test_two_runs_of_the_past_are_compared(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
-) -> None:
+def test_two_runs_of_the_past_are_compared(pages: Pages, service: str, model: ModelServer) -> None:
     model.does(words_by_round())  # type: ignore[arg-type]
-    page, _ = new_page(browser, views)
+    page, _ = pages()
     page.goto(service)
     ask(page, "physicist man")
     finish(page)
@@ -178,10 +169,10 @@ def test_two_runs_of_the_past_are_compared(
 
 
 def test_an_answer_shows_its_sources_with_who_was_used(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
     model.does(says("A physicist. She is a woman with a laboratory."))
-    page, watched = new_page(browser, views)
+    page, watched = pages()
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
     page.get_by_role("radio", name="Answer").check()
@@ -203,18 +194,35 @@ def test_an_answer_shows_its_sources_with_who_was_used(
     assert watched.complaints == []
 
 
-def test_all_is_done_by_the_keyboard(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+def test_an_answer_is_read_while_it_is_written(
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
+    gate = threading.Event()
+    written = stream(["A physicist ", "in Tokyo."], gate=gate)
+    model.does(dataclasses.replace(written, gate_after=written.body.index(b"in Tokyo")))
+    page, _ = pages()
+    page.goto(service)
+    expect(page.locator("#corpus option")).to_have_count(1)
+    page.get_by_role("radio", name="Answer").check()
+    page.get_by_role("searchbox", name="Question").fill("Which physicist?")
+    page.get_by_role("spinbutton", name="Sampled rankings").fill("1")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".writing")).to_have_text("A physicist ")
+    gate.set()
+    finish(page)
+    expect(page.get_by_role("region", name="Answers")).to_contain_text("A physicist in Tokyo.")
+
+
+def test_all_is_done_by_the_keyboard(pages: Pages, service: str, model: ModelServer) -> None:
     model.does(words_by_round())  # type: ignore[arg-type]
-    page, _ = new_page(browser, views)
+    page, _ = pages()
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
 
     def tab_to(name: str) -> None:
         for _ in range(60):
             page.keyboard.press("Tab")
-            focused = page.evaluate(_FOCUSED)
+            focused = page.evaluate(FOCUSED)
             if focused["name"] is None:
                 continue  # past the end of the page
             assert focused["outline"], f"the focus on {focused} is not seen"
@@ -245,23 +253,12 @@ def test_all_is_done_by_the_keyboard(
     expect(page.get_by_role("heading", level=1)).to_have_text("physicist keys")
 
 
-_FOCUSED = """() => {
-  const it = document.activeElement;
-  if (it === document.body) return { name: null };
-  const seen = [it, it.nextElementSibling].filter(Boolean).some((each) =>
-    getComputedStyle(each).outlineStyle !== "none");
-  return { name: (it.labels?.[0] ?? it).textContent.trim(), outline: seen };
-}"""
-
-
 def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
     model.does(words_by_round())  # type: ignore[arg-type]
     for scheme in ("dark", "light"):
-        page, _ = new_page(
-            browser,
-            views,
+        page, _ = pages(
             viewport={"width": 360, "height": 740},
             color_scheme=scheme,
             has_touch=True,
@@ -269,58 +266,27 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
         )
         page.goto(service)
         expect(page.locator("#corpus option")).to_have_count(1)
-        assert page.evaluate(_WIDTH) <= 360
+        assert page.evaluate(WIDTH) <= 360
         page.get_by_text("Settings").click()
         page.get_by_role("radio", name="Own").check()
-        assert page.evaluate(_WIDTH) <= 360
-        assert page.evaluate(_FAINT) == []
+        assert page.evaluate(WIDTH) <= 360
+        assert page.evaluate(FAINT) == []
         ask(page, f"physicist {scheme}")
         finish(page)
-        assert page.evaluate(_WIDTH) <= 360
-        assert page.evaluate(_FAINT) == []
+        assert page.evaluate(WIDTH) <= 360
+        assert page.evaluate(FAINT) == []
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 200) is (scheme == "dark")
         page.goto(f"{service}/#/runs")
         expect(page.locator(".runs li").first).to_be_visible()
-        assert page.evaluate(_WIDTH) <= 360
-
-
-_WIDTH = "document.documentElement.scrollWidth"
-
-_FAINT = """() => {
-  // Texts whose contrast with what is behind them is below 4.5 to 1 (WCAG 2, AA).
-  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map((it) => it / 255)
-      .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
-  const ground = (element) => {
-    for (let it = element; it; it = it.parentElement) {
-      const colour = channels(getComputedStyle(it).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0.99) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const faint = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const text = walker.currentNode.textContent.trim();
-    const element = walker.currentNode.parentElement;
-    if (!text || !element.checkVisibility() || element.closest(":disabled, option, script")) continue;
-    const [one, other] = [channels(getComputedStyle(element).color), ground(element)].map(light);
-    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    if (contrast < 4.5) faint.push(`${text.slice(0, 40)}: ${contrast.toFixed(2)}`);
-  }
-  return faint;
-}"""
+        assert page.evaluate(WIDTH) <= 360
 
 
 def test_all_that_can_be_used_has_a_name(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer, tmp_path: Path
+    pages: Pages, service: str, model: ModelServer, tmp_path: Path
 ) -> None:
     model.does(words_by_round())  # type: ignore[arg-type]
-    page, _ = new_page(browser, views)
+    page, _ = pages()
     page.goto(service)
     page.get_by_role("radio", name="Own").check()
     ask(page, "physicist names")
@@ -342,10 +308,4 @@ def test_all_that_can_be_used_has_a_name(
     assert page.get_by_role("main").count() == 1
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.locator("html").get_attribute("lang") == "en"
-    assert page.evaluate(_REPEATED) == []
-
-
-_REPEATED = """() => {
-  const ids = [...document.querySelectorAll("[id]")].map((it) => it.id);
-  return ids.filter((id, at) => ids.indexOf(id) !== at);
-}"""
+    assert page.evaluate(REPEATED) == []

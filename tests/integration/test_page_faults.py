@@ -6,19 +6,18 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import Watched, browser, opened
+from tests.integration.chromium import Pages, Watched, browser, pages
 from tests.integration.model_server import ModelServer, failure, says, write_people
 from tests.integration.page_service import Wire, run_command, served, settings_for
 
-__all__ = ["browser"]
+__all__ = ["browser", "pages"]
 
-MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror=\"window.owned = 1; alert(2)\">"
+MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 1'>"
 TITLES = (
     MARKUP,
     "</title></td></table><svg onload=alert(3)><style>*{display:none}</style>",
@@ -62,27 +61,16 @@ def service(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 KEYS: dict[str, str] = {}
 
 
-@pytest.fixture
-def views(browser: Browser) -> Iterator[ExitStack]:
-    """What closes the pages of a test."""
-    with ExitStack() as stack:
-        yield stack
+def with_key(pages: Pages) -> tuple[Page, Watched]:
+    """Open a page whose tab has been given the key."""
+    page, watched = pages()
+    page.add_init_script(f"sessionStorage.setItem('fairqr-key', {json.dumps(KEYS['page'])})")
+    return page, watched
 
 
-def new_page(browser: Browser, views: ExitStack, *, key: bool = True) -> tuple[Page, Watched]:
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
-    )
-    views.callback(context.close)
-    if key:
-        secret = json.dumps(KEYS["page"])
-        context.add_init_script(f"sessionStorage.setItem('fairqr-key', {secret})")
-    return opened(context)
-
-
-def ask(page: Page, query: str) -> None:
+def ask(page: Page, query: str, results: int = 10) -> None:
     expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("spinbutton", name="Results").fill("10")
+    page.get_by_role("spinbutton", name="Results").fill(str(results))
     page.get_by_role("searchbox", name="Query").fill(query)
     page.get_by_role("button", name="Run", exact=True).click()
 
@@ -92,10 +80,10 @@ def status_is(page: Page, status: str) -> None:
 
 
 def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
     model.does(failure(401, "Incorrect API key provided."))
-    page, watched = new_page(browser, views)
+    page, watched = with_key(pages)
     page.goto(service)
     ask(page, "physicist failing")
     status_is(page, "done")
@@ -103,15 +91,23 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     expect(warning).to_be_visible()
     expect(page.locator(".rounds")).to_contain_text("no words: refused")
     expect(page.locator(".figures")).to_contain_text("the model failed")
-    expect(page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")).to_have_count(11)
-    # An answer cannot be without its model, so the run fails with a problem of a type.
+    expect(
+        page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")
+    ).to_have_count(11)
+    # Without its model an answer says why there is none.
     page.get_by_role("radio", name="Answer").check()
-    page.get_by_role("searchbox", name="Question").fill("Who?")
+    page.get_by_role("searchbox", name="Question").fill("Which physicist?")
+    page.get_by_role("button", name="Run", exact=True).click()
+    answers = page.get_by_role("region", name="Answers")
+    expect(answers).to_contain_text("No sample has an answer.")
+    expect(answers).to_contain_text("without an answer: refused.")
+    # A run that comes to nothing has a problem of a type, and a sentence that says what to do.
+    page.get_by_role("searchbox", name="Question").fill("zzz")
     page.get_by_role("button", name="Run", exact=True).click()
     status_is(page, "failed")
     problem = page.locator(".run .problem[role=alert]")
-    expect(problem).to_contain_text("Type: model")
-    assert len(problem.locator("p").first.inner_text()) > 20
+    expect(problem).to_contain_text("try other words")
+    expect(problem).to_contain_text("Type: query")
     # What cannot be asked for at all is said beside the form.
     page.get_by_role("spinbutton", name="Documents that take part").fill("10000")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -120,18 +116,17 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
 
 
 def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()
     model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
     wire = Wire(service)
-    views.callback(wire.close)
-    page, _ = new_page(browser, views)
+    request.addfinalizer(wire.close)
+    page, _ = with_key(pages)
     page.goto(wire.address)
     ask(page, "physicist lost")
     cards = page.locator(".rounds > li")
     expect(cards).to_have_count(2)
-    first = page.locator("[data-round='0']").element_handle()
     wire.cut()
     expect(page.get_by_text("The connection was lost.")).to_be_visible()
     model.wait_for(1)
@@ -142,25 +137,29 @@ def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
     expect(cards.nth(1)).to_contain_text("woman")
     numbers = cards.evaluate_all("all => all.map((it) => Number(it.dataset.round))")
     assert numbers == sorted(set(numbers))
-    # The card that was there was not made again: what had been told was not told twice.
-    assert first is not None
-    assert first.evaluate("it => it.isConnected")
+    # What had been told was not told again, and nothing was left out.
+    told = [int(number) for number in re.findall(rb"(?m)^id: (\d+)$", bytes(wire.received))]
+    assert told == list(range(1, len(told) + 1))
     assert re.search(rb"(?i)last-event-id: [1-9]", bytes(wire.sent))
 
 
 def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_runs(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
-    model.does(says({"reason": f"since {MARKUP}", "topic": [], "keywords": [MARKUP, "woman"], "drop": []}))
-    page, watched = new_page(browser, views)
+    model.does(
+        says({"reason": f"since {MARKUP}", "topic": [], "keywords": [MARKUP, "woman"], "drop": []})
+    )
+    page, watched = with_key(pages)
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
     page.get_by_role("combobox", name="Method").select_option("fair-qr")
     page.get_by_role("combobox", name="Prompt").select_option("v3")
-    ask(page, f"physicist {MARKUP}")
+    query = "physicist <i>\"'&amp;</i>"
+    ask(page, query, 40)
     status_is(page, "done")
-    expect(page.locator(".rounds blockquote").first).to_have_text(f"since {MARKUP}")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"physicist {MARKUP}")
+    # Of a model's words the tags are defused before they come here; the rest is text all the same.
+    expect(page.locator(".rounds blockquote").first).to_contain_text("script›window.owned = 1")
+    expect(page.get_by_role("heading", level=1)).to_have_text(query)
     ranking = page.get_by_role("table", name="Before: plain retrieval")
     for title in TITLES[:3]:
         expect(ranking.get_by_text(title, exact=True).first).to_be_visible()
@@ -169,12 +168,12 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     assert ranking.get_by_text(TITLES[2], exact=True).first.evaluate("it => it.tagName") == "BDI"
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     page.goto(f"{service}/#/runs")
-    expect(page.locator(".runs li").first).to_contain_text(MARKUP)
+    expect(page.locator(".runs li").first).to_contain_text(query)
 
     model.does(says(f"It was {MARKUP} https://elsewhere.example/x.png"))
     page.goto(f"{service}/#/")
     page.get_by_role("radio", name="Answer").check()
-    page.get_by_role("searchbox", name="Question").fill("Who?")
+    page.get_by_role("searchbox", name="Question").fill("Which physicist?")
     page.get_by_role("button", name="Run", exact=True).click()
     status_is(page, "done")
     expect(page.locator("blockquote.answer").first).to_contain_text(MARKUP)
@@ -188,23 +187,23 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     assert page.evaluate("window.violations") == []
 
 
-def test_a_policy_that_is_broken_would_be_seen(
-    browser: Browser, views: ExitStack, service: str
-) -> None:
+def test_a_policy_that_is_broken_would_be_seen(pages: Pages, service: str) -> None:
     """The proof that the test above can fail: what breaks the policy is stopped, and is told of."""
-    page, _ = new_page(browser, views)
+    page, _ = with_key(pages)
     page.goto(service)
     page.evaluate("document.body.innerHTML += '<img src=x onerror=\"window.owned = 1\">'")
-    page.evaluate("document.body.append(new Image()); document.body.lastChild.src = 'http://localhost:9/'")
+    page.evaluate(
+        "document.body.append(new Image()); document.body.lastChild.src = 'http://localhost:9/'"
+    )
     page.wait_for_function("window.violations.length >= 2")
     assert page.evaluate("window.owned") is None
 
 
 def test_the_key_is_asked_for_and_kept_out_of_the_address(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer
 ) -> None:
     model.does(says({"topic": [], "keywords": ["woman"]}))
-    page, _ = new_page(browser, views, key=False)
+    page, _ = pages()
     page.goto(service)
     dialog = page.get_by_role("dialog", name="Access key")
     expect(dialog).to_be_visible()
@@ -225,12 +224,12 @@ def test_the_key_is_asked_for_and_kept_out_of_the_address(
 
 
 def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
-    browser: Browser, views: ExitStack, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()
-    views.callback(gate.set)
+    request.addfinalizer(gate.set)
     model.does(says({"topic": [], "keywords": ["woman"]}, gate=gate))
-    page, _ = new_page(browser, views)
+    page, _ = with_key(pages)
     page.goto(service)
     ask(page, "physicist cancelled")
     page.get_by_role("button", name="Cancel").click()

@@ -16,19 +16,22 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr.agents.chat import ChatModel
 from fairqr.api import open_index
+from fairqr.graph.asked import probe_context, search_context
 from fairqr.graph.builder import build_graph
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step, run_graph
+from fairqr.graph.stream import Step, Token, run_graph
 from tests.integration import resuming_worker
 from tests.integration.model_server import (
     Answer,
@@ -227,9 +230,9 @@ def is_of_round(number: int, group: str) -> Callable[[Asked], bool]:
     )
 
 
-async def kept_replies(store: Store, id_: str) -> int:
+async def kept_replies(saver: BaseCheckpointSaver[Any], id_: str) -> int:
     """How many replies are kept since the last state of a run."""
-    kept = await store.saver.aget_tuple({"configurable": {"thread_id": id_}})
+    kept = await saver.aget_tuple({"configurable": {"thread_id": id_}})
     writes = kept.pending_writes if kept else None
     return sum(channel == "fairqr.reply" for _, channel, _ in writes or [])
 
@@ -262,7 +265,7 @@ class TestKilled:
         id_ = await submitted(store, "search", SEARCH)
 
         async def the_others_are_kept() -> bool:
-            return bool(model.held) and await kept_replies(store, id_) == 2
+            return bool(model.held) and await kept_replies(store.saver, id_) == 2
 
         await until(the_others_are_kept)
         await worker.dies(store)
@@ -308,6 +311,7 @@ class TestKilled:
         await goes_on_as_if_nothing_had_happened(id_, store, model, expected)
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
     store: Store, workers: Workers, model: CountingModel, people: Path
 ) -> None:
@@ -317,7 +321,7 @@ async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
     id_ = await submitted(store, "search", SEARCH)
 
     async def the_others_are_kept() -> bool:
-        return bool(model.held) and await kept_replies(store, id_) == 2
+        return bool(model.held) and await kept_replies(store.saver, id_) == 2
 
     await until(the_others_are_kept)
     worker.signal(signal.SIGTERM)
@@ -336,7 +340,7 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
     id_ = await submitted(store, "search", SEARCH)
 
     async def the_others_are_kept() -> bool:
-        return bool(model.held) and await kept_replies(store, id_) == 2
+        return bool(model.held) and await kept_replies(store.saver, id_) == 2
 
     await until(the_others_are_kept)
     frozen.signal(signal.SIGSTOP)
@@ -361,3 +365,57 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
     again = await over(store, await submitted(store, "search", SEARCH))
     assert plain(again.result) == expected[0]
     assert (await told(store, id_)) == events
+
+
+ONE_AFTER_THE_OTHER = {
+    "a batch of pairs": probe_context(
+        {"k": 40, "method": "plain", "kinds": ["pairwise"], "pairs": 3}, "gender", "female"
+    ),
+    "windows of a list": search_context(
+        {"attributes": ["gender"], "k": 10, "method": "listwise", "depth": 12}
+        | {"ranking": {"window": 4, "step": 2}}
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ONE_AFTER_THE_OTHER)
+async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_answered(
+    people: Path, model: CountingModel, asked: str
+) -> None:
+    """Left in one process, that is; the states are kept in its memory."""
+    context = ONE_AFTER_THE_OTHER[asked]
+    index = await open_index(str(people))
+
+    def graph(saver: InMemorySaver | None = None) -> Any:
+        chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
+        return build_graph(index=index, model=chat, checkpointer=saver)
+
+    async def outcome(events: AsyncGenerator[Step | Token, None]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Step):
+                    found |= {k: v for k, v in event.update.items() if k in ("result", "probe")}
+        return {name: plain(each) for name, each in found.items()}
+
+    expected = await outcome(run_graph(graph(), "physicist", context))
+    requests = model.times()
+    assert len(requests) > 4
+    model.server.asked.clear()
+    saver = InMemorySaver()
+    model.holds = lambda asked: len(model.times()) == 5
+    left = asyncio.create_task(outcome(run_graph(graph(saver), "physicist", context, thread="t")))
+
+    async def the_others_are_kept() -> bool:
+        return bool(model.held) and await kept_replies(saver, "t") == 4
+
+    await until(the_others_are_kept)
+    left.cancel()
+    await asyncio.wait({left})
+    model.open()
+    again = await outcome(run_graph(graph(saver), "physicist", context, thread="t", resume=True))
+    assert again["result"] == expected["result"]
+    assert again == expected
+    assert sum(model.held.values()) == 1
+    assert model.times() - requests == model.held
+    await index.close()

@@ -14,7 +14,7 @@ from fairqr.api import FairSearch
 from fairqr.graph.answer_result import AnswerResult
 from fairqr.graph.probe_result import ProbeResult
 from fairqr.graph.result import SearchResult
-from tests.integration.model_server import KEY, says
+from tests.integration.model_server import KEY, ModelServer, says, stream
 from tests.integration.service_client import (
     PHYSICIST,
     Served,
@@ -28,7 +28,7 @@ SETTINGS = """
 heartbeat = 0.2
 traces = "traces"
 corpora = ["people", "notables"]
-base_urls = ["http://models.example:8000/v1"]
+base_urls = ["http://models.example:8000/v1", "%s"]
 limits.body_seconds = 1
 limits.rate = ""
 caps.k = 50
@@ -37,12 +37,21 @@ caps.body_bytes = 20_000
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def other() -> Iterator[ModelServer]:
+    """A server that requests may name, and that no key is for."""
+    server = ModelServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, other: ModelServer) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("service")
     prompts = folder / "prompts"
     prompts.mkdir()
     more = {"FAIRQR_PROMPTS_DIR": str(prompts), "OPENAI_API_KEY": KEY}
-    with a_service(folder, "--corpus", "notables", settings=SETTINGS, environment=more) as running:
+    settings = SETTINGS % other.base_url
+    with a_service(folder, "--corpus", "notables", settings=settings, environment=more) as running:
         yield running
 
 
@@ -132,13 +141,24 @@ def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served)
 
 
 def test_the_pieces_of_an_answer_are_told_while_it_is_written(service: Served) -> None:
-    from tests.integration.model_server import stream
-
     service.model.does(stream(["Marie ", "Curie."]))
     asked = {"question": "Who is a physicist of the people?", "corpus": "people"}
     with service.client.stream("POST", "/v1/answer/stream", json=asked) as response:
         told = [*events_of(response)]
     assert [data["text"] for _, name, data in told if name == "token"] == ["Marie ", "Curie."]
+
+
+def test_whatever_a_model_writes_can_be_told_and_kept(service: Served) -> None:
+    service.model.does(says("Curie \x00 \ud800 \u2028 \r\nevent: end\n\n"))
+    asked = {"question": "Which physicist wrote this?", "corpus": "people", "keep": True}
+    answer = service.client.post("/v1/answer", json=asked)
+    assert answer.status_code == 200, answer.text
+    place = answer.headers["location"]
+    assert service.client.get(place).json()["result"] == answer.json()
+    with service.client.stream("GET", f"{place}/events") as response:
+        told = [*events_of(response)]
+    assert [name for _, name, _ in told].count("end") == 1
+    assert told[-1][2]["result"] == answer.json()
 
 
 @pytest.mark.parametrize("path", ["/v1/search", "/v1/search/stream"])
@@ -392,9 +412,15 @@ def test_each_run_is_recorded_without_content(service: Served) -> None:
     assert "canary" not in trace
 
 
-def test_the_key_of_the_environment_goes_to_the_configured_server_alone(service: Served) -> None:
-    service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist key"})
+def test_keys_go_to_the_server_that_they_are_configured_for_alone(
+    service: Served, other: ModelServer
+) -> None:
+    asked = {**PHYSICIST, "query": "physicist key"}
+    service.client.post("/v1/search", json=asked)
     assert service.model.asked[0].headers["authorization"] == "Bearer sk-none"
+    found = service.client.post("/v1/search", json={**asked, "base_url": f"{other.base_url}/"})
+    assert found.json()["usage"]["model_calls"] > 0
+    assert {request.headers["authorization"] for request in other.asked} == {"Bearer none"}
     everything = service.client.get("/v1/models").text + service.client.get("/metrics").text
     assert KEY not in everything
 

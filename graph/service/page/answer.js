@@ -58,7 +58,7 @@ function source(document, id, { used, scores, verdicts }, place, marks) {
     el("span", { class: `verdict ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), said, why,
       scores[place] === null || scores[place] === undefined ? null
         : el("span", { class: "score", title: "probability that the document entails the answer" },
-          ` ${percent(scores[place])}`)));
+          ` (${percent(scores[place])})`)));
 }
 
 function chances(answer, marks) {

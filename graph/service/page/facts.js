@@ -11,9 +11,10 @@ export function figures(search, marks) {
     el("div", { class: "headline" },
       el("p", { class: "label" }, "Divergence from the target"),
       el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
-        el("span", { class: "arrow" }, " → "), el("b", {}, nats(divergence))),
+        el("span", { class: "arrow" }, " → "),
+        el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
       el("p", { class: "hint" }, `nats at rank ${search.ranking.length}; 0 is on target. `,
-        search.iterations.length > 1 ? `Stopped after ${many(search.iterations.length - 1, "round")}: ` : "",
+        `Stopped after ${many(search.iterations.length - 1, "round")}: `,
         `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`)),
     el("div", { class: "groups" }, Object.entries(search.target).map(([attribute, shares]) =>
       bars(marks, attribute, shares, [
@@ -36,14 +37,13 @@ export function cost(usage) {
 
 /** What a run was done with. */
 export function provenance(result) {
-  const { prompt } = result;
+  const prompts = result.prompts ?? (result.prompt ? [result.prompt] : []);
   return el("section", { class: "card", "aria-label": "Made with" },
     el("h2", {}, "Made with"),
     el("dl", { class: "facts" },
       fact("Model", foreign(result.generator ?? result.model ?? "none")),
-      fact("Prompt", prompt
-        ? [foreign(`${prompt.id} ${prompt.version}`), el("code", { title: prompt.sha256 }, prompt.sha256.slice(0, 12))]
-        : "none"),
+      fact("Prompt", prompts.length ? prompts.map(({ id, version, sha256 }) => el("span", { class: "line" },
+        foreign(`${id} ${version}`), el("code", { title: sha256 }, sha256.slice(0, 12)))) : "none"),
       result.ranker ? fact("Ranker", foreign(result.ranker)) : null,
       result.attributor ? fact("Judged by", foreign(result.attributor)) : null,
       result.method ? fact("Method", result.method) : null,

@@ -8,7 +8,10 @@ const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeSt
 export const percent = (share) => (isNumber(share) ? percents.format(share) : "–");
 
 /** A divergence in nats; a dash where it is undefined. */
-export const nats = (value) => (isNumber(value) ? Math.max(value, 0).toFixed(3) : "–");
+export function nats(value) {
+  if (!isNumber(value)) return "–";
+  return value > 0 && value < 0.0005 ? "<0.001" : Math.max(value, 0).toFixed(3);
+}
 
 /** A figure with so many digits; a dash where there is none. */
 export const figure = (value, digits = 3) => (isNumber(value) ? value.toFixed(digits) : "–");

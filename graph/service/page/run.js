@@ -68,8 +68,9 @@ function parts(id, again, signal) {
   const process = el("section", { "aria-label": "Round by round", hidden: true },
     el("h2", {}, "Round by round"), el("div", { class: "round-grid" }, cards, slots.curve));
   const element = el("article", { class: "run", "data-run": id },
-    el("header", { class: "run-head" }, el("div", { class: "row" }, heading, status),
-      about, el("div", { class: "row" }, cancel, repeat)),
+    el("header", { class: "run-head" },
+      el("div", { class: "row" }, heading, status, el("span", { class: "row actions" }, cancel, repeat)),
+      about),
     progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, process, slots.ranking, slots.facts);
   const drawing = curve();
   const made = new Map(); // what was last drawn of each part, so that nothing is drawn twice
@@ -112,7 +113,8 @@ function parts(id, again, signal) {
     showRounds(state);
     once("problem", state.problem, () => problemCard(state.problem));
     once("warnings", state.warnings, () => warnings(state.warnings));
-    once("answer", answer ?? (state.draft || null), () => (answer ? answerView(answer) : draft(state.draft)));
+    once("answer", answer ?? probe ?? (state.draft || null), () =>
+      (answer ? answerView(answer) : probe ? probeView(probe) : draft(state.draft)));
     once("figures", search, () => figures(search, allMarks(search.target)));
     once("ranking", search, () => el("section", { "aria-label": "Rankings" },
       el("h2", {}, "Before and after"),
@@ -120,10 +122,7 @@ function parts(id, again, signal) {
         { name: "Before: plain retrieval", ranking: search.baseline.ranking },
         { name: `After: ${search.method}`, ranking: search.ranking })));
     const result = answer ?? probe ?? search;
-    once("facts", result, () => [
-      probe ? probeView(probe) : null,
-      el("div", { class: "pair" }, cost(result.usage), provenance(result)),
-    ]);
+    once("facts", result, () => el("div", { class: "pair" }, cost(result.usage), provenance(result)));
   }
 
   function showRounds(state) {

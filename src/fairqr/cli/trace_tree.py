@@ -15,11 +15,15 @@ __all__ = ["trees_of", "value_text"]
 
 # Shown in the head of a span's line, or of no interest to people.
 _HIDDEN = {
+    "error.type",
+    "gen_ai.data_source.id",
     "gen_ai.operation.name",
     "gen_ai.provider.name",
+    "gen_ai.output.type",
     "gen_ai.request.model",
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.output_tokens",
+    "gen_ai.workflow.name",
     "fairqr.prompt.id",
     "fairqr.prompt.version",
     "fairqr.prompt.sha256",

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 CLIENTS = 8
 DELAY = 0.02
+SERVING_SECONDS = 60
 SETTLING_SECONDS = 90
 RECOVERY_SECONDS = 60
 WAYS = {
@@ -75,8 +76,9 @@ class Scene:
     notes: list[str]
 
     async def more(self) -> None:
-        """Wait until some more requests were served, or for as long as a fault need last."""
-        await self.crowd.more(self.size, 30)
+        """Wait until some more requests were served."""
+        if not await self.crowd.more(self.size, SERVING_SECONDS):
+            self.notes.append(f"{self.size} requests were not served in {SERVING_SECONDS} s")
 
     async def over(self) -> None:
         """Wait until some more attempts have ended, however they ended."""
@@ -220,6 +222,8 @@ async def survive(world: World, name: str, size: int) -> Survived:
         scene = Scene(world, workers, crowd, size, [])
         async with crowd.asking(CLIENTS):
             await scene.more()
+            if scene.notes:
+                raise RuntimeError(f"{scene.notes[0]} before anything failed: {crowd.told()}")
             began = time.monotonic()
             async with fault(scene):
                 await scene.over()

@@ -35,7 +35,9 @@ def test_nothing_is_written_inline_and_nothing_comes_from_elsewhere() -> None:
 
 def test_every_file_that_is_named_is_there() -> None:
     page = FILES["index.html"].read_text()
-    named = {name.removeprefix("/page/") for name in re.findall(r"(?:src|href)=\"(/page/[^\"]+)", page)}
+    named = {
+        name.removeprefix("/page/") for name in re.findall(r"(?:src|href)=\"(/page/[^\"]+)", page)
+    }
     for name in SCRIPTS:
         named |= set(re.findall(r"from \"\./([^\"]+)\"", FILES[name].read_text()))
     assert {name for name in named if not FOLDER.joinpath(name).is_file()} == set()

@@ -1,0 +1,143 @@
+"""The audit of what the project depends on: what it has to notice, it notices."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checks import audit
+from tests.checks.advisories import advice_on
+from tests.checks.licences import is_allowed
+from tests.checks.lock import check_bounds, check_installed, check_lines, pins_of
+
+HASH = "--hash=sha256:" + "0" * 64
+FLAW = {
+    "id": "PYSEC-2099-1",
+    "summary": "It leaks.",
+    "modified": "2099-01-01T00:00:00Z",
+    "affected": [
+        {
+            "package": {"name": "certifi", "ecosystem": "PyPI"},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "9999"}]}],
+        }
+    ],
+}
+
+
+class _Osv(BaseHTTPRequestHandler):
+    """Speaks OSV's protocol, and knows one flaw of certifi."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        found = {"vulns": [FLAW]} if asked["package"]["name"] == "certifi" else {}
+        body = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep silent."""
+
+
+@pytest.fixture
+def osv_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Osv)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1/query"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_lines_without_a_pin_or_a_hash_or_from_somewhere_are_noticed() -> None:
+    taken = f"taken @ https://example.org/taken.whl {HASH}"
+    text = f"""# a comment
+good==1.0 \\
+    {HASH} \\
+    {HASH}
+    # via other
+elsewhere==1.0 ; os_name == 'nt' {HASH}
+bare==1.0
+loose>=1.0 {HASH}
+starred==1.* {HASH}
+weak==1.0 --hash=md5:00
+{taken}
+--index-url https://example.org
+"""
+    assert [it.split(" has ")[0].split(" is ")[0] for it in check_lines(text)] == [
+        "bare==1.0",
+        "loose>=1.0",
+        "starred==1.*",
+        "weak==1.0",
+        f"The lock says where to get things from: {taken[:60]}",
+        "The lock says where to get things from: --index-url https://example.org",
+    ]
+    assert [pin.name for pin in pins_of(text) if pin.is_for_here] == ["good", "bare", "weak"]
+
+
+def test_a_lock_that_left_its_project_behind_is_noticed(tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text(
+        '[project]\ndependencies = ["Some_Thing>=2,<3", "torch"]\n'
+        '[project.optional-dependencies]\nmore = ["other[x]>=1", "absent"]\n'
+    )
+    pins = pins_of(f"some-thing==3.1 {HASH}\nother==1.0 {HASH}\n")
+    assert list(check_bounds(pins, project)) == [
+        "some-thing 3.1 is locked, and <3,>=2 is required.",
+        "absent is required and not in the lock; run 'make lock'.",
+    ]
+
+
+def test_what_is_installed_otherwise_is_noticed() -> None:
+    pins = pins_of(f"certifi==1.0 {HASH}\nno-such-thing==1 {HASH}\nmissing==1 ; os_name == 'nt'\n")
+    assert list(check_installed(pins)) == [
+        f"certifi 1.0 is locked, and {version('certifi')} is installed.",
+        "no-such-thing 1 is locked and not installed.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        ("MIT", True),
+        ("MIT AND Zlib", True),
+        ("GPL-3.0-only OR MIT", True),
+        ("MIT AND (GPL-3.0-only OR Apache-2.0)", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("MIT AND (GPL-3.0-only", False),
+        ("LGPL-3.0-only", False),
+        ("", False),
+    ],
+)
+def test_licences_of_which_one_may_choose(expression: str, allowed: bool) -> None:
+    assert is_allowed(expression) is allowed
+
+
+def test_a_known_vulnerability_fails_the_check_and_is_named(
+    osv_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock, project = tmp_path / "lock", tmp_path / "pyproject.toml"
+    pinned = version("certifi")
+    lock.write_text(f"certifi=={pinned} {HASH}\nidna=={version('idna')} {HASH}\n")
+    project.write_text('[project]\ndependencies = ["certifi"]\n')
+    arguments = ["--lock", str(lock), "--project", str(project), "--osv-url", osv_url]
+    assert audit.main(arguments) == 1
+    said = capsys.readouterr().out
+    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; mended in 9999." in said
+    assert "not compared" not in said
+
+
+def test_where_no_service_answers_nothing_is_claimed() -> None:
+    advice = advice_on([("certifi", "2020.1.1")], "http://127.0.0.1:9/v1/query")
+    assert advice.is_none
+    assert advice.vulnerable == ()

@@ -1,0 +1,128 @@
+"""Who does the work of an experiment: what may be written, and what a worker keeps open."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.errors import CapError, FairqrError, InputError, ModelError
+from fairqr.evaluation.experiments.catalogue import (
+    SHIPPED,
+    find_experiment,
+    load_experiment,
+    workers_of_file,
+)
+from fairqr.evaluation.experiments.specification import Experiment
+from fairqr.evaluation.workers.choice import Workers, parse_workers
+from fairqr.evaluation.workers.tools import Tools
+from fairqr.evaluation.workers.worker import Failure, Replies
+from fairqr.prompts.library import PromptLibrary
+
+
+@pytest.mark.parametrize(
+    ("text", "concurrency", "found"),
+    [
+        (None, None, Workers("", 2)),
+        (None, 7, Workers("", 7)),
+        ("4", None, Workers("", 4)),
+        (4, None, Workers("", 4)),
+        ("ray", None, Workers("ray", None)),
+        ("ray://local", 8, Workers("ray://local", 8)),
+        ("ray://head.example:10001", None, Workers("ray://head.example:10001", None)),
+        ("ray://[::1]:10001", None, Workers("ray://[::1]:10001", None)),
+    ],
+)
+def test_workers_as_they_are_written(
+    text: str | int | None, concurrency: int | None, found: Workers
+) -> None:
+    assert parse_workers(text, concurrency) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "concurrency"),
+    [
+        ("0", None),
+        ("257", None),
+        ("many", None),
+        ("ray://", None),
+        ("ray://host", None),
+        ("ray://user:secret@host:1", None),
+        ("ray://host:1/../x", None),
+        ("http://host:1", None),
+        ("4", 4),
+    ],
+)
+def test_workers_that_are_none(text: str, concurrency: int | None) -> None:
+    with pytest.raises(InputError):
+        parse_workers(text, concurrency)
+
+
+def test_workers_are_no_part_of_an_experiment(tmp_path: Path) -> None:
+    """Otherwise a run could not go on with others."""
+    shipped = find_experiment(SHIPPED[0])
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(shipped.read_text()), "workers": "ray"}))
+    assert workers_of_file(path) == "ray"
+    assert workers_of_file(shipped) is None
+    assert load_experiment(path, Experiment) == load_experiment(shipped, Experiment)
+    path.write_text(yaml.safe_dump({**yaml.safe_load(shipped.read_text()), "workers": [1]}))
+    with pytest.raises(InputError, match="neither a number nor a text"):
+        workers_of_file(path)
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("Bad."), ModelError("timeout", "Slow."), CapError("k", 100, "Many.")]
+)
+def test_errors_come_back_as_they_were(error: FairqrError) -> None:
+    found = Failure.of(error).error()
+    assert type(found) is type(error)
+    assert vars(found) == vars(error)
+    assert str(found).startswith("On the worker ")
+    assert str(found).endswith(str(error))
+
+
+async def test_a_worker_opens_each_thing_once_and_lets_go_of_the_one_before(tmp_path: Path) -> None:
+    tools = Tools(PromptLibrary(), ReplyCache(tmp_path / "replies.sqlite"))
+    opened: list[str] = []
+
+    async def use(place: str, name: str) -> str:
+        async def opening() -> str:
+            await asyncio.sleep(0)
+            opened.append(f"{place} {name}")
+            return name
+
+        return await tools.keep(place, name, opening)
+
+    assert await asyncio.gather(*(use("model", "a") for _ in range(3))) == ["a"] * 3
+    assert await use("index", "b") == "b"
+    assert await use("model", "c") == "c"
+    assert await use("model", "a") == "a"
+    assert opened == ["model a", "index b", "model c", "model a"]
+
+
+async def test_replies_are_told_once_and_to_the_end() -> None:
+    replies = Replies()
+    await replies.load({"old": {"value": 0}})
+    taking = asyncio.create_task(replies.take())
+    await replies.put("new", {"value": 1})
+    assert await taking == {"new": {"value": 1}}
+    await replies.put("last", {"value": 2})
+    await replies.end()
+    assert await replies.take() == {"last": {"value": 2}}
+    assert await replies.take() is None
+    assert await replies.get("old") == {"value": 0}
+
+
+async def test_all_kept_replies_are_told_in_batches(tmp_path: Path) -> None:
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    assert [batch async for batch in cache.batches(2)] == []
+    assert not cache.path.exists()
+    for number in range(5):
+        await cache.put(f"k{number}", {"value": number})
+    batches = [batch async for batch in cache.batches(2)]
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    assert batches[2] == {"k4": {"value": 4}}

@@ -1,0 +1,159 @@
+"""Requests: typed as the Python API is, within the caps, and of what is offered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.errors import CapError, InputError, NotAllowedError
+from fairqr.graph.answering_context import AnswerSettings
+from fairqr.graph.context import Context
+from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.service.checking import Request, check_request
+from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
+from fairqr.graph.service.fields import described
+from fairqr.graph.service.live_prompts import LivePrompts
+from fairqr.graph.service.offers import Offers
+from fairqr.graph.service.records import Kind
+from fairqr.graph.service.requests import REQUESTS
+from fairqr.retrieval.catalog import Catalog
+
+
+@pytest.fixture
+def offers(tmp_path: Path) -> Offers:
+    return make_offers(tmp_path)
+
+
+def make_offers(folder: Path, default: str | None = None, **settings: Any) -> Offers:
+    return Offers(ServiceSettings(**settings), Catalog(folder), LivePrompts(), default)
+
+
+def check(offers: Offers, kind: Kind, caps: Caps | None = None, **body: Any) -> Request:
+    needed = {
+        "search": {"query": "physicist"},
+        "answer": {"question": "Who?"},
+        "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
+    }
+    return check_request(kind, {**needed[kind], **body}, caps or Caps(), offers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "models", "without"),
+    [
+        ("search", [Context], {"answer"}),
+        ("answer", [Context, AnswerSettings], {"answer", "probe"}),
+        ("probe", [Context, ProbeSettings], {"attributes", "answer", "probe"}),
+    ],
+)
+def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are(
+    kind: Kind, models: list[Any], without: set[str]
+) -> None:
+    fields = REQUESTS[kind].model_fields
+    expected = {name for model in models for name in model.model_fields} - without
+    assert expected <= set(fields)
+    assert all(field.description for field in fields.values())
+    assert described(Context)["threshold"].startswith("Stop when the divergence (nats)")
+
+
+@pytest.mark.parametrize("kind", ["search", "answer", "probe"])
+def test_what_is_kept_of_a_request_gives_the_same_again(offers: Offers, kind: Kind) -> None:
+    asked = check(offers, kind, target=["gender=female:0.5,male:0.5"], k=10)
+    assert check_request(kind, asked.body, Caps(), offers) == asked
+    assert asked.corpus == "notables"
+
+
+def test_defaults_are_those_of_the_command(offers: Offers) -> None:
+    search = check(offers, "search").context
+    assert search.model_copy(update={"budget": Context().budget}) == Context()
+    answer = check(offers, "answer", documents=30, attributes="gender", caps=Caps(documents=30))
+    assert (answer.context.k, answer.fits_pool, answer.context.method) == (30, True, "plain")
+    assert answer.context.attributes == ("gender",)
+
+
+def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offers: Offers) -> None:
+    caps = Caps(k=5, max_iterations=2, samples=3, depth=50, tokens=100, probe_documents=4)
+    context = check(offers, "search", caps).context
+    assert (context.k, context.max_iterations, context.budget.tokens) == (5, 2, 100)
+    assert context.strategy.depth == 50
+    assert check(offers, "probe", caps).context.probe.depth == 4  # type: ignore[union-attr]
+    for name, value in {
+        "k": 6,
+        "max_iterations": 3,
+        "depth": 51,
+        "budget": {"tokens": 101},
+    }.items():
+        with pytest.raises(CapError, match="at the most"):
+            check(offers, "search", caps, **{name: value})
+    with pytest.raises(CapError) as caught:
+        check(offers, "answer", caps, samples=4)
+    assert (caught.value.cap, caught.value.limit) == ("samples", 3)
+
+
+def test_a_ranker_reads_no_more_because_of_a_cap(offers: Offers) -> None:
+    context = check(offers, "search", Caps(depth=60), method="pairwise").context
+    assert (context.strategy.reads, context.strategy.depth) == (20, 60)
+
+
+def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
+    entries = {"openai:gpt-*": ModelEntry(timeout=5), "openai:gpt-x": ModelEntry(timeout=7)}
+    offers = make_offers(tmp_path, models=entries)
+    assert offers.model("openai:gpt-x")[1].timeout == 7
+    assert offers.model("openai:gpt-4o")[1].timeout == 5
+    assert offers.default_model == "openai:gpt-x"
+    assert make_offers(tmp_path, "openai:gpt-y", models=entries).default_model == "openai:gpt-y"
+    for name in ("openai:gpt-*", "openai:o1", "openai:gpt-4 x", "", "feedback"):
+        with pytest.raises(NotAllowedError):
+            offers.model(name)
+
+
+def test_addresses_are_compared_by_their_parts(tmp_path: Path) -> None:
+    offers = make_offers(tmp_path, base_urls=["http://Models.example/v1/"])
+    entry = ModelEntry(base_url="https://own.example:8443/v1")
+    for given in (
+        "http://models.example:80/v1",
+        "HTTP://MODELS.example/v1",
+        "http://models.example/v1/",
+    ):
+        assert offers.base_url(given, entry) == "http://Models.example/v1/"
+    assert offers.base_url("https://own.example:8443/v1", entry) == entry.base_url
+    for given in (
+        "http://models.example",
+        "http://models.example.evil/v1",
+        "http://own.example/v1",
+    ):
+        with pytest.raises(NotAllowedError):
+            offers.base_url(given, entry)
+
+
+def test_weights_and_judges_are_offered_by_name_alone(tmp_path: Path) -> None:
+    offers = make_offers(
+        tmp_path,
+        models={"openai:x": ModelEntry(), "monot5:castorini/*": ModelEntry()},
+        attributors=["overlap", "llm*"],
+    )
+    ranking = {"weights": "castorini/monot5-base"}
+    check(offers, "search", method="monot5", ranking=ranking)
+    for weights in ("/etc", "../castorini/x", None):
+        with pytest.raises(NotAllowedError):
+            check(offers, "search", method="monot5", ranking={"weights": weights})
+    assert check(offers, "answer", attributor="overlap?threshold=0.5").attributor
+    assert check(offers, "answer", attributor="none").attributor is None
+    assert check(offers, "answer", attributor="llm:openai:x").attributor == "llm:openai:x"
+    with pytest.raises(NotAllowedError):
+        check(offers, "answer", attributor="llm:openai:other")
+
+
+def test_prompts_are_restricted_by_id_and_version(tmp_path: Path) -> None:
+    offers = make_offers(tmp_path, prompts=["refine=v[3]", "answer=*"])
+    assert {id_ for id_, _ in offers.prompts()} <= {"refine", "answer"}
+    check(offers, "answer", prompts={"answer": "v1"})
+    with pytest.raises(NotAllowedError):
+        check(offers, "search", prompts={"refine": "v1"})
+
+
+def test_numbers_have_an_end(offers: Offers) -> None:
+    for name in ("rrf_k", "max_groups", "patience"):
+        with pytest.raises(InputError, match=name):
+            check(offers, "search", **{name: 10**30})

@@ -1,0 +1,227 @@
+"""The parts of the HTTP side by themselves: problems, bodies, events, slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr import errors
+from fairqr.errors import BusyError, CapError, FairqrError, ModelError
+from fairqr.graph.service import serving, sse
+from fairqr.graph.service.access import Caller, is_loopback, needed
+from fairqr.graph.service.bodies import check_json
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.kept import KeptOpen
+from fairqr.graph.service.problems import STATUSES, problem_of
+from fairqr.graph.service.records import Event
+from fairqr.graph.service.sse import EventStream, encoded
+
+
+def test_each_error_has_a_status_and_says_its_sentence() -> None:
+    made: dict[str, Callable[[type[Any]], FairqrError]] = {
+        "BusyError": lambda kind: kind("Wait.", retry_after=2.0, own=True),
+        "CapError": lambda kind: kind("k", 5, "Less."),
+        "ModelError": lambda kind: kind("timeout", "Late."),
+    }
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, FairqrError):
+            document = problem_of(made.get(name, lambda kind: kind("So."))(kind), "/v1/runs/1")
+            assert 400 <= document["status"] < 600
+            assert document["type"] == f"urn:fairqr:error:{kind.slug}"
+            assert document["title"]
+    assert problem_of(BusyError("Wait.", retry_after=2, own=True))["status"] == 429
+    assert problem_of(BusyError("Wait.", retry_after=2, own=False))["status"] == 503
+    assert problem_of(CapError("k", 5, "Less."))["cap"] == "k"
+    assert problem_of(ModelError("timeout", "Late."))["model_status"] == "timeout"
+
+
+def test_nothing_of_another_exception_is_told() -> None:
+    document = problem_of(ValueError("the password is swordfish"))
+    assert document["status"] == 500
+    assert "swordfish" not in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("body", "good"),
+    [
+        (b'{"a": [1, 2.5e3, "\\u00e4", null, true]}', True),
+        (b'{"a": "\\\\u0000"}', True),
+        (b'{"a": Infinity}', False),
+        (b'{"a": -1e400}', False),
+        (b'{"\\u0000": 1}', False),
+        (b'{"a": "\\udfff"}', False),
+        (b"[" * 100_000, False),
+        (b"\xff\xfe", False),
+        (b"", False),
+    ],
+)
+def test_what_is_json(body: bytes, good: bool) -> None:
+    assert (check_json(body) is None) == good
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST.", "[::1]"])
+def test_what_is_loopback(host: str) -> None:
+    assert is_loopback(host)
+    assert not is_loopback(f"{host.strip('[]')}.example")
+    assert not is_loopback("0.0.0.0")
+
+
+def test_scopes_by_method_and_path() -> None:
+    assert needed("GET", "/v1/runs") == "read"
+    assert needed("DELETE", "/v1/runs/1") == "run"
+    assert needed("GET", "/metrics") == "admin"
+    assert needed("GET", "/healthz") is None
+    assert Caller(scopes=("admin",)).may("read")
+    assert not Caller(scopes=("read",)).may("run")
+
+
+def test_an_event_is_one_line_whatever_is_in_it() -> None:
+    event = Event(number=3, name="step", data={"text": "a\r\nevent: end\n\n\u2028ä"})
+    assert encoded(event).decode().splitlines() == encoded(event).decode().split("\n")[:-1]
+    lines = encoded(event).decode().split("\n")
+    assert lines[:2] == ["id: 3", "event: step"]
+    assert json.loads(lines[2].removeprefix("data: ")) == event.data
+    assert lines[3:] == ["", ""]
+    assert encoded(Event(number=0, name="token", data={})).startswith(b"event: token\n")
+
+
+async def test_what_is_opened_is_opened_once_and_again_where_it_failed() -> None:
+    kept: KeptOpen[str, int] = KeptOpen(2)
+    tries = 0
+
+    async def opening() -> int:
+        nonlocal tries
+        tries += 1
+        await asyncio.sleep(0)
+        if tries == 1:
+            raise OSError
+        return tries
+
+    two = kept.get("a", opening), kept.get("a", opening)
+    both = await asyncio.gather(*two, return_exceptions=True)
+    assert [type(it) for it in both] == [OSError, OSError]
+    assert await kept.get("a", opening) == await kept.get("a", opening) == 2
+    await kept.get("b", opening)
+    await kept.get("c", opening)
+    assert [*kept] == [3, 4]
+
+
+class _Client:
+    """The other end of a connection, as a server shows it to an application."""
+
+    def __init__(self, takes: int) -> None:
+        self.left = asyncio.Event()
+        self.got: list[bytes] = []
+        self._takes = takes
+
+    async def receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if len(self.got) >= self._takes:
+            await asyncio.Event().wait()
+        self.got.append(message.get("body", b""))
+
+
+def _source(made: list[int], closed: list[bool]) -> Any:
+    async def events() -> AsyncGenerator[Event, None]:
+        for number in range(1, 1000):
+            made.append(number)
+            yield Event(number=number, name="step", data={})
+
+    @asynccontextmanager
+    async def source() -> AsyncIterator[AsyncGenerator[Event, None]]:
+        try:
+            yield events()
+        finally:
+            closed.append(True)
+
+    return source()
+
+
+async def test_a_client_that_reads_slowly_heaps_up_nothing_and_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sse, "READ_WITHIN", 0.05)
+    made, closed = [], []
+    client = _Client(takes=5)
+    async with asyncio.timeout(5):
+        await EventStream(_source(made, closed), 10)({}, client.receive, client.send)
+    assert len(made) <= 5
+    assert closed == [True]
+
+
+async def test_a_client_that_goes_ends_its_stream() -> None:
+    made, closed = [], []
+    client = _Client(takes=5)
+    client.left.set()
+    async with asyncio.timeout(5):
+        await EventStream(_source(made, closed), 10)({}, client.receive, client.send)
+    assert closed == [True]
+
+
+async def test_headers_have_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADERS_WITHIN", 0.1)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.3)  # longer than headers may take, which is not counted
+        start = {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", b"2")],
+        }
+        await send(start)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def nothing() -> None:
+        pass
+
+    settings = ServiceSettings(port=0)
+    listener = serving.bound(settings)
+    server = serving.Server(app, settings, nothing)
+    started = asyncio.Event()
+    running = asyncio.create_task(server.run_on(listener, started.set))
+    await started.wait()
+    port = listener.getsockname()[1]
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):  # the clock runs for each request anew
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        writer.write(b"GET / HTTP/1.1\r\nHo")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        server.end()
+        await running
+
+
+def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:
+    with serving.bound(ServiceSettings(port=0)) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(errors.ConfigError, match="already in use"):
+            serving.bound(ServiceSettings(port=port))
+    with pytest.raises(errors.ConfigError, match="no address"):
+        serving.bound(ServiceSettings(host="nowhere.invalid"))
+
+
+def test_the_documentation_names_each_type_of_error_with_its_status() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "service.md").read_text()
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", text, re.MULTILINE)
+    told = {status: set(re.findall(r"`([a-z-]+)`", types)) for status, types in rows}
+    for kind, (status, _) in STATUSES.items():
+        assert kind.slug in told[str(status)], kind
+    for name in errors.__all__:
+        slug = getattr(getattr(errors, name), "slug", None)
+        assert slug is None or any(slug in types for types in told.values()), name

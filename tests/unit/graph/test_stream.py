@@ -1,0 +1,232 @@
+"""Running the graph step by step, leaving it, and going on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import _checkpoint
+
+from fairqr.agents.replies import Reply, Usage
+from fairqr.graph.asked import answer_context, search_context
+from fairqr.graph.builder import build_graph
+from fairqr.graph.context import Context
+from fairqr.graph.journal import Replies, kept_replies, step_journal
+from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.index import Index
+
+SEARCH = search_context({"attributes": ["gender"], "k": 6, "threshold": 0, "patience": 5})
+
+
+@pytest.fixture
+async def index(tmp_path: Path) -> AsyncIterator[Index]:
+    """Forty men and twenty women in science."""
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n"
+        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
+    )
+    documents = [
+        {"id": f"m{i:02}", "title": "Man", "text": "science " * 3 + f"work {i}", "g": "male"}
+        for i in range(40)
+    ] + [
+        {"id": f"w{i:02}", "title": "Woman", "text": f"science scholar {i} more", "g": "female"}
+        for i in range(20)
+    ]
+    path = tmp_path / "people.jsonl"
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    index = await Catalog(tmp_path / "data").resolve(str(path))
+    yield index
+    await index.close()
+
+
+def graph_of(index: Index, saver: InMemorySaver, **more: Any) -> Any:
+    return build_graph(index=index, model="feedback", checkpointer=saver, **more)
+
+
+async def told(
+    graph: Any, context: Context = SEARCH, *, steps: int | None = None, **how: Any
+) -> list[Step]:
+    """What is told until the end, or for so many steps."""
+    found: list[Step] = []
+    async with aclosing(run_graph(graph, "science", context, **how)) as events:
+        async for event in events:
+            if isinstance(event, Step):
+                found.append(event)
+            if len(found) == steps:
+                break
+    return found
+
+
+def result_of(steps: list[Step]) -> dict[str, Any]:
+    result: dict[str, Any] = next(s for s in reversed(steps) if s.name == "rerank").update["result"]
+    return {**result, "usage": {**result["usage"], "milliseconds": 0}}
+
+
+async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(index: Index) -> None:
+    whole = await told(graph_of(index, InMemorySaver()), thread="t")
+    assert [step.name for step in whole][:4] == ["begin", "retrieve", "measure", "choose_group"]
+    assert len({step.id for step in whole}) == len(whole)
+    for number in range(1, len(whole) + 1):
+        graph = graph_of(index, InMemorySaver())
+        first = await told(graph, thread="t", steps=number)
+        rest = await told(graph, thread="t", resume=True)
+        known = {step.id for step in first}
+        new = [step for step in rest if step.id and step.id not in known]
+        assert [step.name for step in first + new] == [step.name for step in whole]
+        assert result_of(rest) == result_of(whole)
+
+
+async def test_a_run_that_was_over_tells_its_result_once_more_and_one_of_nothing_begins(
+    index: Index,
+) -> None:
+    graph = graph_of(index, InMemorySaver())
+    whole = await told(graph, thread="t", resume=True)
+    assert whole[0].name == "begin"
+    again = await told(graph, thread="t", resume=True)
+    assert [(step.name, step.id) for step in again] == [("rerank", "")]
+    assert result_of(again) == result_of(whole)
+
+
+async def test_without_a_thread_nothing_is_kept_and_the_same_is_told(index: Index) -> None:
+    bare = await told(build_graph(index=index, model="feedback"))
+    kept = await told(graph_of(index, InMemorySaver()), thread="t")
+    assert [step.name for step in bare] == [step.name for step in kept]
+    assert result_of(bare) == result_of(kept)
+    # LangGraph's own marks are not told: they would not become JSON.
+    json.dumps([step.update for step in bare])
+
+
+class Slow:
+    """Answers, but for one ranking waits until it may; counts what it is asked."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
+        from fairqr.agents.generation import Generation
+
+        self.asked += 1
+        if self.asked == 3:
+            await self.go.wait()
+        return Generation("ok", f"From {request.sources[0]['title']}.")
+
+
+async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
+    index: Index,
+) -> None:
+    context = answer_context({"k": 6, "samples": 4, "alpha": 0, "documents": 4, "seed": 1})
+    slow, saver = Slow(), InMemorySaver()
+    graph = graph_of(index, saver, generator=slow, attributor=None)
+    first: list[Step] = []
+
+    async def left() -> None:
+        async with aclosing(run_graph(graph, "science", context, thread="t")) as events:
+            async for event in events:
+                assert not isinstance(event, Token)
+                first.append(event)
+
+    task = asyncio.create_task(left())
+    names: list[str] = []
+    while names.count("generate") < 3:
+        assert not task.done()
+        await asyncio.sleep(0.01)
+        names = [step.name for step in first]
+    task.cancel()
+    await asyncio.wait({task})
+    assert slow.asked == 4
+    rest = await told(graph, context, thread="t", resume=True)
+    assert slow.asked == 5
+    ids = [step.id for step in first + rest if step.name == "generate"]
+    assert len(set(ids)) == 4
+    assert len(ids) == 7  # those that had ended are told again, by the same ids
+    assert rest[-1].name == "summarise"
+    answers = rest[-1].update["answer"]["answers"]
+    assert [answer["status"] for answer in answers] == ["ok"] * 4
+
+
+class Hour:
+    """A clock that can be put on by an hour."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        real, hour = time.time, self
+
+        class Clock(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Clock:
+                return cls.fromtimestamp(real() + hour.ahead, tz)
+
+        monkeypatch.setattr(time, "time", lambda: real() + self.ahead)
+        monkeypatch.setattr(_checkpoint, "datetime", Clock)  # the time of a state
+
+
+async def test_an_hour_in_which_it_did_not_run_is_none_of_its_time(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the budget of seconds would be spent when it goes on."""
+    context = search_context({**SEARCH.model_dump(), "budget": {"seconds": 60}})
+    whole = await told(graph_of(index, InMemorySaver()), context, thread="t")
+    graph, clock = graph_of(index, InMemorySaver()), Hour(monkeypatch)
+    await told(graph, context, thread="t", steps=3)
+    clock.ahead = 3600
+    await told(graph, context, thread="t", resume=True, steps=2)
+    clock.ahead = 7200
+    rest = await told(graph, context, thread="t", resume=True)
+    assert result_of(rest) == result_of(whole)
+    milliseconds = rest[-1].update["result"]["usage"]["milliseconds"]
+    assert 0 < milliseconds < 60_000
+
+
+class TestJournal:
+    async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(self) -> None:
+        from langgraph.runtime import ExecutionInfo
+
+        saver = InMemorySaver()
+        info = ExecutionInfo(checkpoint_id="1", checkpoint_ns="", task_id="task")
+        replies = iter(
+            [
+                Reply("ok", {"text": "one"}, usage=Usage(model_calls=2)),
+                Reply("timeout", message="too slow"),
+                Reply("ok", {"text": "three"}),
+            ]
+        )
+        asked: list[str] = []
+
+        async def ask() -> Reply:
+            asked.append("asked")
+            return next(replies)
+
+        async def all_three(kept: Replies) -> list[Reply]:
+            from fairqr.agents.journal import current_journal
+
+            with kept_replies(kept), step_journal(info):
+                journal = current_journal()
+                assert journal is not None
+                return [await journal.once("same", dict, ask) for _ in range(3)]
+
+        first = await all_three(Replies(saver, "t"))
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        checkpoint: Any = {"id": "1", "v": 1, "ts": "", "channel_values": {}}
+        checkpoint |= {"channel_versions": {}, "versions_seen": {}}
+        await saver.aput(config, checkpoint, {}, {})
+        kept = Replies(saver, "t")
+        await kept.load()
+        replies = iter([Reply("ok", {"text": "two"})])
+        again = await all_three(kept)
+        assert len(asked) == 4
+        assert [again[0], again[2]] == [first[0], first[2]]
+        assert again[1].value == {"text": "two"}

@@ -1,0 +1,109 @@
+"""What is deployed fits the code: names of settings, paths, ports and versions."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairqr.graph.service.configuration import ServiceSettings, service_variables
+from fairqr.settings import SETTINGS, variable_of
+from tests.checks.lock import check_bounds, check_lines, pins_of
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+NOT_OURS = {"OPENAI_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "PATH", "PYTHONUNBUFFERED"}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def known() -> set[str]:
+    """The variables that mean something."""
+    own = {variable_of(setting.name) for setting in SETTINGS}
+    return own | set(service_variables()) | NOT_OURS
+
+
+def test_workers_are_set_up_by_variables_that_there_are(compose: dict[str, Any]) -> None:
+    for name in ("worker-1", "worker-2"):
+        assert set(compose["services"][name]["environment"]) <= known()
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert set(re.findall(r"\b([A-Z][A-Z_]+)=(?=\S)", image)) <= known()
+    # Those of the example are read by the composition.
+    text = (DEPLOY / "compose.yaml").read_text()
+    for line in (DEPLOY / "example.env").read_text().splitlines():
+        if named := re.match(r"#?([A-Z_]+)=", line):
+            assert f"${{{named[1]}:" in text, line
+
+
+def test_no_password_stands_in_the_files(compose: dict[str, Any]) -> None:
+    """Each has to be given, and the composition refuses to start without."""
+    text = (DEPLOY / "compose.yaml").read_text()
+    for name in ("POSTGRES_PASSWORD", "ELASTIC_PASSWORD"):
+        uses = re.findall(rf"\$\{{{name}(.*?)\}}", text)
+        assert len(uses) == 2
+        assert all(use.startswith(":?") for use in uses)
+        assert f"{name}=\n" in (DEPLOY / "example.env").read_text()
+
+
+def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
+    volumes = set(compose["volumes"])
+    for name, service in compose["services"].items():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in volumes or (DEPLOY / source).is_file(), (name, source)
+        for other in service.get("depends_on", ()):
+            assert "healthcheck" in compose["services"][other] or other.startswith("worker-")
+        if name not in ("worker-1", "worker-2"):
+            assert re.fullmatch(r"[a-z./-]+:v?\d[\w.-]*", service["image"]), "name a version"
+    build = compose["services"]["worker-1"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line]
+    assert all((ROOT / path).exists() for path in kept)
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.split("/")[0] for path in layers["package-dir"].values()}
+    assert folders <= set(kept)
+
+
+def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
+    settings = ServiceSettings()
+    worker = compose["services"]["worker-1"]
+    assert int(worker["stop_grace_period"].removesuffix("s")) > settings.grace
+    balancer = (DEPLOY / "nginx.conf").read_text()
+    waits = re.search(r"proxy_read_timeout (\d+)s", balancer)
+    assert waits
+    assert int(waits[1]) > settings.caps.seconds
+    assert int(waits[1]) > settings.heartbeat
+    workers = re.findall(r"server (\S+):(\d+) ", balancer)
+    assert [name for name, _ in workers] == [n for n in compose["services"] if "worker" in n]
+    assert {port for _, port in workers} == {str(settings.port)}
+    targets = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert targets["static_configs"][0]["targets"] == [f"{name}:{port}" for name, port in workers]
+
+
+def test_the_image_installs_the_same_versions_as_the_project() -> None:
+    text = (DEPLOY / "requirements.lock").read_text()
+    assert not list(check_lines(text))
+    whole = (ROOT / "requirements.lock").read_text()
+    pins = pins_of(text)
+    pinned = {(pin.name, pin.version) for pin in pins_of(whole)}
+    assert {(pin.name, pin.version) for pin in pins} <= pinned
+    # All that the service needs; the other extras are missing.
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*needed["dependencies"]]
+    for extra in ("service", "otel"):
+        wanted += needed["optional-dependencies"][extra]
+    absent = [it for it in check_bounds(pins, ROOT / "pyproject.toml") if "not in the lock" in it]
+    names = {sentence.split()[0] for sentence in absent}
+    assert not names & {re.split(r"[\[<>=]", line)[0].lower() for line in wanted}
+    assert "not in the lock" not in " ".join(
+        it for it in check_bounds(pins, ROOT / "pyproject.toml") if it not in absent
+    )
