@@ -11,10 +11,11 @@ _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def new_http_client(*, trust_env: bool) -> Any:
-    """Return a client that takes the key out of refusals which repeat it.
+    """Return a client that stays with its server, and takes the key out of refusals.
 
-    Others than we see a refusal too: LangChain's callbacks, and with them LangSmith, record it as
-    it came.
+    A server that sends requests on to another one would have them sent, with the documents in them,
+    to where nobody configured. Others than we see a refusal too: LangChain's callbacks, and with
+    them LangSmith, record it as it came.
 
     Args:
         trust_env: Whether proxies and certificates of the environment hold.
@@ -47,7 +48,7 @@ def new_http_client(*, trust_env: bool) -> Any:
                 history=response.history,
             )
 
-    return Client(trust_env=trust_env)
+    return Client(trust_env=trust_env, follow_redirects=False)
 
 
 def _key_of(request: Any) -> str:

@@ -8,12 +8,13 @@ import string
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairqr.errors import PromptError, first_problem
+from fairqr.prompts.yaml_file import plain_yaml, read_small
 
 __all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]
 
@@ -205,8 +206,8 @@ def load_template(path: Path) -> PromptTemplate:
         PromptError: The file is missing, is not YAML, or is not a prompt; what is wrong is named.
     """
     try:
-        content = path.read_bytes()
-        data: Any = yaml.safe_load(content)
+        content = read_small(path)
+        data = plain_yaml(content)
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # a date such as 2001-99-99 is the second

@@ -133,9 +133,7 @@ class Guard:
                 _check_host(headers)
             caller = Caller()
         else:
-            # Guessing keys costs the guesser his rate.
-            await self._throttle.count(f"address {_address(scope)}")
-            caller = await self._caller(given)
+            caller = await self._caller(given, scope)
         if wanted is None:
             return caller
         if not caller.may(wanted):
@@ -148,13 +146,15 @@ class Guard:
         )
         return caller
 
-    async def _caller(self, given: str) -> Caller:
+    async def _caller(self, given: str, scope: Connection) -> Caller:
         kind, _, secret = given.partition(" ")
         secret = secret.strip()
         key = None
         if kind.lower() == "bearer" and _KEY.fullmatch(secret):
             key = await self._store.key_for(secret)
         if key is None:
+            # Guessing costs the guesser his rate, and not those who share his address.
+            await self._throttle.count(f"address {_address(scope)}")
             raise AccessError("The access key is none, or it has been revoked; send another one.")
         return Caller(key.id, key.name, key.scopes)
 

@@ -19,7 +19,7 @@ from fairqr.graph.service.metrics import Metrics
 from fairqr.graph.service.openapi import describe
 from fairqr.graph.service.pages import POLICY, pages
 from fairqr.graph.service.parts import Parts
-from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.problems import problem, problem_of
 from fairqr.graph.service.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ _HEADERS = {
     b"content-security-policy": POLICY.encode(),
 }
 """Of all answers that do not have their own. The policy is that of the page, which is strict."""
+
+_AMBIGUOUS = problem(
+    "malformed",
+    400,
+    "The request cannot be read",
+    "Send either Content-Length or Transfer-Encoding, not both.",
+)
 
 _TELEMETRY: TelemetryConfig = {
     "exclude": lambda scope: scope["path"] in ("/healthz", "/readyz", "/metrics"),
@@ -122,7 +129,10 @@ class Edge:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            if _is_ambiguous(scope):
+                await problem_response(_AMBIGUOUS, {"Connection": "close"})(scope, receive, sending)
+            else:
+                await self._app(scope, receive, sending)
         except Exception as error:
             # The text of an exception may hold what a user wrote; the class does not.
             log.error("A request failed by a mistake of fairqr: %s", type(error).__name__)
@@ -140,6 +150,14 @@ class Edge:
         there = {name.lower() for name, _ in headers}
         more = [(name, value) for name, value in self._headers.items() if name not in there]
         return [*headers, *more]
+
+
+def _is_ambiguous(scope: Scope) -> bool:
+    """Tell whether a request says in two ways how long it is.
+
+    A proxy may believe the other one, and take what follows for a request of somebody else.
+    """
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
 
 
 def _route(scope: Scope) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from starlette.datastructures import Headers
@@ -14,6 +15,9 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import problem
 
 __all__ = ["Bodies", "check_json"]
+
+DEEPEST = 32
+"""Levels of objects and lists in a body."""
 
 
 class Bodies:
@@ -86,6 +90,13 @@ def check_json(body: bytes) -> dict[str, Any] | None:
     """
     try:
         value = json.loads(body, parse_constant=_refuse, parse_float=_finite)
+        if _is_deeper(value, DEEPEST):
+            return problem(
+                "malformed",
+                400,
+                "The body is no JSON",
+                f"The body has more than {DEEPEST} levels of objects and lists; send a flat one.",
+            )
         text = json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return problem("malformed", 400, "The body is no JSON", "Send one JSON object in UTF-8.")
@@ -94,6 +105,24 @@ def check_json(body: bytes) -> dict[str, Any] | None:
             "malformed", 400, "The body is no JSON", "Leave the character NUL out of the body."
         )
     return None
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Tell whether objects and lists stand in one another more often than that."""
+    level = _nested([value])
+    for _ in range(most):
+        level = _nested(
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        )
+        if not level:
+            return False
+    return True
+
+
+def _nested(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def _refused_by_headers(headers: Headers, most: int) -> dict[str, Any] | None:

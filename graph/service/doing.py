@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fairqr.errors import (
     FairqrError,
@@ -28,15 +27,13 @@ from fairqr.graph.service.outcomes import (
     step_event,
 )
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.store import Claim, Store
+from fairqr.graph.service.store import Claim
 from fairqr.graph.service.store.database import heals
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.service.work import Work
+from fairqr.graph.stream import Token
 from fairqr.telemetry import continued
 
-__all__ = ["Doing", "Execute", "Observer", "Stop", "Work"]
-
-Execute = Callable[[Run, bool], AsyncGenerator[Step | Token, None]]
-"""Does a run, or goes on with one that was begun before, and yields what happens."""
+__all__ = ["Doing", "Stop"]
 
 Stop = Literal["cancel", "lost", "drain"]
 """Why a run is stopped: somebody asked for that; it is another worker's; or this worker ends."""
@@ -48,41 +45,6 @@ PAUSE = 0.5
 """Seconds between two tries to reach the store."""
 
 _log = logging.getLogger(__name__)
-
-
-class Observer(Protocol):
-    """Is told what becomes of runs; it must not raise."""
-
-    def accepted(self, run: Run) -> None:
-        """A run was taken on."""
-
-    def begun(self, run: Run) -> None:
-        """A worker has begun with it, or goes on with it."""
-
-    def finished(self, run: Run) -> None:
-        """It is over, and that is stored."""
-
-    def refused(self, reason: Literal["draining", "queue", "live"]) -> None:
-        """A run was not taken on: the service is about to end, or there are too many runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What doing runs needs.
-
-    Attributes:
-        worker: The id of this process.
-        store: Where runs end, and where the events are of those that are kept.
-        execute: Does a run.
-        seconds: How long a run may take.
-        observer: Told of runs.
-    """
-
-    worker: str
-    store: Store
-    execute: Execute
-    seconds: float
-    observer: Observer
 
 
 class Doing:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
+from fairqr.errors import PromptError, one_line
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.settings import prompts_dir
 
 __all__ = ["LivePrompts"]
+
+log = logging.getLogger(__name__)
 
 LOOKED_AT = 1.0
 """Seconds for which the folder is taken to be as it was."""
@@ -37,9 +41,23 @@ class LivePrompts(PromptLibrary):
         return super().names()
 
     def get(self, id_: str, version: str | None = None) -> PromptTemplate:
-        """Return a prompt; see :meth:`PromptLibrary.get`."""
+        """Return a prompt; see :meth:`PromptLibrary.get`.
+
+        Raises:
+            PromptError: There is none, or its file is wrong. What is wrong with it, and where it
+                is, stands in the log: that is nothing for those who ask the service.
+        """
         self._refresh()
-        return super().get(id_, version)
+        try:
+            return super().get(id_, version)
+        except PromptError as error:
+            if self._folder is None or str(self._folder) not in str(error):
+                raise
+            log.warning("%s", error)
+            shown = one_line(f"{id_}/{version}" if version else id_, 60)
+            raise PromptError(
+                f"The file of the prompt {shown} is wrong; ask who runs the service to mend it."
+            ) from None
 
     def _refresh(self) -> None:
         if self._folder is None or time.monotonic() - self._looked < LOOKED_AT:

@@ -28,6 +28,10 @@ TRAINED = ("deltr", "dlf")
 """Final steps that read a file of weights. A request cannot name files, so they are not offered."""
 
 
+LONGEST_NAME = 200
+"""Characters of the name of a model that a pattern allows."""
+
+
 class Offers:
     """What a request may name.
 
@@ -216,7 +220,7 @@ class Offers:
         """Return what is configured of a model; what is named exactly comes first."""
         if name in self._models and not _is_glob(name):
             return self._models[name]
-        if not name or name != "".join(name.split()) or _is_glob(name):
+        if not 0 < len(name) <= LONGEST_NAME or name != "".join(name.split()) or _is_glob(name):
             return None
         matching = (entry for pattern, entry in self._models.items() if fnmatchcase(name, pattern))
         return next(matching, None)

@@ -29,12 +29,16 @@ from fairqr.errors import (
     TargetError,
     UnknownAttributeError,
     WorkersError,
+    one_line,
 )
 
 __all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:fairqr:error:"
+
+LONGEST = 1000
+"""Characters of a detail, which may repeat what a request had."""
 
 STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     FairqrError: (422, "The request cannot be served"),
@@ -108,4 +112,4 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
         more = {"retry_after": round(error.retry_after, 3)}
     elif isinstance(error, ModelError):
         more = {"model_status": error.status}
-    return problem(error.slug, status, title, str(error), instance, **more)
+    return problem(error.slug, status, title, one_line(error, LONGEST), instance, **more)

@@ -10,19 +10,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from fairqr.errors import BusyError, RunInterruptedError, RunNotFoundError, StoreUnavailableError
+from fairqr.errors import BusyError, RunNotFoundError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.doing import Doing, Execute, Observer
-from fairqr.graph.service.held import Held, HeldRuns
-from fairqr.graph.service.outcomes import last_event, path_of
+from fairqr.graph.service.following import Following
+from fairqr.graph.service.held import HeldRuns
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.store import Store
+from fairqr.graph.service.work import Execute, Observer
 from fairqr.graph.service.worker import Worker
 
 __all__ = ["Execute", "Observer", "Runs"]
-
-FOLLOW = 0.5
-"""Seconds between two looks at a run that another worker does."""
 
 BACK_IN = 5.0
 """Seconds after which a service that ends may be asked again, since others have taken over."""
@@ -49,8 +46,8 @@ class Runs:
         self._observer = observer
         self._held = HeldRuns()
         self._worker = Worker(store, execute, settings, observer, self._held)
+        self._following = Following(store, self._worker, self._held)
         self._background: set[asyncio.Task[None]] = set()
-        self._ended = False
 
     @property
     def accepting(self) -> bool:
@@ -69,7 +66,6 @@ class Runs:
     async def drain(self, grace: float) -> None:
         """Take no more runs, and end within ``grace`` + 2 seconds; see :meth:`Worker.drain`."""
         await self._worker.drain(grace)
-        self._ended = True
         if self._background:
             await asyncio.wait(self._background, timeout=0.2)
 
@@ -164,72 +160,13 @@ class Runs:
         finally:
             self._let_go(id_)
 
-    async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield what has happened in a run, and what happens, until it is over.
-
-        The last event is ``end`` or ``error``. Without one it ends only where the service does,
-        and a run that is kept goes on elsewhere: ask there for what follows.
-
-        Args:
-            id_: Of the run.
-            key: The id of the key that asks.
-            after: The number of the last event that is known; what happened before is left out.
-
-        Raises:
-            RunNotFoundError: The key has no such run.
-            StoreUnavailableError: The database cannot be used.
-        """
-        while True:
-            news = self._worker.news
-            local = self._local(id_, key)
-            if local is not None and _has_more(local, after):
-                feed = local.feed.read(after, misses=not local.run.keep)
-                async with aclosing(feed):
-                    async for event in feed:
-                        yield event
-                        if event.last:
-                            return
-                        after = event.number or after
-                continue
-            run = await self._store.run(id_, key)
-            stored = await self._store.events(id_, after)
-            for event in stored:
-                yield event
-                if event.last:
-                    return
-                after = event.number
-            if not stored and not run.live:
-                yield last_event(run, after + 1)
-                return
-            if not stored:
-                if self._ended:
-                    return
-                await self._wait(news)
+    def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield what has happened in a run, and what happens; see :meth:`Following.events`."""
+        return self._following.events(id_, key, after)
 
     async def result(self, id_: str, key: str) -> Run:
-        """Wait until a run is over, and return it.
-
-        Raises:
-            RunNotFoundError: The key has no such run.
-            RunInterruptedError: The service ends, and the run goes on elsewhere.
-            StoreUnavailableError: The database cannot be used.
-        """
-        while True:
-            news = self._worker.news
-            local = self._local(id_, key)
-            if local is not None:
-                await local.feed.wait()
-                if local.final is not None:
-                    return local.final
-            run = await self._store.run(id_, key)
-            if not run.live:
-                return run
-            if self._ended:
-                raise RunInterruptedError(
-                    f"The service stopped; the run goes on, and {path_of(id_)} will have its "
-                    "result."
-                )
-            await self._wait(news)
+        """Wait until a run is over, and return it; see :meth:`Following.result`."""
+        return await self._following.result(id_, key)
 
     async def cancel(self, id_: str, key: str) -> Run:
         """Cancel a run; one that is over stays as it is.
@@ -256,11 +193,6 @@ class Runs:
                 own=False,
             )
 
-    def _local(self, id_: str, key: str) -> Doing | Held | None:
-        """Return a run that this process knows of; None where it does not, or for another key."""
-        local = self._held.get(id_) or self._worker.doing.get(id_)
-        return local if local is not None and local.key == key else None
-
     def _let_go(self, id_: str) -> None:
         """Forget a run that is not kept, and cancel it where it is not over."""
         held = self._held.drop(id_)
@@ -280,17 +212,3 @@ class Runs:
         task = asyncio.create_task(cancel())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    async def _wait(self, news: asyncio.Event) -> None:
-        """Wait for something to happen here, or for a moment."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FOLLOW):
-                await news.wait()
-
-
-def _has_more(local: Doing | Held, after: int) -> bool:
-    """Tell whether what follows an event is to be had from memory."""
-    feed = local.feed
-    if feed.closed and feed.last <= after:
-        return False
-    return not local.run.keep or feed.covers(after)

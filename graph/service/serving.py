@@ -25,6 +25,9 @@ HEADERS_WITHIN = 20.0
 KEPT_ALIVE = 30
 """Seconds that a connection may be without a request."""
 
+READ_WITHIN = 60.0
+"""Seconds in which a client has to read what it is sent; one that does not is let go."""
+
 LONGEST_HEADERS = 64 * 1024
 """Bytes."""
 
@@ -33,12 +36,15 @@ LAST_ANSWERS = 2
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1, where a client that does not finish the headers of a request is let go."""
+    """HTTP/1.1, where a client is let go that does not finish its headers, or does not read."""
 
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Whatever the system does not take at once is waited for, however little it is.
+        transport.set_write_buffer_limits(high=0)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -47,7 +53,17 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._is_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(READ_WITHIN, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
 
     def _watch(self) -> None:
         """Run the clock while the headers of a request are under way, and stop it then."""
@@ -60,6 +76,11 @@ class _Protocol(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 class Server(uvicorn.Server):

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 
 from fairqr.errors import FairqrError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.doing import Doing, Execute, Observer, Work
+from fairqr.graph.service.doing import Doing
 from fairqr.graph.service.feeds import Feed
 from fairqr.graph.service.held import HeldRuns
 from fairqr.graph.service.outcomes import failed, interrupted
 from fairqr.graph.service.store import Claim, Store
+from fairqr.graph.service.work import Execute, Observer, Work
 
 __all__ = ["Worker"]
 
@@ -52,6 +53,8 @@ class Worker:
     Attributes:
         id: Never used by another process.
         doing: What is under way, by the ids of the runs.
+        accepting: Whether it takes runs; no longer once it is told to end.
+        ended: Whether it has ended.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Worker:
         self.id = secrets.token_hex(8)
         self.doing: dict[str, Doing] = {}
         self.accepting = True
+        self.ended = False
         self.news = asyncio.Event()
         """Set, and replaced, when a run is begun or has ended here, and when all is over."""
         self._store = store
@@ -117,6 +121,7 @@ class Worker:
         await asyncio.wait(left_over, timeout=SETTLING)
         for doing in self.doing.values():
             doing.abandon()
+        self.ended = True
         self._tell_news()
 
     def _under_way(self) -> set[asyncio.Task[None]]:

@@ -1,7 +1,7 @@
 """A worker in a process of its own, to be killed: it does the runs of a store.
 
-It prints ``ready`` and its id when it takes runs, and ``over`` where it was told to stop between the end of a
-graph and the end of its run. SIGTERM drains it.
+It prints ``ready`` and its id when it takes runs, and ``over`` where it was told to stop between
+the end of a graph and the end of its run. SIGTERM drains it.
 """
 
 from __future__ import annotations

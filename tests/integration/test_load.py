@@ -13,14 +13,13 @@ ROOT = Path(__file__).parents[2]
 def test_the_quick_load_test_loses_no_run_and_asks_nothing_twice(tmp_path: Path) -> None:
     written = tmp_path / "load.json"
     command = [sys.executable, "-m", "tests.performance.load", "--quick", "--runs", "60"]
-    parts = ["rates", "soak", "killed-worker"]
+    parts = ["soak", "killed-worker"]
     run = subprocess.run(
         [*command, "--json", str(written), *parts], cwd=ROOT, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     found = json.loads(written.read_text())
     assert found["violations"] == []
-    assert found["rates"][0]["requests"] > 0
     assert found["soak"]["runs"] >= 60
     (killed,) = found["faults"]
     assert killed["verdict"]["accepted"] > 0

@@ -232,7 +232,12 @@ def test_searches_on_ray_are_those_of_one_process(
     cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
     # The file says that a Ray does the work; the command itself could not ask the model.
     child = command.start("experiment", "run", asked, "-o", there, "--concurrency", "2")
-    cluster.models.wait_for(2, 60)
+    try:
+        cluster.models.wait_for(2, 60)
+    except AssertionError:
+        child.send_signal(signal.SIGABRT)
+        print(child.communicate(), _workers_of(cluster.process.pid))
+        raise
     os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
     gate.set()
     out, err = child.communicate(timeout=60)

@@ -331,6 +331,7 @@ async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
     await goes_on_as_if_nothing_had_happened(id_, store, model, expected)
 
 
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what_it_lost(
     store: Store, workers: Workers, model: CountingModel, people: Path
 ) -> None:

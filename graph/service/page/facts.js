@@ -14,7 +14,7 @@ export function figures(search, marks) {
         el("span", { class: "arrow" }, " → "),
         el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
       el("p", { class: "hint" }, `nats at rank ${search.ranking.length}; 0 is on target. `,
-        `Stopped after ${many(search.iterations.length - 1, "round")}: `,
+        `Stopped after ${many(search.iterations.length - 1, "round")}, since `,
         `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`)),
     el("div", { class: "groups" }, Object.entries(search.target).map(([attribute, shares]) =>
       bars(marks, attribute, shares, [

@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -41,13 +42,15 @@ class Sizes:
         documents: In each index.
         requests: By which rates are measured.
         under_fault: Requests before, during and after each fault.
+        retention: Of runs in the soak, in seconds.
     """
 
     runs: int
     minutes: float
     documents: int = 10_000
-    requests: int = 100
+    requests: int = 60
     under_fault: int = 60
+    retention: float = 20.0
 
 
 @dataclass(slots=True)
@@ -57,14 +60,18 @@ class Findings:
     rates: list[Rate] = field(default_factory=list)
     soak: Soak | None = None
     faults: list[Survived] = field(default_factory=list)
+    broken_off: list[str] = field(default_factory=list)
 
     @property
     def violations(self) -> list[str]:
         """The promises that were broken."""
         broken = [
-            f"{rate.index}, {rate.clients} clients: {rate.failed} requests failed"
-            for rate in self.rates
-            if rate.failed
+            *self.broken_off,
+            *(
+                f"{rate.index}, {rate.clients} clients: {rate.failed} requests failed"
+                for rate in self.rates
+                if rate.failed
+            ),
         ]
         if self.soak:
             broken += [f"soak: {violation}" for violation in self.soak.violations]
@@ -86,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no part {min(unknown)}; there are {', '.join(EVERYTHING)}")
     chosen = Sizes(asked.runs or 10_000, asked.minutes or 12.0)
     if asked.quick:
-        chosen = Sizes(asked.runs or 300, asked.minutes or 0.5, 2_000, 12, 12)
+        chosen = Sizes(asked.runs or 300, asked.minutes or 0.5, 2_000, 12, 12, 5.0)
 
     begun = time.monotonic()
     with ExitStack() as stack:
@@ -125,13 +132,20 @@ def find(
         if name not in names:
             continue
         print(f"{time.monotonic() - begun:4.0f} s  {name} …", file=sys.stderr)
-        if name == RATES:
-            count = sizes.requests
-            found.rates += rates(world, requests=count, delay=MODEL_DELAY, remote=remote)
-        elif name == SOAK:
-            found.soak = asyncio.run(soak(world, sizes.runs, sizes.minutes * 60))
-        else:
-            found.faults.append(asyncio.run(survive(world, name, sizes.under_fault)))
+        try:
+            if name == RATES:
+                count = sizes.requests
+                found.rates += rates(world, requests=count, delay=MODEL_DELAY, remote=remote)
+            elif name == SOAK:
+                found.soak = asyncio.run(
+                    soak(world, sizes.runs, sizes.minutes * 60, sizes.retention)
+                )
+            else:
+                found.faults.append(asyncio.run(survive(world, name, sizes.under_fault)))
+        except Exception as error:
+            # What was found before is not lost.
+            traceback.print_exc()
+            found.broken_off.append(f"{name} broke off: {type(error).__name__}: {error}"[:300])
     return found
 
 

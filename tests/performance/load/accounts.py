@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from fairqr import errors
-from tests.performance.load.clients import ACCEPTED, GONE, LEFT, RESULT, Attempt, events_of
+from tests.performance.load.attempts import ACCEPTED, GONE, LEFT, RESULT, Attempt, events_of
 from tests.performance.load.model import ANSWERED, MARK
 
 __all__ = ["Verdict", "judge", "runs_of", "settled", "told_slugs"]

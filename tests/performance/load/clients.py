@@ -4,62 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
-__all__ = ["RESULT", "Attempt", "Crowd", "Way", "events_of", "new_client"]
+from tests.performance.load.attempts import (
+    ACCEPTED,
+    GONE,
+    LEFT,
+    RESULT,
+    Attempt,
+    Way,
+    read,
+    run_of,
+    slug_of,
+)
 
-RESULT = "result"
-"""What a client was told that has what it asked for."""
-
-GONE = "connection lost"
-LEFT = "left"
-ACCEPTED = "accepted"
+__all__ = ["Crowd", "new_client"]
 
 TIMEOUT = 120.0
 EVENTS_BEFORE_LEAVING = 2
-
-Way = str
-"""``search``, ``answer`` and ``probe`` wait for the result; ``stream`` reads all events, and
-``leave`` only the first; ``background`` is told an id; ``return`` reads the first events of a kept
-run, leaves, and comes back for the rest."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One thing that a client asked for.
-
-    Attributes:
-        mark: A word in its query that no other has.
-        way: How it was asked for.
-        told: ``result``; the slug of a problem; or what else became of it.
-        status: Of HTTP, 0 where there was none.
-        run: The id of the run, where it was told.
-        began, ended: On the monotonic clock, in seconds.
-        faults: What was wrong with the events that it was told.
-    """
-
-    mark: str
-    way: Way
-    told: str = GONE
-    status: int = 0
-    run: str | None = None
-    began: float = 0.0
-    ended: float = 0.0
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """From the request to the end of the answer."""
-        return self.ended - self.began
 
 
 def new_client() -> httpx.AsyncClient:
@@ -175,8 +144,8 @@ async def _wait(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) 
     path = attempt.way if attempt.way in ("answer", "probe") else "search"
     answer = await http.post(f"{url}/v1/{path}", json=body)
     attempt.status = answer.status_code
-    attempt.run = _run_of(answer)
-    attempt.told = RESULT if answer.status_code == 200 else _slug(answer.content)
+    attempt.run = run_of(answer)
+    attempt.told = RESULT if answer.status_code == 200 else slug_of(answer.content)
 
 
 async def _background(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
@@ -185,13 +154,13 @@ async def _background(http: httpx.AsyncClient, url: str, body: Any, attempt: Att
     if answer.status_code == 202:
         attempt.told, attempt.run = ACCEPTED, answer.json()["id"]
     else:
-        attempt.told = _slug(answer.content)
+        attempt.told = slug_of(answer.content)
 
 
 async def _stream(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
     leaves = attempt.way == "leave"
     async with http.stream("POST", f"{url}/v1/search/stream", json=body) as answer:
-        await _read(answer, attempt, EVENTS_BEFORE_LEAVING if leaves else None)
+        await read(answer, attempt, EVENTS_BEFORE_LEAVING if leaves else None)
 
 
 async def _return(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
@@ -201,10 +170,10 @@ async def _return(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt
     events = f"{url}/v1/runs/{attempt.run}/events"
     attempt.told = GONE
     async with http.stream("GET", events) as answer:
-        last = await _read(answer, attempt, EVENTS_BEFORE_LEAVING)
+        last = await read(answer, attempt, EVENTS_BEFORE_LEAVING)
     if attempt.told == LEFT:
         async with http.stream("GET", events, headers={"Last-Event-ID": str(last)}) as answer:
-            await _read(answer, attempt, None, last)
+            await read(answer, attempt, None, last)
 
 
 _WAYS: dict[Way, Callable[..., Any]] = {
@@ -216,63 +185,3 @@ _WAYS: dict[Way, Callable[..., Any]] = {
     "background": _background,
     "return": _return,
 }
-
-
-async def _read(
-    answer: httpx.Response, attempt: Attempt, leave_after: int | None, last: int = 0
-) -> int:
-    """Read a stream, note what it told, and return the number of the last event."""
-    attempt.status = answer.status_code
-    if answer.status_code != 200:
-        attempt.told = _slug(await answer.aread())
-        return last
-    attempt.told = GONE
-    attempt.run = _run_of(answer) or attempt.run
-    async with AsyncExitStack() as stack:
-        events = await stack.enter_async_context(aclosing(events_of(answer)))
-        async for number, name, data in events:
-            if attempt.told not in (GONE,):
-                attempt.faults.append(f"{name} after the end")
-            if number and number != last + 1:
-                attempt.faults.append(f"event {number} after {last}")
-            last = number or last
-            if name == "run":
-                attempt.run = data.get("id") or attempt.run
-            elif name == "end":
-                attempt.told = RESULT
-            elif name == "error":
-                attempt.told = str(data.get("type", "")).rpartition(":")[2] or "untyped"
-            elif leave_after is not None and last >= leave_after:
-                attempt.told = LEFT
-                break
-    return last
-
-
-async def events_of(answer: httpx.Response) -> Any:
-    """Yield the number (0 where there is none), the name and the data of each event."""
-    number, name, data = 0, "", ""
-    async for line in answer.aiter_lines():
-        if not line:
-            if name:
-                yield number, name, json.loads(data) if data else {}
-            number, name, data = 0, "", ""
-        elif line.startswith("id:"):
-            number = int(line[3:])
-        elif line.startswith("event:"):
-            name = line[6:].strip()
-        elif line.startswith("data:"):
-            data += line[5:].strip()
-
-
-def _run_of(answer: httpx.Response) -> str | None:
-    place = answer.headers.get("location", "")
-    return place.rpartition("/")[2] or None
-
-
-def _slug(content: bytes) -> str:
-    """Return which problem a body is."""
-    try:
-        kind = json.loads(content)["type"]
-    except (ValueError, KeyError, TypeError):
-        return "untyped"
-    return str(kind).rpartition(":")[2]

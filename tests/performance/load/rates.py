@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.performance.load.clients import RESULT, Crowd
+from tests.performance.load.attempts import RESULT
+from tests.performance.load.clients import Crowd
 from tests.performance.load.servers import ROOT
 from tests.performance.load.world import EMBEDDED, REMOTE, World
 from tests.performance.measuring import median, p95

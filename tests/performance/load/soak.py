@@ -15,14 +15,14 @@ from typing import Any
 import httpx
 
 from tests.performance.load.accounts import runs_of, settled, told_slugs
-from tests.performance.load.clients import ACCEPTED, LEFT, RESULT, Attempt, Crowd, new_client
+from tests.performance.load.attempts import ACCEPTED, LEFT, RESULT, Attempt
+from tests.performance.load.clients import Crowd, new_client
 from tests.performance.load.watching import Watch
 from tests.performance.load.world import EMBEDDED, World
 
 __all__ = ["Soak", "soak"]
 
 CLIENTS = 8
-RETENTION = 20.0
 SETTLING_SECONDS = 60
 FORGETTING_SECONDS = 150
 MOST_GROWTH = 1.1
@@ -84,7 +84,7 @@ class Soak:
         return {**asdict(self), "growth": self.growth}
 
 
-async def soak(world: World, runs: int, seconds: float) -> Soak:
+async def soak(world: World, runs: int, seconds: float, retention: float) -> Soak:
     """Ask for so many runs, or for as many as fit into so many seconds.
 
     Half of the clients search without the model, and the others do all kinds of things.
@@ -93,10 +93,11 @@ async def soak(world: World, runs: int, seconds: float) -> Soak:
         world: With its model server running.
         runs: How many.
         seconds: At the most.
+        retention: Of runs that are over, in seconds; the database then holds few of all.
     """
     world.model.steer(delay=0.002, failures={})
     path = world.new_file()
-    with world.workers(f"sqlite:///{path}", retention=RETENTION) as (worker,):
+    with world.workers(f"sqlite:///{path}", retention=retention) as (worker,):
         plain = Crowd([worker.url], world.queries, world.request(EMBEDDED, "plain"), PLAIN, 1)
         mixed = Crowd([worker.url], world.queries, world.request(EMBEDDED), MIXED, 2)
         crowds = (plain, mixed)

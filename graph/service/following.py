@@ -1,0 +1,122 @@
+"""Following a run, wherever it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fairqr.errors import RunInterruptedError
+from fairqr.graph.service.doing import Doing
+from fairqr.graph.service.held import Held, HeldRuns
+from fairqr.graph.service.outcomes import last_event, path_of
+from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.store import Store
+from fairqr.graph.service.worker import Worker
+
+__all__ = ["Following"]
+
+FOLLOW = 0.5
+"""Seconds between two looks at a run that another worker does."""
+
+
+class Following:
+    """Tells of runs from memory, where they are done here, and from the store.
+
+    Args:
+        store: Of runs.
+        worker: Of this process.
+        held: The runs that it alone may do.
+    """
+
+    def __init__(self, store: Store, worker: Worker, held: HeldRuns) -> None:
+        self._store = store
+        self._worker = worker
+        self._held = held
+
+    async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield what has happened in a run, and what happens, until it is over.
+
+        The last event is ``end`` or ``error``. Without one it ends only where the service does,
+        and a run that is kept goes on elsewhere: ask there for what follows.
+
+        Args:
+            id_: Of the run.
+            key: The id of the key that asks.
+            after: The number of the last event that is known; what happened before is left out.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+            StoreUnavailableError: The database cannot be used.
+        """
+        while True:
+            news = self._worker.news
+            local = self._local(id_, key)
+            if local is not None and _has_more(local, after):
+                feed = local.feed.read(after, misses=not local.run.keep)
+                async with aclosing(feed):
+                    async for event in feed:
+                        yield event
+                        if event.last:
+                            return
+                        after = event.number or after
+                continue
+            run = await self._store.run(id_, key)
+            stored = await self._store.events(id_, after)
+            for event in stored:
+                yield event
+                if event.last:
+                    return
+                after = event.number
+            if not stored and not run.live:
+                yield last_event(run, after + 1)
+                return
+            if not stored:
+                if self._worker.ended:
+                    return
+                await self._wait(news)
+
+    async def result(self, id_: str, key: str) -> Run:
+        """Wait until a run is over, and return it.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+            RunInterruptedError: The service ends, and the run goes on elsewhere.
+            StoreUnavailableError: The database cannot be used.
+        """
+        while True:
+            news = self._worker.news
+            local = self._local(id_, key)
+            if local is not None:
+                await local.feed.wait()
+                if local.final is not None:
+                    return local.final
+            run = await self._store.run(id_, key)
+            if not run.live:
+                return run
+            if self._worker.ended:
+                raise RunInterruptedError(
+                    f"The service stopped; the run goes on, and {path_of(id_)} will have its "
+                    "result."
+                )
+            await self._wait(news)
+
+    def _local(self, id_: str, key: str) -> Doing | Held | None:
+        """Return a run that this process knows of; None where it does not, or for another key."""
+        local = self._held.get(id_) or self._worker.doing.get(id_)
+        return local if local is not None and local.key == key else None
+
+    async def _wait(self, news: asyncio.Event) -> None:
+        """Wait for something to happen here, or for a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FOLLOW):
+                await news.wait()
+
+
+def _has_more(local: Doing | Held, after: int) -> bool:
+    """Tell whether what follows an event is to be had from memory."""
+    feed = local.feed
+    if feed.closed and feed.last <= after:
+        return False
+    return not local.run.keep or feed.covers(after)

@@ -1,0 +1,228 @@
+"""What is secret stays so: nothing that comes out has a key, a password, or the place of a file."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    Command,
+    ModelServer,
+    failure,
+    write_people,
+)
+from tests.integration.page_service import _environment, run_command
+from tests.integration.postgres_server import new_database
+from tests.integration.service_client import PHYSICIST, answers_all, events_of, until
+
+MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
+OTHER_KEY = "sk-CANARY-of-the-environment-0123"
+URL_PASSWORD = "CANARYinTheAddress"
+QUERY = "physicist Qanaryquery"
+
+
+class Watched:
+    """A service whose every word, and every answer, is kept to be searched.
+
+    Attributes:
+        model: What it asks; the key that it is sent is in what it says.
+        answers: All that came over HTTP.
+    """
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.folder = folder
+        self.model = ModelServer()
+        self.model.does(answers_all)
+        self.answers: list[str] = []
+        file = folder / "fairqr.toml"
+        guarded = self.model.base_url.replace("//", f"//user:{URL_PASSWORD}@")
+        file.write_text(
+            f'model = "openai:fake"\n[service]\ndatabase = "{database}"\n'
+            f'traces = "{folder}/traces"\n'
+            f'require_keys = true\nlimits.rate = ""\nbase_urls = ["{self.model.base_url}/other"]\n'
+            f'[service.models."openai:fake"]\nbase_url = "{self.model.base_url}"\n'
+            f'api_key = "{MODEL_KEY}"\n[service.models.feedback]\n'
+            f'[service.models."openai:guarded"]\nbase_url = "{guarded}"\n'
+            '[service.models."openai:gone"]\n'
+            f'base_url = "http://user:{URL_PASSWORD}@127.0.0.1:1/v1"\napi_key = "{MODEL_KEY}"\n'
+        )
+        self.prompts = folder / "prompts"
+        self.prompts.mkdir()
+        self.variables = {
+            "FAIRQR_CONFIG": str(file),
+            "FAIRQR_DATA_DIR": str(folder / "data"),
+            "FAIRQR_CACHE_DIR": str(folder / "cache"),
+            "FAIRQR_PROMPTS_DIR": str(self.prompts),
+            "OPENAI_API_KEY": OTHER_KEY,
+        }
+        run_command(self.variables, "index", "create", "people", write_people(folder / "people"))
+        self.key = run_command(self.variables, "keys", "create", "one", "--quiet").strip()
+        self.output = folder / "output"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [Command.executable, "serve", "--port", "0", "--corpus", "people"],
+                env=_environment(self.variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        address = until(lambda: re.search(r"listens on (\S+)\n", self.said()), 60)[1]
+        self.client = httpx.Client(
+            base_url=address,
+            headers={"Authorization": f"Bearer {self.key}"},
+            timeout=30,
+            trust_env=False,
+            event_hooks={"response": [self._keep]},
+        )
+
+    def said(self) -> str:
+        """Return what the process has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def search(self, path: str = "/v1/search", **more: Any) -> httpx.Response:
+        """Ask for a search."""
+        return self.client.post(path, json={**PHYSICIST, "query": QUERY, **more})
+
+    def end(self) -> None:
+        """End the service in order."""
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(30)
+        self.model.close()
+
+    def _keep(self, response: httpx.Response) -> None:
+        response.read()
+        self.answers.append(f"{response.headers}\n{response.text}")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Watched]:
+    with new_database(postgres_server) as url:
+        service = Watched(tmp_path_factory.mktemp("PLACEcanary"), url)
+        try:
+            yield service
+        finally:
+            service.end()
+
+
+def tells_the_key(asked: Asked) -> Answer:
+    """Refuse a key as some servers do, by repeating it."""
+    given = asked.headers.get("authorization", "none")
+    return failure(401, f"Incorrect API key provided: {given}.", "invalid_api_key", x_key=given)
+
+
+def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
+    """By answers, streams, runs, logs, traces, figures, or what is kept of a run."""
+    service, client = watched, watched.client
+    assert service.search().status_code == 200
+    for behaviour in (tells_the_key, failure(400, f"It is {MODEL_KEY}.")):
+        service.model.does(behaviour)
+        for number, model in enumerate(("openai:fake", "openai:guarded")):
+            found = service.search(model=model, query=f"{QUERY} {number}", max_iterations=1)
+            assert found.json()["stop_reason"] == "model_failed"
+        asked = {"question": QUERY, "corpus": "people", "model": "openai:fake", "keep": True}
+        assert client.post("/v1/answer", json=asked).is_success  # it says what failed
+        with client.stream("POST", "/v1/answer/stream", json=asked) as response:
+            assert [*events_of(response)][-1][1] == "end"
+    soon = {"budget": {"seconds": 1}, "model": "openai:gone"}
+    assert service.search(**soon).json()["stop_reason"] in ("model_failed", "budget")
+    service.model.does(answers_all)
+    service.search(base_url=f"{service.model.base_url}/other", query=f"{QUERY} elsewhere")
+    service.search(base_url="http://user:CANARYof-the-request@evil.example/")
+    prompt = service.prompts / "refine" / "v4.yaml"
+    prompt.parent.mkdir()
+    prompt.write_text("a: [")
+    broken = until(lambda: (it := service.search(query=f"{QUERY} 9")).status_code == 422 and it, 5)
+    assert broken.json()["type"] == "urn:fairqr:error:prompt"
+    prompt.unlink()
+    for number in range(20):
+        client.post("/v1/runs", json={"kind": "search", "request": {**PHYSICIST, "k": 10 + number}})
+    for path in ("/v1/runs", "/v1/models", "/v1/prompts", "/v1/indexes", "/v1/me", "/openapi.json"):
+        client.get(path)
+    for run in client.get("/v1/runs").json()["runs"]:
+        client.get(f"/v1/runs/{run['id']}")
+    rules = run_command(service.variables, "keys", "create", "ruler", "--scope", "admin", "--quiet")
+    assert client.get("/metrics", headers={"Authorization": f"Bearer {rules.strip()}"}).is_success
+    wrong = f"{service.key[:-4]}aaaa"
+    assert client.get("/v1/me", headers={"Authorization": f"Bearer {wrong}"}).status_code == 401
+    for path in (f"/v1/me?key={service.key}", f"/v1/me?access_token={service.key}"):
+        assert httpx.get(f"{client.base_url}{path}").status_code == 401
+
+    secrets = [MODEL_KEY, OTHER_KEY, URL_PASSWORD, service.key, wrong, rules.strip(), "p%40ss"]
+    secrets += ["p@ss:w/rd"]
+    over_http = "\n".join(service.answers)
+    assert QUERY in over_http  # what is to be found is found
+    for secret in [*secrets, "PLACEcanary"]:
+        assert secret not in over_http, secret
+    traces = [*(service.folder / "traces").glob("*.jsonl")]
+    assert len(traces) > 10
+    recorded = "\n".join(trace.read_text() for trace in traces)
+    for secret in [*secrets, QUERY, "laboratory", "PLACEcanary"]:
+        assert secret not in recorded, secret
+        assert secret == "PLACEcanary" or secret not in service.said(), secret
+    shown = [
+        run_command(service.variables, "config", "show"),
+        run_command(service.variables, "config", "show", "--json"),
+        run_command(service.variables, "keys", "list"),
+        run_command(service.variables, "keys", "list", "--json"),
+        *(file.read_text(errors="replace") for file in _files(service.folder / "cache")),
+    ]
+    for secret in secrets:
+        assert all(secret not in text for text in shown), secret
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_the_key_goes_to_its_own_address_alone(watched: Watched) -> None:
+    service = watched
+    service.model.does(answers_all)
+    service.search(query=f"{QUERY} own", max_iterations=1)
+    own = {asked.headers["authorization"] for asked in service.model.asked}
+    service.model.does(answers_all)
+    other = f"{service.model.base_url}/other"
+    service.search(query=f"{QUERY} other", max_iterations=1, base_url=other)
+    assert own == {f"Bearer {MODEL_KEY}"}
+    assert {asked.path for asked in service.model.asked} == {"/v1/other/chat/completions"}
+    for asked in service.model.asked:
+        assert MODEL_KEY not in json.dumps(asked.headers)
+        assert OTHER_KEY not in json.dumps(asked.headers)
+
+
+def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path) -> None:
+    url = "postgresql://someone:CANARYpassword@127.0.0.1:1/none?application_name=CANARYtoo"
+    variables = {
+        "FAIRQR_CONFIG": "/dev/null",
+        "FAIRQR_DATA_DIR": str(tmp_path),
+        "FAIRQR_SERVICE_DATABASE": url,
+    }
+    commands = (["serve", "--port", "0", "--model", "feedback"], ["keys", "list"])
+    children = [
+        subprocess.Popen(
+            [Command.executable, *arguments],
+            env=_environment(variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for arguments in commands
+    ]
+    for child in children:
+        printed, complaint = child.communicate(timeout=60)
+        assert child.returncode == 2
+        assert complaint.splitlines()[-1].startswith("fairqr: ")
+        assert "Traceback" not in complaint
+        assert "CANARY" not in printed + complaint
+    assert "CANARY" not in run_command(variables, "config", "show")
