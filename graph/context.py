@@ -199,8 +199,9 @@ class Context(BaseModel):
     discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Discount()
     threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
     direction: Direction = "target_exposure"
-    # Without any, an absent group would be infinitely far, and rounds could not be compared.
-    smoothing: float = Field(DEFAULT_SMOOTHING, gt=0, lt=1)
+    # Without any, or with next to none, an absent group would be infinitely far, and rounds could
+    # not be compared.
+    smoothing: float = Field(DEFAULT_SMOOTHING, ge=1e-12, lt=1)
     patience: int = Field(1, ge=1)
     max_iterations: int = Field(5, ge=0, le=100)
     max_groups: int = Field(4, ge=1)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
-import os
-import secrets
-import socket
-import sys
-import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fairqr.agents.cache import ReplyCache
-from fairqr.errors import InputError, WorkersError, one_line
+from fairqr.errors import WorkersError, one_line
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers
+from fairqr.evaluation.workers.ray_connection import connected, reason_of
 from fairqr.evaluation.workers.tools import Job, P
 from fairqr.evaluation.workers.worker import Failure, Replies, Worker, versions_here
 from fairqr.prompts.library import PromptLibrary
@@ -30,12 +25,8 @@ T = TypeVar("T")
 RETRIES = 2
 """How often a job whose worker died is begun again."""
 
-FOUND = "ray"
-LOCAL = "ray://local"
-CONNECT_SECONDS = 5.0
 SAVING_SECONDS = 10.0
 LOAD_AT_ONCE = 1000
-OBJECT_STORE_BYTES = 256 * 2**20
 
 
 @dataclass(slots=True)
@@ -100,7 +91,7 @@ async def opened_pool(
     if not workers.ray:
         yield None
         return
-    with _connected(workers.ray):
+    with connected(workers.ray):
         kept = ReplyCache(replies)
         told = _remote(Replies, max_restarts=-1, max_task_retries=-1, num_cpus=0).remote()
         actors, most = _actors(workers, prompts, told)
@@ -111,73 +102,6 @@ async def opened_pool(
                 yield RayPool(actors, most)
         finally:
             _end([told, *(actor.handle for actor in actors)])
-
-
-@contextlib.contextmanager
-def _connected(address: str) -> Iterator[None]:
-    _prepare(address)
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "Workers on Ray need the extra 'ray'; install it with: pip install 'fairqr[ray]'"
-        ) from None
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            if address == LOCAL:
-                ray.init("local", **options, **own)
-            elif address == FOUND and (named := os.environ.get("RAY_ADDRESS")):
-                address = named
-                ray.init(named, **options)
-            elif address == FOUND:
-                try:
-                    ray.init("auto", **options)
-                except ConnectionError:
-                    ray.init("local", **options, **own)
-            else:
-                _check_listens(address)
-                ray.init(address, **options)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        ray.shutdown()
-        raise WorkersError(
-            f"There is no connection to the workers at {address} ({_reason(error)}); start Ray "
-            "there with 'ray start --head --ray-client-server-port PORT', with the same versions "
-            "of Ray and Python and the same RAY_AUTH_TOKEN as here."
-        ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _prepare(address: str) -> None:
-    """Set what Ray reads from the environment when it is imported, unless the user has."""
-    # Nothing is told to Ray's makers.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if "ray" in sys.modules or os.environ.get("RAY_AUTH_MODE"):
-        return
-    has_token = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if address == LOCAL and not has_token:
-        # It listens on all addresses of the machine; the token is known to this run alone.
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        has_token = True
-    if has_token:
-        os.environ["RAY_AUTH_MODE"] = "token"
-
-
-def _reason(error: BaseException) -> str:
-    return one_line(getattr(error, "strerror", None) or error, 200).rstrip(".")
-
-
-def _check_listens(address: str) -> None:
-    """Fail at once where nothing listens; Ray tries for half a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except OverflowError:
-        raise ConnectionError("there is no such port") from None
 
 
 def _remote(kind: type, **options: Any) -> Any:
@@ -274,8 +198,8 @@ async def _result(reference: Any) -> Any:
         ) from None
     except ConnectionError as error:
         raise WorkersError(
-            f"The connection to the workers was lost ({_reason(error)}); run again: what was done "
-            "until then is kept."
+            f"The connection to the workers was lost ({reason_of(error)}); run again: what was "
+            "done until then is kept."
         ) from None
 
 

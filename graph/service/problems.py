@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ from fairqr.errors import (
 )
 
 __all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of"]
+
+log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:fairqr:error:"
@@ -66,6 +69,14 @@ STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     RunTimeoutError: (504, "The run took too long"),
 }
 """The status and the title of each class of errors; a class that is not named has its parent's."""
+
+_LOOK = "whoever runs the service finds in its log what is wrong."
+PRIVATE: Mapping[type[FairqrError], str] = {
+    ConfigError: f"The service is configured wrongly; {_LOOK}",
+    IndexVersionError: f"The index cannot be read as it is; {_LOOK}",
+    IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
+}
+"""What is said instead of errors that name folders and servers, which are no client's business."""
 
 TOO_MANY = (429, "Too much is asked at once")
 """Of a :class:`BusyError` that is about the limit of the key itself."""
@@ -104,6 +115,11 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     if not isinstance(error, FairqrError):
         return problem("internal", 500, "An internal error", INTERNAL, instance)
     status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    detail = one_line(error, LONGEST)
+    for kind, instead in PRIVATE.items():
+        if isinstance(error, kind):
+            log.warning("%s", detail)
+            detail = instead
     more: dict[str, Any] = {}
     if isinstance(error, CapError):
         more = {"cap": error.cap, "limit": error.limit}
@@ -112,4 +128,4 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
         more = {"retry_after": round(error.retry_after, 3)}
     elif isinstance(error, ModelError):
         more = {"model_status": error.status}
-    return problem(error.slug, status, title, one_line(error, LONGEST), instance, **more)
+    return problem(error.slug, status, title, detail, instance, **more)

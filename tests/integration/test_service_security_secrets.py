@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fairqr.errors import ConfigError, FairqrError, IndexUnavailableError, IndexVersionError
+from fairqr.graph.service.problems import problem_of
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -226,3 +228,13 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path
         assert "Traceback" not in complaint
         assert "CANARY" not in printed + complaint
     assert "CANARY" not in run_command(variables, "config", "show")
+
+
+@pytest.mark.parametrize("kind", [ConfigError, IndexUnavailableError, IndexVersionError])
+def test_places_and_servers_are_for_the_log_alone(
+    caplog: pytest.LogCaptureFixture, kind: type[FairqrError]
+) -> None:
+    said = "The index at http://inside.example:9200, in /srv/fairqr/CANARY, is away; mend it."
+    document = problem_of(kind(said))
+    assert said in caplog.text
+    assert not re.search("CANARY|inside", json.dumps(document))

@@ -24,6 +24,9 @@ from tests.performance.load.model import ANSWERED, MARK
 __all__ = ["Verdict", "judge", "runs_of", "settled", "told_slugs"]
 
 PAGE = 100
+AT_ONCE = 8
+"""Questions of one run that are under way at the same time, at the most."""
+
 LIVE = ("queued", "running")
 
 
@@ -147,7 +150,7 @@ async def _look(
         return
     run = answer.json()
     verdict.resumed += run["attempts"] > 1
-    if again and run["attempts"] < 2:
+    if again > AT_ONCE * (run["attempts"] - 1):
         broken(f"{again} questions were asked again that had been answered")
     _outcome(run, attempt, verdict, broken)
     if run["keep"] and run["status"] not in LIVE:
@@ -168,6 +171,8 @@ def _outcome(run: dict[str, Any], attempt: Attempt, verdict: Verdict, broken: An
             broken(f"ended as {run['status']} with the problem '{slug}'")
     else:
         broken(f"is still {run['status']}")
+    if run["status"] == "cancelled" and attempt.told != LEFT:
+        broken(f"is cancelled, but its client did not leave; it was told '{attempt.told}'")
     if attempt.told == RESULT and run["status"] != "done":
         broken(f"its client was told a result, but it is {run['status']}")
     # A client may be told that the database is away, while what is kept goes on.

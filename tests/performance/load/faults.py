@@ -162,8 +162,21 @@ async def _frozen_worker(scene: Scene) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _told_to_end(scene: Scene) -> AsyncIterator[None]:
-    worker, longest = scene.workers[0], SETTINGS["grace"] + 2
+async def _cut_short(scene: Scene) -> AsyncIterator[None]:
+    scene.world.model.steer(delay=20 * DELAY)
+    # What asks now takes longer than the grace time.
+    await scene.crowd.more(CLIENTS, SERVING_SECONDS)
+    async with _told_to_end(scene, SHORT_GRACE):
+        yield
+    scene.world.model.steer(delay=DELAY)
+
+
+SHORT_GRACE = 0.2
+
+
+@asynccontextmanager
+async def _told_to_end(scene: Scene, grace: float = SETTINGS["grace"]) -> AsyncIterator[None]:
+    worker, longest = scene.workers[0], grace + 2
     worker.signal(signal.SIGTERM)
     began = time.monotonic()
     try:
@@ -196,6 +209,10 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "killed-worker": ("one of two workers killed (-9)", _killed_worker),
     "frozen-worker": ("one of two workers frozen beyond its lease", _frozen_worker),
     "told-to-end": ("SIGTERM to one of two workers", _told_to_end),
+    "cut-short": (
+        f"the same with {SHORT_GRACE} s of grace and a slow model",
+        _cut_short,
+    ),
 }
 
 
@@ -215,7 +232,8 @@ async def survive(world: World, name: str, size: int) -> Survived:
     if name == "killed-elasticsearch":
         index = REMOTE
         _ = world.elasticsearch
-    with world.workers(world.new_database(), 2, index) as workers:
+    settings = {"grace": SHORT_GRACE} if name == "cut-short" else {}
+    with world.workers(world.new_database(), 2, index, **settings) as workers:
         crowd = Crowd(
             [worker.url for worker in workers], world.queries, world.request(index), WAYS, 3
         )
