@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairqr.errors import CapError
+from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.records import Kind
 from fairqr.graph.service.requests import RunRequest
 
-__all__ = ["bounded", "check_text"]
+__all__ = ["bounded", "check_answers", "check_text"]
 
 _COMMON = {"k": "k", "depth": "depth", "max_iterations": "max_iterations"}
 _CAPPED: Mapping[Kind, Mapping[str, str]] = {
@@ -59,8 +60,30 @@ def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
     return values
 
 
-def check_text(text: str, caps: Caps) -> None:
-    """Check how long a query or a question is.
+def check_answers(settings: AnswerSettings, judged: bool, caps: Caps) -> None:
+    """Check how many questions to a model answering may take; the run's budget does not bound them.
+
+    Args:
+        settings: Of the answer.
+        judged: Whether a model is asked about each document too.
+        caps: Of the service.
+
+    Raises:
+        CapError: More than a run may ask, or what stands around each answer is too long.
+    """
+    check_text(settings.hypothesis, caps, "hypothesis")
+    calls = settings.samples * (1 + settings.documents * judged)
+    if calls > caps.model_calls:
+        raise CapError(
+            "model_calls",
+            caps.model_calls,
+            f"{settings.samples:,} samples may take {calls:,} model calls, and this service allows "
+            f"{caps.model_calls:,} at the most (model_calls); ask for fewer samples or documents.",
+        )
+
+
+def check_text(text: str, caps: Caps, name: str = "query") -> None:
+    """Check how long a query or a question is, or another text of that name.
 
     Raises:
         CapError: Too long.
@@ -69,7 +92,7 @@ def check_text(text: str, caps: Caps) -> None:
         raise CapError(
             "query_characters",
             caps.query_characters,
-            f"The query has {len(text):,} characters; at most {caps.query_characters:,} are taken "
+            f"The {name} has {len(text):,} characters; at most {caps.query_characters:,} are taken "
             "(query_characters).",
         )
 

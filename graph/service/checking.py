@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import SEQ2SEQ
 from fairqr.agents.ranking.open import CAUSAL
@@ -15,7 +16,7 @@ from fairqr.errors import CapError, InputError, QueryError, first_problem, one_l
 from fairqr.graph.asked import answer_context, probe_context, search_context
 from fairqr.graph.context import Context
 from fairqr.graph.rankers import ASKED
-from fairqr.graph.service.bounds import bounded, check_text
+from fairqr.graph.service.bounds import bounded, check_answers, check_text
 from fairqr.graph.service.configuration import Caps, ModelEntry
 from fairqr.graph.service.offers import NOTHING, Offers
 from fairqr.graph.service.records import Kind
@@ -98,6 +99,9 @@ def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offer
     strategy = context.strategy
     offers.check_steps(strategy.ranker, context.ranking.weights, strategy.final_step)
     _check_options(context)
+    if context.answer is not None:
+        judged = attributor is not None and AttributorName.parse(attributor).kind == "llm"
+        check_answers(context.answer, judged, caps)
     _check_model(kind, values["model"], base_url, context)
     return Request(
         kind=kind,

@@ -28,7 +28,8 @@ OTHERS = "http://localhost:9/v1"
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("attacked")
     (folder / "prompts").mkdir()
-    settings = f'limits.rate = ""\nbase_urls = ["{OTHERS}"]\nlimits.body_seconds = 1'
+    settings = f'limits.rate = ""\nbase_urls = ["{OTHERS}"]\ncaps.model_calls = 20\n'
+    settings += 'attributors = ["overlap", "llm"]'
     more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts")}
     with a_service(folder, settings=settings, environment=more) as running:
         yield running
@@ -100,7 +101,14 @@ class TestNames:
 
     @pytest.mark.parametrize(
         "name",
-        ["nli:/etc/passwd", "nli", "llm", "nli?model=/etc/passwd", "overlap?x=1", "sum:gpt2"],
+        [
+            "nli:/etc/passwd",
+            "nli",
+            "llm:openai:other",
+            "nli?model=/etc/passwd",
+            "overlap?x=1",
+            "sum:gpt2",
+        ],
     )
     def test_no_judge_is_loaded_that_is_not_offered(self, service: Served, name: str) -> None:
         status, kind = refused(service, "/v1/answer", question="physicist", attributor=name)
@@ -211,6 +219,45 @@ class TestBodies:
         headers = {"Content-Type": "application/json"}
         answer = service.client.post("/v1/search", content=body, headers=headers)
         assert len(answer.json()["ranking"]) == 3
+
+
+class TestCosts:
+    """No request spends more on models than the caps allow, whatever it is called."""
+
+    @pytest.mark.parametrize(
+        ("path", "asked"),
+        [
+            ("/v1/answer", {"question": "physicist", "samples": 21, "documents": 1}),
+            ("/v1/answer",
+             {"question": "physicist", "samples": 2, "documents": 10, "attributor": "llm"}),
+            ("/v1/answer", {"question": "physicist", "hypothesis": "x" * 3000 + "{answer}"}),
+            ("/v1/search", {**PHYSICIST, "k": 50, "method": "pairwise"}),
+            ("/v1/search", {**PHYSICIST, "k": 50, "method": "listwise",
+                            "ranking": {"window": 2, "step": 1}}),
+            ("/v1/search", {**PHYSICIST, "k": 50,
+                            "probe": {"attribute": "gender", "protected": "female"}}),
+            ("/v1/probe", {"query": "physicist", "attribute": "gender", "protected": "female",
+                           "k": 50, "kinds": ["listwise"], "window": 2, "step": 1}),
+            ("/v1/search", {**PHYSICIST, "budget": {"model_calls": 21}}),
+            ("/v1/search", {**PHYSICIST, "budget": {"tokens": 10**12}}),
+        ],
+    )  # fmt: skip
+    def test_what_may_cost_too_much_is_not_begun(
+        self, service: Served, path: str, asked: dict[str, Any]
+    ) -> None:
+        service.model.does(answers_all)
+        answer = service.client.post(path, json={"corpus": "people", **asked})
+        assert answer.status_code == 422
+        assert answer.json()["type"].rpartition(":")[2] in ("over-cap", "input")
+        assert not service.model.asked
+
+    def test_the_loop_stops_at_the_cap(self, service: Served) -> None:
+        service.model.does(answers_all)
+        asked = {"threshold": 0, "patience": 10, "max_iterations": 10, "groups": "most"}
+        for number in range(3):
+            asked = {**PHYSICIST, **asked, "query": f"physicist {number}", "temperature": 1}
+            usage = service.client.post("/v1/search", json=asked).json()["usage"]
+            assert usage["model_calls"] <= 20
 
 
 class TestFraming:

@@ -56,7 +56,7 @@ class Verdict:
     refused: int = 0
     accepted: int = 0
     results: int = 0
-    problems: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, int] = field(default_factory=dict)
     resumed: int = 0
     again: int = 0
     violations: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ async def _look(
         return
     run = answer.json()
     verdict.resumed += run["attempts"] > 1
-    if again > AT_ONCE * (run["attempts"] - 1):
+    if again > AT_ONCE * max(0, run["attempts"] - 1):
         broken(f"{again} questions were asked again that had been answered")
     _outcome(run, attempt, verdict, broken)
     if run["keep"] and run["status"] not in LIVE:
@@ -166,7 +166,7 @@ def _outcome(run: dict[str, Any], attempt: Attempt, verdict: Verdict, broken: An
         if not run["result"] or run["problem"]:
             broken("is done, but has no result")
     elif run["status"] in ("failed", "cancelled"):
-        verdict.problems[slug] += 1
+        verdict.problems[slug] = verdict.problems.get(slug, 0) + 1
         if slug not in told_slugs() or run["result"]:
             broken(f"ended as {run['status']} with the problem '{slug}'")
     else:

@@ -76,11 +76,12 @@ def soak_lines(soak: Soak) -> list[list[str]]:
 def fault_lines(survived: Sequence[Survived]) -> list[list[str]]:
     """Return the table of faults."""
     headings = ["fault", "lasted", "accepted", "results", "typed errors", "turned away"]
-    headings += ["resumed", "asked again", "lost or twice", "served again after"]
+    headings += ["resumed", "asked again", "promises broken", "served again after"]
     lines = [headings]
     for found in survived:
         verdict = found.verdict
-        problems = ", ".join(f"{count} {slug}" for slug, count in verdict.problems.most_common())
+        often = sorted(verdict.problems.items(), key=lambda item: -item[1])
+        problems = ", ".join(f"{count} {slug}" for slug, count in often)
         lines.append(
             [
                 found.fault,

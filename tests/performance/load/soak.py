@@ -60,7 +60,7 @@ class Soak:
 
     runs: int
     seconds: float
-    told: Counter[str]
+    told: dict[str, int]
     early: float
     late: float
     resident_early: float
@@ -121,7 +121,7 @@ async def soak(world: World, runs: int, seconds: float, retention: float) -> Soa
         found = Soak(
             runs=len(attempts),
             seconds=taken,
-            told=Counter(f"{attempt.way}: {attempt.told}" for attempt in attempts),
+            told=dict(Counter(f"{attempt.way}: {attempt.told}" for attempt in attempts)),
             early=watch.part(1, "own"),
             late=watch.part(9, "own"),
             resident_early=watch.part(1, "resident"),
