@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fairqr.errors import (
@@ -33,12 +35,15 @@ from fairqr.errors import (
     one_line,
 )
 
-__all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of"]
+__all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of", "told_in_log"]
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:fairqr:error:"
+
+PLACES = 3
+"""How many of the innermost places of a mistake are logged."""
 
 LONGEST = 1000
 """Characters of a detail, which may repeat what a request had."""
@@ -129,3 +134,13 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     elif isinstance(error, ModelError):
         more = {"model_status": error.status}
     return problem(error.slug, status, title, detail, instance, **more)
+
+
+def told_in_log(error: BaseException) -> str:
+    """Return the class of an exception and where it was raised, without its text.
+
+    The text may hold what a user, a document or a model wrote.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-PLACES:]
+    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
+    return " ".join([type(error).__name__, *(["at", " > ".join(places)] if places else [])])

@@ -20,7 +20,7 @@ from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import Step, Token, run_graph
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import Step, Token
 from tests.integration.postgres_server import new_database, running_postgres

@@ -14,8 +14,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fairqr.graph.service import serving
 from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.http import serving
 from tests.integration.page_service import run_command
 from tests.integration.service_client import PHYSICIST, a_service, until
 

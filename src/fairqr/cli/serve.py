@@ -75,9 +75,9 @@ def serve(
 
 
 async def _serve(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:
-    from fairqr.graph.service.access import needs_keys
-    from fairqr.graph.service.running import running
-    from fairqr.graph.service.serving import Server, bound, url_of
+    from fairqr.graph.service.http.access import needs_keys
+    from fairqr.graph.service.http.serving import Server, bound, url_of
+    from fairqr.graph.service.http.starting import running
 
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bound(settings))

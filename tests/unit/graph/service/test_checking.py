@@ -11,13 +11,13 @@ from fairqr.errors import CapError, InputError, NotAllowedError
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.context import Context
 from fairqr.graph.probing_context import ProbeSettings
-from fairqr.graph.service.checking import Request, check_request
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
-from fairqr.graph.service.fields import described
-from fairqr.graph.service.live_prompts import LivePrompts
-from fairqr.graph.service.offers import Offers
+from fairqr.graph.service.engine.checking import Request, check_request
+from fairqr.graph.service.engine.fields import described
+from fairqr.graph.service.engine.live_prompts import LivePrompts
+from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.engine.requests import REQUESTS
 from fairqr.graph.service.records import Kind
-from fairqr.graph.service.requests import REQUESTS
 from fairqr.retrieval.catalog import Catalog
 
 

@@ -15,14 +15,14 @@ import pytest
 
 from fairqr import errors
 from fairqr.errors import BusyError, CapError, FairqrError, ModelError
-from fairqr.graph.service import serving, sse
-from fairqr.graph.service.access import Caller, is_loopback, needed
-from fairqr.graph.service.bodies import check_json
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.kept import KeptOpen
-from fairqr.graph.service.problems import STATUSES, problem_of
+from fairqr.graph.service.engine.open_once import KeptOpen
+from fairqr.graph.service.http import serving, sse
+from fairqr.graph.service.http.access import Caller, is_loopback, needed
+from fairqr.graph.service.http.bodies import check_json
+from fairqr.graph.service.http.sse import EventStream, encoded
+from fairqr.graph.service.problems import STATUSES, problem_of, told_in_log
 from fairqr.graph.service.records import Event
-from fairqr.graph.service.sse import EventStream, encoded
 
 
 def test_each_error_has_a_status_and_says_its_sentence() -> None:
@@ -225,3 +225,13 @@ def test_the_documentation_names_each_type_of_error_with_its_status() -> None:
     for name in errors.__all__:
         slug = getattr(getattr(errors, name), "slug", None)
         assert slug is None or any(slug in types for types in told.values()), name
+
+
+def test_the_log_tells_where_a_mistake_was_made_and_nothing_of_its_text() -> None:
+    try:
+        raise ValueError("what a user wrote")
+    except ValueError as error:
+        told = told_in_log(error)
+    assert told.startswith("ValueError at test_http_parts.py:")
+    assert "user" not in told
+    assert told_in_log(KeyError("what a user wrote")) == "KeyError"

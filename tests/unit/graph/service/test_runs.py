@@ -15,7 +15,7 @@ import pytest
 from fairqr.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import Step, Token
 

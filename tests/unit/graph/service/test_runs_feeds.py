@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from fairqr.graph.service.feeds import Feed
 from fairqr.graph.service.records import Event
+from fairqr.graph.service.runs.feeds import Feed
 
 
 def step(number: int) -> Event:

@@ -15,11 +15,11 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.errors import FairqrError, ModelUnavailableError, PromptError
 from fairqr.graph.context import Context
-from fairqr.graph.service.checking import Request, check_request
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.live_prompts import LivePrompts
-from fairqr.graph.service.offers import Offers
-from fairqr.graph.service.opening import Opened
+from fairqr.graph.service.engine.checking import Request, check_request
+from fairqr.graph.service.engine.live_prompts import LivePrompts
+from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.engine.opening import Opened
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairqr.graph.service.answers import problem_response
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.http.answers import problem_response
 from fairqr.graph.service.problems import problem
 
 __all__ = ["Bodies", "check_json"]

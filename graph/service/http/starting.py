@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 
-from fairqr.graph.service.access import require_a_key
-from fairqr.graph.service.app import create_app
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine import Engine
-from fairqr.graph.service.metrics import Metrics
-from fairqr.graph.service.parts import Parts
-from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.http.access import require_a_key
+from fairqr.graph.service.http.app import create_app
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.index import Progress
 

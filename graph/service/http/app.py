@@ -11,16 +11,16 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairqr.graph.service import asking, listing, operation, reading
-from fairqr.graph.service.access import Guard, needs_keys
-from fairqr.graph.service.answers import handle_errors, problem_response
-from fairqr.graph.service.bodies import Bodies
-from fairqr.graph.service.metrics import Metrics
-from fairqr.graph.service.openapi import describe
-from fairqr.graph.service.pages import POLICY, pages
-from fairqr.graph.service.parts import Parts
-from fairqr.graph.service.problems import problem, problem_of
-from fairqr.graph.service.throttle import Throttle
+from fairqr.graph.service.http import asking, listing, operation, reading
+from fairqr.graph.service.http.access import Guard, needs_keys
+from fairqr.graph.service.http.answers import handle_errors, problem_response
+from fairqr.graph.service.http.bodies import Bodies
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.openapi import describe
+from fairqr.graph.service.http.pages import POLICY, pages
+from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.http.throttle import Throttle
+from fairqr.graph.service.problems import problem, problem_of, told_in_log
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
@@ -135,7 +135,7 @@ class Edge:
                 await self._app(scope, receive, sending)
         except Exception as error:
             # The text of an exception may hold what a user wrote; the class does not.
-            log.error("A request failed by a mistake of fairqr: %s", type(error).__name__)
+            log.error("A request failed by a mistake of fairqr: %s", told_in_log(error))
             log.debug("The request failed", exc_info=error)
             if status:
                 raise ConnectionAbortedError from None  # what was begun cannot be taken back

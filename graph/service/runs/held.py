@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 
 from fairqr.errors import RunNotFoundError
-from fairqr.graph.service.doing import Doing
-from fairqr.graph.service.feeds import Feed
-from fairqr.graph.service.outcomes import last_event
 from fairqr.graph.service.records import Run
+from fairqr.graph.service.runs.doing import Doing
+from fairqr.graph.service.runs.feeds import Feed
+from fairqr.graph.service.runs.outcomes import last_event
 from fairqr.graph.service.store import Store
 
 __all__ = ["Held", "HeldRuns"]

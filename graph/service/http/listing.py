@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from fairqr.graph.context import METHODS
-from fairqr.graph.service.access import caller_of
-from fairqr.graph.service.openapi import problems
-from fairqr.graph.service.parts import parts_of
+from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.openapi import problems
+from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fairqr.errors import RunInterruptedError
-from fairqr.graph.service.doing import Doing
-from fairqr.graph.service.held import Held, HeldRuns
-from fairqr.graph.service.outcomes import last_event, path_of
 from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.doing import Doing
+from fairqr.graph.service.runs.held import Held, HeldRuns
+from fairqr.graph.service.runs.outcomes import last_event, path_of
+from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.worker import Worker
 
 __all__ = ["Following"]
 

@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from fairqr.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
-from fairqr.graph.service.answers import problem_response
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.http.answers import problem_response
+from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import NOBODY, Scope
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.throttle import Throttle
 
 __all__ = ["Caller", "Guard", "caller_of", "is_loopback", "needs_keys", "require_a_key"]
 

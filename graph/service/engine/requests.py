@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.context import Context, Method
 from fairqr.graph.probing_context import ProbeSettings
-from fairqr.graph.service.fields import with_fields
+from fairqr.graph.service.engine.fields import with_fields
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.target import Target
 

@@ -12,20 +12,20 @@ from starlette.responses import Response
 from fairqr.graph.answer_result import AnswerResult
 from fairqr.graph.probe_result import ProbeResult
 from fairqr.graph.result import SearchResult
-from fairqr.graph.service.access import caller_of
-from fairqr.graph.service.answers import Json, problem_response
-from fairqr.graph.service.openapi import CREATED, STREAM, problems
-from fairqr.graph.service.parts import parts_of
-from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.service.requests import (
+from fairqr.graph.service.engine.requests import (
     AnswerRequest,
     BackgroundRun,
     ProbeRequest,
     RunRequest,
     SearchRequest,
 )
-from fairqr.graph.service.sse import EventStream, gone
+from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.answers import Json, problem_response
+from fairqr.graph.service.http.openapi import CREATED, STREAM, problems
+from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.sse import EventStream, gone
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import Kind, Run
 from fairqr.telemetry import carrier
 
 __all__ = ["router"]

@@ -19,10 +19,10 @@ from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.builder import build_graph
 from fairqr.graph.rankers import open_language_model
-from fairqr.graph.service.checking import Request
 from fairqr.graph.service.configuration import ModelEntry
-from fairqr.graph.service.kept import KeptOpen
-from fairqr.graph.service.offers import Offers
+from fairqr.graph.service.engine.checking import Request
+from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.corpus import BUILT_IN

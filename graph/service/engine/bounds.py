@@ -8,8 +8,8 @@ from typing import Any
 from fairqr.errors import CapError
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.service.configuration import Caps
+from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.records import Kind
-from fairqr.graph.service.requests import RunRequest
 
 __all__ = ["bounded", "check_answers", "check_text"]
 

@@ -16,11 +16,11 @@ from fairqr.errors import CapError, InputError, QueryError, first_problem, one_l
 from fairqr.graph.asked import answer_context, probe_context, search_context
 from fairqr.graph.context import Context
 from fairqr.graph.rankers import ASKED
-from fairqr.graph.service.bounds import bounded, check_answers, check_text
 from fairqr.graph.service.configuration import Caps, ModelEntry
-from fairqr.graph.service.offers import NOTHING, Offers
+from fairqr.graph.service.engine.bounds import bounded, check_answers, check_text
+from fairqr.graph.service.engine.offers import NOTHING, Offers
+from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
-from fairqr.graph.service.requests import REQUESTS, RunRequest
 
 __all__ = ["POOL", "Request", "check_request"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from starlette.requests import Request
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine import Engine
-from fairqr.graph.service.metrics import Metrics
-from fairqr.graph.service.runs import Runs
+from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 
 __all__ = ["Parts", "Readiness", "parts_of"]

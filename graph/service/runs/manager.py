@@ -12,12 +12,12 @@ from typing import Any
 
 from fairqr.errors import BusyError, RunNotFoundError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.following import Following
-from fairqr.graph.service.held import HeldRuns
 from fairqr.graph.service.records import Event, Kind, Run
+from fairqr.graph.service.runs.following import Following
+from fairqr.graph.service.runs.held import HeldRuns
+from fairqr.graph.service.runs.work import Execute, Observer
+from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.work import Execute, Observer
-from fairqr.graph.service.worker import Worker
 
 __all__ = ["Execute", "Observer", "Runs"]
 

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairqr.errors import InputError, RunNotFoundError
-from fairqr.graph.service.access import caller_of
-from fairqr.graph.service.answers import Json
-from fairqr.graph.service.openapi import STREAM, problems
-from fairqr.graph.service.parts import parts_of
+from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.answers import Json
+from fairqr.graph.service.http.openapi import STREAM, problems
+from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.sse import EventStream
 from fairqr.graph.service.records import Kind, Run, RunSummary, Status
-from fairqr.graph.service.sse import EventStream
 
 __all__ = ["router"]
 

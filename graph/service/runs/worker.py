@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 
 from fairqr.errors import FairqrError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.doing import Doing
-from fairqr.graph.service.feeds import Feed
-from fairqr.graph.service.held import HeldRuns
-from fairqr.graph.service.outcomes import failed, interrupted
+from fairqr.graph.service.problems import told_in_log
+from fairqr.graph.service.runs.doing import Doing
+from fairqr.graph.service.runs.feeds import Feed
+from fairqr.graph.service.runs.held import HeldRuns
+from fairqr.graph.service.runs.outcomes import failed, interrupted
+from fairqr.graph.service.runs.work import Execute, Observer, Work
 from fairqr.graph.service.store import Claim, Store
-from fairqr.graph.service.work import Execute, Observer, Work
 
 __all__ = ["Worker"]
 
@@ -143,7 +144,7 @@ class Worker:
             except (FairqrError, TimeoutError) as error:
                 _log.warning("The runs wait: %s", error)
             except Exception as error:
-                _log.error("A mistake of fairqr, the runs wait: %s", type(error).__name__)
+                _log.error("A mistake of fairqr, the runs wait: %s", told_in_log(error))
                 _log.debug("What went wrong", exc_info=error)
             if not await rest():
                 return

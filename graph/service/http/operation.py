@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fairqr.errors import StoreUnavailableError
-from fairqr.graph.service.metrics import CONTENT_TYPE
-from fairqr.graph.service.openapi import problems
-from fairqr.graph.service.parts import parts_of
+from fairqr.graph.service.http.metrics import CONTENT_TYPE
+from fairqr.graph.service.http.openapi import problems
+from fairqr.graph.service.http.parts import parts_of
 
 __all__ = ["router"]
 

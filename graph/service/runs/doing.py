@@ -14,8 +14,10 @@ from fairqr.errors import (
     RunTimeoutError,
     StoreUnavailableError,
 )
-from fairqr.graph.service.feeds import Feed
-from fairqr.graph.service.outcomes import (
+from fairqr.graph.service.problems import told_in_log
+from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.feeds import Feed
+from fairqr.graph.service.runs.outcomes import (
     Findings,
     cancelled,
     ended,
@@ -26,10 +28,9 @@ from fairqr.graph.service.outcomes import (
     last_event,
     step_event,
 )
-from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.work import Work
 from fairqr.graph.service.store import Claim
 from fairqr.graph.service.store.database import heals
-from fairqr.graph.service.work import Work
 from fairqr.graph.stream import Token
 from fairqr.telemetry import continued
 
@@ -242,5 +243,5 @@ def _comes_back(error: StoreUnavailableError) -> bool:
 
 def _complain(run: Run, error: Exception) -> None:
     """Log a mistake of ours, without what may be a user's."""
-    _log.error("Run %s failed by a mistake of fairqr: %s", run.id, type(error).__name__)
+    _log.error("Run %s failed by a mistake of fairqr: %s", run.id, told_in_log(error))
     _log.debug("Run %s", run.id, exc_info=error)

@@ -1,0 +1,1 @@
+"""HTTP: routes, access, problems, streams, and the server itself."""

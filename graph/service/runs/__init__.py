@@ -1,0 +1,1 @@
+"""Doing runs: queued, given to slots, followed, resumed, and brought to an end."""
