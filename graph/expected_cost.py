@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairqr.agents.ranking.base import Cost, ItemRanker, RankItem
-from fairqr.errors import InputError
+from fairqr.errors import BudgetError
 from fairqr.graph.context import Budget, Context
 from fairqr.graph.model_ranking import items_of
 from fairqr.graph.probing import Probing
@@ -37,8 +37,8 @@ async def expected_cost(
         None where nothing re-ranks and nothing is probed.
 
     Raises:
-        InputError: The budget has no room for one list and the probe, or not even two documents
-            fit into what the model reads at once.
+        BudgetError: It has no room for one list and the probe.
+        InputError: Not even two documents fit into what the model reads at once.
     """
     if ranker is None and context.probe is None:
         return None
@@ -99,16 +99,19 @@ def require_budget(budget: Budget, needed: Cost, what: str) -> None:
         what: It is for: ``to re-rank 100 documents``.
 
     Raises:
-        InputError: It has none; the number is named.
+        BudgetError: It has none; the number is named.
     """
-    for limit, number, unit in (
-        (budget.model_calls, needed.calls, "model calls"),
-        (budget.tokens, needed.tokens, "tokens"),
+    for unit, limit, number in (
+        ("model_calls", budget.model_calls, needed.calls),
+        ("tokens", budget.tokens, needed.tokens),
     ):
         if limit is not None and number > limit:
-            raise InputError(
-                f"It may take {number} {unit} {what}, and the budget has {limit}; raise the "
-                "budget, or lower the number of documents."
+            raise BudgetError(
+                unit,
+                number,
+                limit,
+                f"It may take {number} {unit.replace('_', ' ')} {what}, and the budget has "
+                f"{limit}; raise the budget, or lower the number of documents.",
             )
 
 

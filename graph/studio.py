@@ -14,7 +14,7 @@ from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
 from fairqr.agents.models import open_model
 from fairqr.graph.builder import build_graph
 from fairqr.retrieval.catalog import Catalog
-from fairqr.settings import default_model, text_of
+from fairqr.settings import default_corpus, default_model
 
 __all__ = ["graph"]
 
@@ -26,7 +26,7 @@ async def graph() -> Any:
     """Return the compiled graph over the configured corpus and model."""
     global _building
     _building = _building or asyncio.Lock()
-    corpus, model = text_of("corpus") or "notables", default_model()
+    corpus, model = default_corpus(), default_model()
     async with _building:
         if (corpus, model) not in _built:
             index = await Catalog().resolve(corpus)

@@ -86,7 +86,7 @@ class Attribute(BaseModel):
                 raise ValueError(
                     f"the population share of '{group}' must be 0 or more, not {share}"
                 )
-        if not math.isclose(total := math.fsum(self.population.values()), 1, abs_tol=1e-6):
+        if not math.isclose(total := sum(self.population.values()), 1, abs_tol=1e-6):
             raise ValueError(f"the population shares must sum to 1, not {total:g}")
         return self
 
@@ -113,7 +113,7 @@ class Attribute(BaseModel):
                 raise ValueError(
                     f"{self.field} is {group!r}, which is not one of {', '.join(self.groups)}"
                 )
-        total = math.fsum(weights.values())
+        total = sum(weights.values())
         if total == 0:
             weights, total = {UNKNOWN: 1.0}, 1.0
         return tuple(weights.get(group, 0.0) / total for group in self.universe)

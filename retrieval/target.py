@@ -177,7 +177,7 @@ def _check_distribution(weights: Mapping[Any, float], what: str) -> None:
     for name, weight in weights.items():
         if not weight >= 0 or math.isinf(weight):
             raise ValueError(f"the share of '{name}' in {what} must be 0 or more, not {weight}")
-    if not math.isclose(total := math.fsum(weights.values()), 1, abs_tol=TOLERANCE):
+    if not math.isclose(total := sum(weights.values()), 1, abs_tol=TOLERANCE):
         raise ValueError(f"the shares of {what} must sum to 1, not {total:g}")
 
 

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # Nobody's own settings file is read. Set here, so that fixtures of any scope and all child
 # processes have it.
 os.environ["FAIRQR_CONFIG"] = os.devnull
+
+_ELASTICSEARCH = {"elasticsearch_url", "secure_elasticsearch"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several workers share the tests, leave those together that share a server or a file."""
+    for item in items:
+        needs = _ELASTICSEARCH & {*getattr(item, "fixturenames", ())}
+        group = "elasticsearch" if needs else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))

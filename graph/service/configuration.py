@@ -171,7 +171,7 @@ class ServiceSettings(_Section):
     cors_origins: tuple[str, ...] = ()
     concurrency: _Count = 8
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
-    lease: _Seconds = 15.0
+    lease: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 15.0
     retention: _Seconds = 7 * 86_400.0
     heartbeat: _Seconds = 15.0
     traces: Path | None = None

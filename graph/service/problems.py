@@ -35,7 +35,15 @@ from fairqr.errors import (
     one_line,
 )
 
-__all__ = ["INTERNAL", "MEDIA_TYPE", "STATUSES", "problem", "problem_of", "told_in_log"]
+__all__ = [
+    "CANCELLED",
+    "INTERNAL",
+    "MEDIA_TYPE",
+    "STATUSES",
+    "problem",
+    "problem_of",
+    "told_in_log",
+]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +54,7 @@ PLACES = 3
 """How many of the innermost places of a mistake are logged."""
 
 LONGEST = 1000
-"""Characters of a detail, which may repeat what a request had."""
+"""Characters of a detail or a path, which may repeat what a request had."""
 
 STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     FairqrError: (422, "The request cannot be served"),
@@ -86,6 +94,8 @@ PRIVATE: Mapping[type[FairqrError], str] = {
 TOO_MANY = (429, "Too much is asked at once")
 """Of a :class:`BusyError` that is about the limit of the key itself."""
 
+CANCELLED = "The run was cancelled; ask again if you still want its result."
+
 INTERNAL = "The service made a mistake of its own; its log says more. Try again, or report it."
 
 
@@ -99,11 +109,11 @@ def problem(
         status: Of HTTP.
         title: The same for all problems of the type.
         detail: One sentence that says what is wrong and what to do.
-        instance: The path of what it is about, such as a run.
+        instance: The path of what it is about, such as a run; left out where it is a long one.
         more: Further members; those that are None are left out.
     """
     members = {"type": f"{URN}{slug}", "title": title, "status": status, "detail": detail}
-    members |= {"instance": instance, **more}
+    members |= {"instance": instance if len(instance or "") <= LONGEST else None, **more}
     return {name: value for name, value in members.items() if value is not None}
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["LIVE", "NOBODY", "AccessKey", "Event", "Kind", "Run", "RunSummary", "Scope", "Status"]
+__all__ = [
+    "LIVE",
+    "NOBODY",
+    "SCOPES",
+    "AccessKey",
+    "Event",
+    "Kind",
+    "Run",
+    "RunSummary",
+    "Scope",
+    "Status",
+    "path_of",
+]
 
 Kind = Literal["search", "answer", "probe"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -15,10 +27,18 @@ LIVE: tuple[Status, ...] = ("queued", "running")
 
 Scope = Literal["read", "run", "admin"]
 """``read`` sees what can be asked for and the key's own runs; ``run`` starts and cancels runs;
-``admin`` also sees the metrics and the effective configuration."""
+``admin`` also sees the metrics."""
+
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""Each has what those before it have."""
 
 NOBODY = ""
 """The id of the key where none is needed."""
+
+
+def path_of(id_: str) -> str:
+    """Return where a run is asked for."""
+    return f"/v1/runs/{id_}"
 
 
 class _Record(BaseModel):

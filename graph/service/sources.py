@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from fairqr.errors import ConfigError, one_line
-from fairqr.settings import Source, file_section, variable_of
+from fairqr.settings import Source, beside, file_section, is_kubernetes_port, variable_of
 from fairqr.settings_file import config_path
 
 __all__ = ["Sources", "lay_over", "names_of", "of_file", "of_variables", "read_keys", "source_of"]
@@ -23,13 +23,13 @@ def of_file(section: str, model: type[BaseModel]) -> tuple[dict[str, Any], Sourc
     """Return what the settings file has in a section; its paths are relative to its folder.
 
     Raises:
-        ConfigError: The file cannot be read or is no TOML.
+        ConfigError: The file cannot be read, is no TOML, or has a path of nobody.
     """
     held, file = file_section(section)
     values = _copied(held)
     for name, field in model.model_fields.items():
         if Path in get_args(field.annotation) and isinstance(values.get(name), str):
-            values[name] = str(file.absolute().parent / Path(values[name]).expanduser())
+            values[name] = str(beside(file, values[name]))
     return values, {name: Source("file", str(file)) for name in _leaves(values)}
 
 
@@ -128,7 +128,10 @@ def _is_kubernetes(variable: str, value: str) -> bool:
     """Tell whether Kubernetes set a variable, as it does beside a Service that is named fairqr.
 
     It then sets FAIRQR_PORT=tcp://ADDRESS:PORT, and the two parts in FAIRQR_SERVICE_HOST and
-    FAIRQR_SERVICE_PORT, which are where others reach the service, not where it is to listen.
+    FAIRQR_SERVICE_PORT, which are where others reach the service, not where it is to listen. Beside
+    one that is named fairqr-service it sets FAIRQR_SERVICE_PORT=tcp://ADDRESS:PORT.
     """
+    if is_kubernetes_port(variable, value):
+        return True
     host, _, port = os.environ.get("FAIRQR_PORT", "").removeprefix("tcp://").rpartition(":")
     return (variable, value) in (("FAIRQR_SERVICE_HOST", host), ("FAIRQR_SERVICE_PORT", port))

@@ -61,7 +61,7 @@ class FairSearch:
 
         search = FairSearch("notables", "local:smollm2-135m")
         result = search.search("physicist", attributes=["gender"])
-        answer = search.answer("Who discovered radium?", samples=10)
+        answer = search.answer("Which composer was born in Vienna?", samples=10)
         probe = search.probe("physicist", attribute="gender", protected="female")
 
     Args:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessError",
+    "BudgetError",
     "BuildInProgressError",
     "BusyError",
     "CapError",
@@ -95,6 +96,21 @@ class ConfigError(InputError):
     """The settings file or a variable ``FAIRQR_…`` holds a value that is none."""
 
     slug = "config"
+
+
+class BudgetError(InputError):
+    """The budget of a run has no room for what it is asked to do.
+
+    ``unit`` is ``model_calls`` or ``tokens``; ``needed`` and ``limit`` are in that unit.
+    """
+
+    slug = "budget"
+
+    def __init__(self, unit: str, needed: int, limit: int, message: str) -> None:
+        super().__init__(message)
+        self.unit = unit
+        self.needed = needed
+        self.limit = limit
 
 
 class CapError(InputError):

@@ -49,12 +49,13 @@ def recording_to() -> Recorder | None:
 
 
 @contextmanager
-def record_to(path: Path, *, content: bool = False) -> Iterator[Recorder]:
-    """Write the spans of everything that runs inside to a new file of JSON lines.
+def record_to(path: Path, *, content: bool = False, more: bool = False) -> Iterator[Recorder]:
+    """Write the spans of everything that runs inside to a file of JSON lines.
 
     Args:
         path: Replaced if it exists, once there is something to write.
         content: Record queries, keywords and replies too.
+        more: Go on with the file where it exists; a last line that was cut off goes.
 
     Yields:
         The recorder, whose ``failure`` says at the end why the file is not whole, if it is not.
@@ -70,6 +71,9 @@ def record_to(path: Path, *, content: bool = False) -> Iterator[Recorder]:
     except OSError as error:
         raise InputError(f"The trace {path} cannot be written: {error.strerror}.") from None
     recorder = Recorder(stream, content)
+    if more and existed:
+        recorder.begun = True
+        _cut_off_the_rest(path)
     token = _recorder.set(recorder)
     try:
         yield recorder
@@ -79,3 +83,11 @@ def record_to(path: Path, *, content: bool = False) -> Iterator[Recorder]:
             stream.close()
         if not existed and not recorder.begun:
             path.unlink(missing_ok=True)
+
+
+def _cut_off_the_rest(path: Path) -> None:
+    """Take away what follows the last whole line of a file; a killed process may have left it."""
+    with suppress(OSError), path.open("r+b") as file:  # what is no file has nothing to cut off
+        lines = file.read()
+        if not lines.endswith(b"\n"):
+            file.truncate(lines.rfind(b"\n") + 1)

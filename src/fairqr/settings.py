@@ -22,17 +22,21 @@ from fairqr.errors import ConfigError, one_line
 from fairqr.settings_file import CONFIG_VARIABLE, config_path, contents_of
 
 __all__ = [
+    "DEFAULT_CORPUS",
     "DEFAULT_MODEL",
     "SERVICE",
     "SETTINGS",
     "Found",
     "Setting",
     "Source",
+    "beside",
     "cache_dir",
     "data_dir",
+    "default_corpus",
     "default_model",
     "file_section",
     "find",
+    "is_kubernetes_port",
     "is_on",
     "path_of",
     "prompts_dir",
@@ -41,6 +45,7 @@ __all__ = [
     "variable_of",
 ]
 
+DEFAULT_CORPUS = "notables"
 DEFAULT_MODEL = "local:smollm2-135m"
 SERVICE = "service"
 """The section that is not described here."""
@@ -49,6 +54,7 @@ _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 # Of the project's own tests, which are nothing to warn of.
 _NOT_SETTINGS = (CONFIG_VARIABLE, "FAIRQR_TEST_", "FAIRQR_SKIP_")
+_OF_SERVICES = ("PORT", "SERVICE_HOST", "SERVICE_PORT")
 
 
 class Setting(NamedTuple):
@@ -72,7 +78,7 @@ class Setting(NamedTuple):
 SETTINGS = (
     Setting("model", "The language model where none is named.", default=DEFAULT_MODEL),
     Setting("base_url", "The server that models `openai:…` are on, instead of OpenAI's."),
-    Setting("corpus", "The corpus that Studio searches.", default="notables"),
+    Setting("corpus", "The corpus that is searched where none is named.", default=DEFAULT_CORPUS),
     Setting("data_dir", "The folder of indexes and collections.", "path"),
     Setting("cache_dir", "The folder of weights and of models' replies.", "path"),
     Setting("prompts_dir", "A folder of your own prompts.", "path"),
@@ -136,7 +142,7 @@ def find(name: str, *, file_only: bool = False) -> Found:
     table = contents_of(file, _check)
     held = (table.get(section, {}) if section else table).get(key)
     if held not in (None, ""):
-        value = str(_beside(file, held)) if setting.kind == "path" else held
+        value = str(beside(file, held)) if setting.kind == "path" else held
         return Found(value, Source("file", str(file)))
     if name in _PLATFORM:
         return Found(_PLATFORM[name]("fairqr", appauthor=False))
@@ -175,6 +181,11 @@ def prompts_dir() -> Path | None:
     return path_of("prompts_dir")
 
 
+def default_corpus() -> str:
+    """Return the corpus that is searched where none is named."""
+    return text_of("corpus") or DEFAULT_CORPUS
+
+
 def default_model() -> str:
     """Return the model that is asked where none is named."""
     return text_of("model") or DEFAULT_MODEL
@@ -197,11 +208,21 @@ def unknown_variables(known: Iterable[str]) -> list[str]:
         known: Further variables than those of :data:`SETTINGS`.
     """
     names = {variable_of(setting.name) for setting in SETTINGS} | set(known)
+    # Kubernetes has some for each Service, such as FAIRQR_PORT=tcp://… and FAIRQR_PORT_8080_TCP for
+    # one that is named fairqr.
+    ports = [name for name, value in os.environ.items() if is_kubernetes_port(name, value)]
+    services = [name.removesuffix("_PORT") for name in ports]
+    others = (*_NOT_SETTINGS, *(f"{name}_{part}" for name in services for part in _OF_SERVICES))
     return sorted(
         name
         for name in os.environ
-        if name.startswith("FAIRQR_") and name not in names and not name.startswith(_NOT_SETTINGS)
+        if name.startswith("FAIRQR_") and name not in names and not name.startswith(others)
     )
+
+
+def is_kubernetes_port(variable: str, value: str) -> bool:
+    """Tell whether Kubernetes set a variable, to where others reach a Service."""
+    return variable.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
 
 
 def _of_variable(setting: Setting, variable: str, given: str) -> str | bool:
@@ -213,7 +234,12 @@ def _of_variable(setting: Setting, variable: str, given: str) -> str | bool:
     return said in _ON
 
 
-def _beside(file: Path, held: str) -> Path:
+def beside(file: Path, held: str) -> Path:
+    """Return a path that the settings file has.
+
+    Raises:
+        ConfigError: It begins with ``~`` and the name of nobody.
+    """
     try:
         return file.absolute().parent / Path(held).expanduser()
     except RuntimeError:  # there is no such user

@@ -19,6 +19,12 @@ from tests.integration.page_service import run_command, served, settings_for
 
 __all__ = ["browser", "pages"]
 
+ENDS = """() => {
+  const { labels, datasets } = Chart.getChart(document.querySelector("#compare-page canvas")).data;
+  return [labels, datasets.map(({ data }) => [data[0], data[labels.length - 1] ?? null])];
+}"""
+"""The labels of the comparison's curves, and where each begins and ends."""
+
 WORDS = (["woman", "laboratory"], ["she", "born"], ["Tokyo", "Asia"])
 
 
@@ -75,7 +81,9 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     # The model has not answered yet: the plain retrieval stands there, and the next round waits.
     expect(cards).to_have_count(2)
     expect(cards.nth(0)).to_contain_text("Plain retrieval")
-    expect(cards.nth(0).get_by_role("row", name="female")).to_contain_text("of ")
+    headings = cards.nth(0).get_by_role("columnheader")
+    expect(headings).to_have_text(["gender", "exposure", "target"])
+    expect(cards.nth(0).get_by_role("row", name="female")).to_contain_text("%")
     expect(cards.nth(1)).to_contain_text("Asking for words")
     expect(page.get_by_role("status").first).to_contain_text("Asking for words")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
@@ -160,6 +168,11 @@ def test_two_runs_of_the_past_are_compared(pages: Pages, service: str, model: Mo
     expect(outcome.get_by_role("row", name=re.compile("divergence after"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("A: as asked .* B: as asked"))).to_be_visible()
     expect(page.get_by_role("table", name="B")).to_be_visible()
+    # Each curve ends above "returned", also that of the run without rounds.
+    labels, ends = page.evaluate(ENDS)
+    assert labels[-1] == "returned"
+    assert len(labels) > 2
+    assert [None in end for end in ends] == [False, False]
     # The address alone leads here again, and its links to the runs.
     page.reload()
     settings.get_by_role("link").first.click()

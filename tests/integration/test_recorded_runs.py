@@ -38,11 +38,12 @@ def settings(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_are_recorded_listed_and_compared(
     command: Command, model_server: ModelServer, people: Path, settings: Path
 ) -> None:
-    """The file says which model is asked, where, and that each run is recorded beside it."""
+    """The file says what is searched, which model is asked, and where each run is recorded."""
     settings.write_text(
         f'model = "openai:fake"\nbase_url = "{model_server.base_url}"\ntrace_dir = "runs"\n'
+        f'corpus = "{people}"\n'
     )
-    search = ("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "10")
+    search = ("search", "physicist", "--attribute", "gender", "-k", "10")
     search = (*search, "--groups", "lacking", "--no-cache", "--json")
     model_server.does(FIRST)
     first = command(*search)

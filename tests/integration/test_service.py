@@ -90,12 +90,16 @@ def test_every_example_of_the_description_works(service: Served) -> None:
         answer = service.client.post(path, json={**example, "corpus": "notables"})
         assert answer.status_code == 200, answer.text
         assert "event: error" not in answer.text
-        kind = path.split("/")[2]
-        begun = service.client.post("/v1/runs", json={"kind": kind, "request": example})
+        in_background = schemas[f"Background{path.split('/')[2].capitalize()}"]["example"]
+        assert in_background["request"] == example
+        begun = service.client.post("/v1/runs", json=in_background)
         assert begun.status_code == 202
         tried += 1
     assert tried == 6
     assert document["openapi"].startswith("3.1")
+    for path, operations in document["paths"].items():
+        told = {"200", "202"} & {*operations.get("post", {"responses": {"200"}})["responses"]}
+        assert told == {"202" if path == "/v1/runs" else "200"}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +240,24 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("search", {"query": "x", "attributes": ["shoe size"]}, 422, "unknown-attribute"),
     ("search", {"query": "x", "target": "gender=female:2"}, 422, "target"),
     ("search", {"query": "x", "target": "luck:1"}, 422, "target"),
+    ("search", {"query": "x", "target": "gender=female:1e308,male:1e308"}, 422, "target"),
+    (
+        "search",
+        {
+            "query": "physicist",
+            "k": 5,
+            "method": "pairwise",
+            "ranking": {"depth": 50, "strategy": "all"},
+        },
+        422,
+        "over-cap",
+    ),
+    (
+        "search",
+        {"query": "physicist", "method": "pairwise", "k": 5, "budget": {"model_calls": 1}},
+        422,
+        "budget",
+    ),
     ("search", {"query": "x", "discount": "rbp(7)"}, 422, "input"),
     ("search", {"query": "x", "corpus": "other"}, 403, "not-allowed"),
     ("search", {"query": "x", "corpus": "../people"}, 404, "index-not-found"),
@@ -410,6 +432,19 @@ def test_each_run_is_recorded_without_content(service: Served) -> None:
     trace = (service.folder / "traces" / f"{id_}.jsonl").read_text()
     assert "invoke_workflow" in trace
     assert "canary" not in trace
+    assert (service.folder / "traces").stat().st_mode & 0o077 == 0
+
+
+def test_a_run_that_cannot_be_recorded_is_done_all_the_same(service: Served) -> None:
+    """The disk may be full, or the folder gone."""
+    folder, aside = service.folder / "traces", service.folder / "aside"
+    folder.rename(aside)
+    folder.touch()
+    try:
+        assert service.client.post("/v1/search", json=PHYSICIST).status_code == 200
+    finally:
+        folder.unlink()
+        aside.rename(folder)
 
 
 def test_keys_go_to_the_server_that_they_are_configured_for_alone(

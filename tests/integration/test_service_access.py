@@ -144,7 +144,8 @@ def test_it_says_what_is_in_its_way(command: Command) -> None:
     run = command("serve", "--host", "0.0.0.0", "--port", "0", "--model", "feedback")
     assert "fairqr keys create" in run.complaint()
     assert "fairqr models pull" in command("serve", "--port", "0").complaint()
-    assert "nothing" in command("serve", "--corpus", "nothing", "--model", "feedback").complaint()
+    run = command("serve", "--port", "0", "--corpus", "nothing", "--model", "feedback")
+    assert "nothing" in run.complaint()
 
 
 def test_a_rate_and_a_full_queue_are_answered_fast(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +25,10 @@ LARGE = 8_000_000
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/slow":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return
     size = LARGE if scope["path"] == "/large" else 2
     await PlainTextResponse(b"x" * size)(scope, receive, send)
 
@@ -77,6 +82,73 @@ async def test_a_client_that_does_not_go_on_is_let_go(
         async with asyncio.timeout(10):
             while connections:
                 await asyncio.sleep(0.02)
+
+
+async def test_a_body_that_nobody_waits_for_is_not_waited_for(
+    server: tuple[serving.Server, int],
+) -> None:
+    """It is answered before it is there, and then comes byte by byte, for ever."""
+    running, port = server
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+    await reader.readuntil(b"xx")
+    async with asyncio.timeout(5):
+        while running.server_state.connections:
+            with contextlib.suppress(OSError):
+                writer.write(b"x")
+            await asyncio.sleep(0.05)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * serving.LONGEST_HEADERS,
+        b"POST /slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
+    ],
+    ids=["no-http", "no-host", "long-headers", "no-chunk"],
+)
+async def test_what_is_no_http_is_told_as_a_problem(
+    server: tuple[serving.Server, int], sent: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server[1])
+    writer.write(sent)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["type"] == "urn:fairqr:error:malformed"
+    writer.close()
+
+
+async def test_one_connection_too_many_is_told_so_and_a_flood_is_closed(
+    server: tuple[serving.Server, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HEADERS_WITHIN", 30)
+    monkeypatch.setattr(serving, "SPARE", 5)
+    running, port = server
+    connections, address = running.server_state.connections, f"http://127.0.0.1:{port}"
+    with contextlib.ExitStack() as stack:
+
+        async def idle(number: int) -> None:
+            for _ in range(number):
+                client = stack.enter_context(socket.socket())
+                client.connect(("127.0.0.1", port))
+            await asyncio.sleep(0.1)
+
+        await idle(100)
+        async with httpx.AsyncClient(trust_env=False) as other:
+            refused = await other.get(f"{address}/")
+            assert (await other.get(f"{address}/healthz")).status_code == 200
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert refused.json()["type"] == "urn:fairqr:error:busy"
+        await idle(100)
+        assert len(connections) <= 105
+    async with asyncio.timeout(5), httpx.AsyncClient(trust_env=False) as other:
+        while len(connections) > 90:
+            await asyncio.sleep(0.02)
+        assert (await other.get(f"{address}/")).status_code == 200
 
 
 async def test_who_reads_slowly_but_reads_has_it_all(server: tuple[serving.Server, int]) -> None:

@@ -6,15 +6,27 @@ import json
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from fairqr.errors import ConfigError, FairqrError, IndexUnavailableError, IndexVersionError
+from fairqr.errors import (
+    ConfigError,
+    FairqrError,
+    IndexNotFoundError,
+    IndexUnavailableError,
+    IndexVersionError,
+)
+from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
+from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import Run
+from fairqr.retrieval.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -228,6 +240,49 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path
         assert "Traceback" not in complaint
         assert "CANARY" not in printed + complaint
     assert "CANARY" not in run_command(variables, "config", "show")
+
+
+async def test_where_an_index_is_missing_is_for_the_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The indexes are on a server, which has none of this name."""
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"error": {"type": "index_not_found_exception"}, "status": 404}'
+            self.send_response(404)
+            self.send_header("X-Elastic-Product", "Elasticsearch")
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", url)
+        settings = ServiceSettings(models={"feedback": ModelEntry()})
+        engine = Engine(settings, catalog=Catalog(tmp_path))
+        run = Run(
+            id="0" * 32,
+            kind="search",
+            status="running",
+            query=QUERY,
+            keep=False,
+            created=0,
+            request={"query": QUERY, "corpus": "elsewhere"},
+        )
+        with pytest.raises(IndexNotFoundError) as caught:
+            async for _ in engine.execute(run, False):
+                pass
+        await engine.close()
+        server.shutdown()
+    assert "'elsewhere'" in str(caught.value)
+    assert url not in str(caught.value)
+    assert url in caplog.text
 
 
 @pytest.mark.parametrize("kind", [ConfigError, IndexUnavailableError, IndexVersionError])

@@ -73,6 +73,13 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
     assert folders <= set(kept)
 
 
+def test_workers_build_their_indexes_in_places_of_their_own(compose: dict[str, Any]) -> None:
+    """They begin at once, and only one may build an index in a place."""
+    first, second = (set(compose["services"][f"worker-{n}"]["volumes"]) for n in (1, 2))
+    assert first
+    assert not first & second
+
+
 def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     settings = ServiceSettings()
     worker = compose["services"]["worker-1"]

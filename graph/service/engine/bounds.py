@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fairqr.agents.chat_generator import INPUT_TOKENS
 from fairqr.errors import CapError
-from fairqr.graph.answering_context import AnswerSettings
+from fairqr.graph.context import Context
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.records import Kind
 
-__all__ = ["bounded", "check_answers", "check_text"]
+__all__ = ["bounded", "check_text", "with_answers"]
 
 _COMMON = {"k": "k", "depth": "depth", "max_iterations": "max_iterations"}
 _CAPPED: Mapping[Kind, Mapping[str, str]] = {
@@ -60,26 +61,42 @@ def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
     return values
 
 
-def check_answers(settings: AnswerSettings, judged: bool, caps: Caps) -> None:
-    """Check how many questions to a model answering may take; the run's budget does not bound them.
+def with_answers(context: Context, judged: bool, written: int, caps: Caps) -> Context:
+    """Check how much answering may take of models, and put it by: the run's budget bounds the rest.
 
     Args:
-        settings: Of the answer.
+        context: Of the run.
         judged: Whether a model is asked about each document too.
+        written: Tokens of one answer, at the most.
         caps: Of the service.
+
+    Returns:
+        The context, with the budget of what comes before the answers.
 
     Raises:
         CapError: More than a run may ask, or what stands around each answer is too long.
     """
+    settings, budget = context.answer, context.budget
+    if settings is None:
+        return context
     check_text(settings.hypothesis, caps, "hypothesis")
-    calls = settings.samples * (1 + settings.documents * judged)
-    if calls > caps.model_calls:
-        raise CapError(
-            "model_calls",
-            caps.model_calls,
-            f"{settings.samples:,} samples may take {calls:,} model calls, and this service allows "
-            f"{caps.model_calls:,} at the most (model_calls); ask for fewer samples or documents.",
-        )
+    needed = {
+        "model_calls": settings.samples * (1 + settings.documents * judged),
+        "tokens": settings.samples * (INPUT_TOKENS + written),
+    }
+    left: dict[str, int] = {}
+    for cap, number in needed.items():
+        limit, own = getattr(caps, cap), getattr(budget, cap)
+        if number > limit:
+            raise CapError(
+                cap,
+                limit,
+                f"{settings.samples:,} samples may take {number:,} {cap.replace('_', ' ')}, and "
+                f"this service allows {limit:,} at the most ({cap}); ask for fewer samples or "
+                "documents.",
+            )
+        left[cap] = limit - number if own is None else min(own, limit - number)
+    return context.model_copy(update={"budget": budget.model_copy(update=left)})
 
 
 def check_text(text: str, caps: Caps, name: str = "query") -> None:

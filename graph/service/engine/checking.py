@@ -17,7 +17,7 @@ from fairqr.graph.asked import answer_context, probe_context, search_context
 from fairqr.graph.context import Context
 from fairqr.graph.rankers import ASKED
 from fairqr.graph.service.configuration import Caps, ModelEntry
-from fairqr.graph.service.engine.bounds import bounded, check_answers, check_text
+from fairqr.graph.service.engine.bounds import bounded, check_text, with_answers
 from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
@@ -101,7 +101,7 @@ def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offer
     _check_options(context)
     if context.answer is not None:
         judged = attributor is not None and AttributorName.parse(attributor).kind == "llm"
-        check_answers(context.answer, judged, caps)
+        context = with_answers(context, judged, offers.answer_tokens(context.prompts), caps)
     _check_model(kind, values["model"], base_url, context)
     return Request(
         kind=kind,

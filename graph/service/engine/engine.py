@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,21 @@ import httpx
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.errors import FairqrError, ModelUnavailableError, PromptError
+from fairqr.errors import (
+    BudgetError,
+    CapError,
+    FairqrError,
+    IndexNotFoundError,
+    InputError,
+    ModelUnavailableError,
+    PromptError,
+)
 from fairqr.graph.context import Context
-from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.configuration import Caps, ServiceSettings
 from fairqr.graph.service.engine.checking import Request, check_request
 from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
-from fairqr.graph.service.engine.opening import Opened
+from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
@@ -33,6 +42,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 __all__ = ["Engine"]
+
+log = logging.getLogger(__name__)
 
 REACHED_WITHIN = 3.0
 """Seconds in which a model's server has to answer whether it is there."""
@@ -62,7 +73,11 @@ class Engine:
         self.prompts = prompts or LivePrompts()
         catalog = catalog or Catalog()
         self.offers = Offers(settings, catalog, self.prompts, default_model)
-        self._opened = Opened(catalog, self.prompts, self.offers, saver)
+        self._resources = Resources(catalog, self.prompts, self.offers, saver)
+        # One for all checks, since it takes long to make; each check is of a new connection.
+        self._http = httpx.AsyncClient(
+            timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
+        )
 
     async def start(self, progress: Callable[[str], Progress] | None = None) -> None:
         """Open the indexes that are named in the configuration, or the default one, and the model.
@@ -75,13 +90,15 @@ class Engine:
         """
         await self._start_model()
         for name in self._named():
-            await self._opened.index(name, progress=progress)
+            await self._resources.index(name, progress=progress)
         if self.settings.traces is not None:
-            await asyncio.to_thread(self.settings.traces.mkdir, parents=True, exist_ok=True)
+            # What is recorded may be private.
+            await asyncio.to_thread(self.settings.traces.mkdir, 0o700, parents=True, exist_ok=True)
 
     async def close(self) -> None:
         """Close all that is open."""
-        await self._opened.close()
+        await self._http.aclose()
+        await self._resources.close()
 
     async def check_index(self) -> None:
         """Check that the indexes can be reached that are named in the configuration.
@@ -90,7 +107,7 @@ class Engine:
             FairqrError: One cannot.
         """
         for name in self._named():
-            await (await self._opened.index(name)).info()
+            await (await self._resources.index(name)).info()
 
     async def check_model(self) -> None:
         """Check that the default model can be reached; it is asked nothing.
@@ -102,21 +119,11 @@ class Engine:
         if model is None or model.base_url is None:
             return
         try:
-            async with httpx.AsyncClient(timeout=REACHED_WITHIN) as client:
-                await client.get(f"{model.base_url.rstrip('/')}/models")
+            await self._http.get(f"{model.base_url.rstrip('/')}/models")
         except httpx.HTTPError:
             raise ModelUnavailableError(
                 f"The server of the model {model.name} cannot be reached; check that it runs."
             ) from None
-
-    async def check(self) -> None:
-        """Check that index and model can be reached.
-
-        Raises:
-            FairqrError: One of them cannot.
-        """
-        await self.check_index()
-        await self.check_model()
 
     def checked(self, kind: Kind, body: Mapping[str, Any]) -> Request:
         """Return what a request asks for; see :func:`check_request`."""
@@ -133,23 +140,29 @@ class Engine:
             FairqrError: What was asked for cannot be done.
         """
         request = self.checked(run.kind, run.request)
-        graph, index = await self._opened.graph(request)
-        context = await _fitting(request, index)
-        thread = run.id if run.keep else None
-        events = run_graph(graph, request.query, context, thread=thread, resume=resume)
-        with self._recorded(run.id):
-            async with aclosing(events):
-                async for event in events:
-                    yield event
+        with _others_untold(request.corpus), _caps_named(self.settings.caps):
+            graph, index = await self._resources.graph(request)
+            context = await _fitting(request, index)
+            thread = run.id if run.keep else None
+            events = run_graph(graph, request.query, context, thread=thread, resume=resume)
+            with self._recorded(run.id, resume):
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
 
     async def infos(self) -> list[tuple[Index, IndexInfo]]:
         """Return the indexes that are offered and can be opened."""
-        found: list[tuple[Index, IndexInfo]] = []
-        for name in await asyncio.to_thread(self.offers.corpora):
-            with contextlib.suppress(FairqrError):
-                index = await self._opened.index(name)
-                found.append((index, await index.info()))
-        return found
+        names = await asyncio.to_thread(self.offers.corpora)
+        # At once, since each that is out of reach takes its time to be found so.
+        found = await asyncio.gather(*map(self._info, names))
+        return [one for one in found if one is not None]
+
+    async def _info(self, name: str) -> tuple[Index, IndexInfo] | None:
+        try:
+            index = await self._resources.index(name)
+            return index, await index.info()
+        except FairqrError:
+            return None
 
     def usable_prompt(self, id_: str, version: str) -> PromptTemplate | None:
         """Return a prompt; None where its file is wrong, or has just been taken away."""
@@ -168,17 +181,46 @@ class Engine:
         name, entry = self.offers.model(None)
         if name == FeedbackRefiner.name:
             return None
-        model = await self._opened.model(name, entry, None)
+        model = await self._resources.model(name, entry, None)
         if not isinstance(model, ChatModel):
             return None
         await model.start()
         return model
 
-    def _recorded(self, id_: str) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def _recorded(self, id_: str, resume: bool) -> Iterator[None]:
+        """Record a run where that is configured; where it fails, the run goes on."""
         folder: Path | None = self.settings.traces
         if folder is None:
-            return contextlib.nullcontext()
-        return record_to(folder / f"{id_}.jsonl", content=is_on("trace_content"))
+            yield
+            return
+        file, recorder = folder / f"{id_}.jsonl", None
+        with contextlib.ExitStack() as stack:
+            try:
+                recorder = stack.enter_context(
+                    record_to(file, content=is_on("trace_content"), more=resume)
+                )
+            except InputError as error:
+                log.warning("%s", error)
+            yield
+        if recorder is not None and recorder.failure:
+            log.warning("The trace %s is not whole: %s.", file, recorder.failure)
+
+
+@contextlib.contextmanager
+def _others_untold(corpus: str) -> Iterator[None]:
+    """Leave it to the log on which server an index is missing, and which others there are.
+
+    Raises:
+        IndexNotFoundError: One was raised inside.
+    """
+    try:
+        yield
+    except IndexNotFoundError as error:
+        log.warning("%s", error)
+        raise IndexNotFoundError(
+            f"There is no index '{corpus}'; GET /v1/indexes lists those that there are."
+        ) from None
 
 
 async def _fitting(request: Request, index: Index) -> Context:
@@ -187,3 +229,24 @@ async def _fitting(request: Request, index: Index) -> Context:
         return request.context
     size = max((await index.info()).documents, 1)
     return request.context.model_copy(update={"k": min(request.context.k, size)})
+
+
+@contextlib.contextmanager
+def _caps_named(caps: Caps) -> Iterator[None]:
+    """Name the cap where the largest budget that may be asked for has no room.
+
+    Raises:
+        CapError: Such a :class:`BudgetError` was raised inside.
+    """
+    try:
+        yield
+    except BudgetError as error:
+        limit = getattr(caps, error.unit)
+        if error.limit < limit:
+            raise
+        raise CapError(
+            error.unit,
+            limit,
+            f"It may take {error.needed:,} {error.unit.replace('_', ' ')}, and this service allows "
+            f"{limit:,} at the most ({error.unit}); lower the number of documents.",
+        ) from None

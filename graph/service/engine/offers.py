@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.errors import IndexNotFoundError, InputError, NotAllowedError, PromptError, one_line
+from fairqr.graph.answering import PROMPT as ANSWER
 from fairqr.graph.context import METHODS, FinalStep, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, check_name
 from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.settings import default_model, text_of
+from fairqr.settings import default_corpus, default_model, text_of
 
 __all__ = ["NOTHING", "Offers"]
 
@@ -67,8 +68,9 @@ class Offers:
             named = [name for name in allowed if not _is_glob(name) and name not in known]
             known = [*named, *(name for name in known if _is_among(name, allowed))]
             first = next((name for name in allowed if name in known), None)
-            known.sort(key=lambda name: name != first)
-        return known
+        else:
+            first = default_corpus()
+        return sorted(known, key=lambda name: name != first)
 
     def corpus(self, name: str | None) -> str:
         """Return the name of what is searched.
@@ -90,7 +92,9 @@ class Offers:
             raise NotAllowedError(
                 f"The index '{name}' is not offered; GET /v1/indexes lists those that are."
             )
-        if name not in self.corpora() and not text_of("elasticsearch.url"):
+        # The folders are looked into last: this is asked twice for each run.
+        known = name in BUILT_IN or text_of("elasticsearch.url") or name in self.corpora()
+        if not known:
             raise IndexNotFoundError(
                 f"There is no index '{name}'; GET /v1/indexes lists those that there are."
             )
@@ -192,6 +196,17 @@ class Offers:
                     f"There is no prompt {shown}; GET /v1/prompts lists those that there are."
                 )
             self._prompts.get(id_, version)
+
+    def answer_tokens(self, versions: Mapping[str, str]) -> int:
+        """Return how many tokens an answer may have, by its prompt.
+
+        Args:
+            versions: Of prompts, by id.
+
+        Raises:
+            PromptError: The file of the prompt is wrong.
+        """
+        return self._prompts.get(ANSWER, versions.get(ANSWER)).defaults.max_tokens
 
     def methods(self) -> list[Method]:
         """Return the methods that can be asked for."""

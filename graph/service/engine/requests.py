@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,8 +38,8 @@ class RunRequest(BaseModel):
 
     corpus: str | None = Field(
         None,
-        description="An index or a built-in corpus, as `GET /v1/indexes` lists them; `notables` "
-        "where it is offered, else the first that is.",
+        description="An index or a built-in corpus, as `GET /v1/indexes` lists them; the first of "
+        "them where null.",
         examples=["notables"],
     )
     retriever: Literal["bm25", "dense"] = Field(
@@ -89,7 +89,7 @@ class AnswerRequest(RunRequest):
     """
 
     question: str = Field(
-        description="What to answer.", min_length=1, examples=["Who discovered radium?"]
+        description="What to answer.", min_length=1, examples=["Which composer was born in Vienna?"]
     )
     k: int | None = Field(
         None,
@@ -108,7 +108,11 @@ class AnswerRequest(RunRequest):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "example": {"question": "Who discovered radium?", "samples": 2, "documents": 3}
+            "example": {
+                "question": "Which composer was born in Vienna?",
+                "samples": 2,
+                "documents": 3,
+            }
         }
     )
 
@@ -150,6 +154,12 @@ REQUESTS: dict[Kind, type[RunRequest]] = {
 }
 
 
+def _example(kind: Kind, request: type[RunRequest]) -> ConfigDict:
+    """Return the example of a request, once more for the background."""
+    own = cast("dict[str, Any]", request.model_config["json_schema_extra"])
+    return ConfigDict(json_schema_extra={"example": {"kind": kind, "request": own["example"]}})
+
+
 class _Background(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -167,6 +177,8 @@ class BackgroundSearch(_Background):
     kind: Literal["search"]
     request: SearchRequest
 
+    model_config = _example("search", SearchRequest)
+
 
 class BackgroundAnswer(_Background):
     """An answer in the background."""
@@ -174,12 +186,16 @@ class BackgroundAnswer(_Background):
     kind: Literal["answer"]
     request: AnswerRequest
 
+    model_config = _example("answer", AnswerRequest)
+
 
 class BackgroundProbe(_Background):
     """A probe in the background."""
 
     kind: Literal["probe"]
     request: ProbeRequest
+
+    model_config = _example("probe", ProbeRequest)
 
 
 BackgroundRun = Annotated[

@@ -21,11 +21,11 @@ from fairqr.graph.service.engine.requests import (
 )
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json, problem_response
-from fairqr.graph.service.http.openapi import CREATED, STREAM, problems
+from fairqr.graph.service.http.openapi import ACCEPTED, RESULT, STREAM, problems
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.sse import EventStream, gone
 from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.records import Kind, Run, path_of
 from fairqr.telemetry import carrier
 
 __all__ = ["router"]
@@ -39,7 +39,7 @@ LONGEST_TRACE_HEADER = 512
 router = APIRouter(prefix="/v1", responses=problems(400, 408, 413, 415, 422, 429, 502, 503, 504))
 
 
-@router.post("/search", tags=["ask"], response_model=SearchResult, responses=CREATED)
+@router.post("/search", tags=["ask"], response_model=SearchResult, responses=RESULT)
 async def search(asked: SearchRequest, request: Request) -> Response:
     """Search fairly, and wait for the result; it is the object of `fairqr search --json`.
 
@@ -48,7 +48,7 @@ async def search(asked: SearchRequest, request: Request) -> Response:
     return await _answered(request, "search", asked)
 
 
-@router.post("/answer", tags=["ask"], response_model=AnswerResult, responses=CREATED)
+@router.post("/answer", tags=["ask"], response_model=AnswerResult, responses=RESULT)
 async def answer(asked: AnswerRequest, request: Request) -> Response:
     """Answer a question from sampled rankings, and wait for the result.
 
@@ -58,7 +58,7 @@ async def answer(asked: AnswerRequest, request: Request) -> Response:
     return await _answered(request, "answer", asked)
 
 
-@router.post("/probe", tags=["ask"], response_model=ProbeResult, responses=CREATED)
+@router.post("/probe", tags=["ask"], response_model=ProbeResult, responses=RESULT)
 async def probe(asked: ProbeRequest, request: Request) -> Response:
     """Ask whether the model that ranks leans to a group, and wait for the result.
 
@@ -97,7 +97,7 @@ async def stream_probe(asked: ProbeRequest, request: Request) -> Response:
     return await _streamed(request, "probe", asked)
 
 
-@router.post("/runs", status_code=202, tags=["runs"], response_model=Run, responses=CREATED)
+@router.post("/runs", status_code=202, tags=["runs"], response_model=Run, responses=ACCEPTED)
 async def begin_run(asked: BackgroundRun, request: Request) -> Response:
     """Start a run in the background.
 
@@ -165,4 +165,4 @@ def _carrier(request: Request) -> dict[str, str]:
 
 
 def _location(run: Run) -> dict[str, str]:
-    return {"Location": f"/v1/runs/{run.id}"}
+    return {"Location": path_of(run.id)}

@@ -156,7 +156,7 @@ class Metrics:
         """Return all figures in Prometheus' format.
 
         Args:
-            counts: Of the runs in the database; None where that cannot be reached.
+            counts: Of the live runs in the database; None where that cannot be reached.
         """
         for status in LIVE:
             if counts is None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.graph.service.problems import MEDIA_TYPE
 
-__all__ = ["CREATED", "STREAM", "Problem", "describe", "problems"]
+__all__ = ["ACCEPTED", "RESULT", "STREAM", "Problem", "describe", "problems"]
 
 TAGS = [
     {"name": "ask", "description": "Searches, answers and probes, waited for or streamed."},
@@ -99,9 +99,11 @@ _LOCATION = {
         "schema": {"type": "string", "examples": ["/v1/runs/0f3c…"]},
     }
 }
-CREATED: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The result.", "headers": _LOCATION},
-    202: {"description": "The run, which has been accepted.", "headers": _LOCATION},
+RESULT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The result.", "headers": _LOCATION}
+}
+ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: {"description": "The run, which has been accepted.", "headers": _LOCATION}
 }
 
 _EVENTS = (

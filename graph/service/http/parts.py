@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -66,15 +65,7 @@ class Parts:
     engine: Engine
     runs: Runs
     metrics: Metrics
-    readiness: Readiness = field(init=False)
-
-    def __post_init__(self) -> None:
-        checks: dict[str, Any] = {
-            "index": self.engine.check_index,
-            "model": self.engine.check_model,
-            "store": self.store.check,
-        }
-        object.__setattr__(self, "readiness", Readiness(checks))
+    readiness: Readiness
 
 
 def parts_of(request: Request) -> Parts:

@@ -11,11 +11,13 @@ from typing import Any
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fairqr.errors import ConfigError
+from fairqr.errors import BusyError, ConfigError
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.http.answers import problem_response
+from fairqr.graph.service.problems import problem, problem_of
 
 __all__ = ["Server", "bound", "url_of"]
 
@@ -34,15 +36,32 @@ LONGEST_HEADERS = 64 * 1024
 LAST_ANSWERS = 2
 """Seconds to send what is to be sent, once nothing runs any more."""
 
+SPARE = 50
+"""Connections above the limit that are told so; those beyond are closed without a word."""
+
+_CLOSING = {"Connection": "close"}
+_NO_HTTP = problem(
+    "malformed",
+    400,
+    "The request cannot be read",
+    f"Send a request of HTTP/1.1, with at most {LONGEST_HEADERS:,} bytes of headers.",
+)
+
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1, where a client is let go that does not finish its headers, or does not read."""
+    """HTTP/1.1, where a client is let go that does not finish what it sends, or does not read."""
 
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Who is one too many is told so by the server; see Server. A flood is not: each connection
+        # takes a file, and the index and the database need files too.
+        most, self.limit_concurrency = self.config.limit_concurrency, None
+        if most is not None and len(self.connections) > most + SPARE:
+            transport.abort()
+            return
         # Whatever the system does not take at once is waited for, however little it is.
         transport.set_write_buffer_limits(high=0)
         self._watch()
@@ -65,9 +84,22 @@ class _Protocol(H11Protocol):
         self._is_read()
         super().resume_writing()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP as all errors are answered; not in the middle of an answer."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            answer = problem_response(_NO_HTTP, _CLOSING)
+            for event in (
+                h11.Response(status_code=answer.status_code, headers=answer.raw_headers),
+                h11.Data(data=bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
     def _watch(self) -> None:
-        """Run the clock while the headers of a request are under way, and stop it then."""
-        if self.conn.their_state is not h11.IDLE or self.timeout_keep_alive_task is not None:
+        """Run the clock while headers are under way, or the rest of a body that was answered."""
+        waited_for = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+        if not waited_for or self.timeout_keep_alive_task is not None:
             self._unwatch()
         elif self._late is None:
             self._late = self.loop.call_later(HEADERS_WITHIN, self.transport.abort)
@@ -97,7 +129,8 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                self._within_limit,
+                interface="asgi3",
                 http=_Protocol,
                 ws="none",
                 lifespan="off",
@@ -110,9 +143,24 @@ class Server(uvicorn.Server):
                 h11_max_incomplete_event_size=LONGEST_HEADERS,
             )
         )
+        self._app = app
         self._drain = drain
         self._started: Callable[[], None] = lambda: None
         self._ending: asyncio.Task[None] | None = None
+
+    async def _within_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse at once where there are too many connections."""
+        most = self.config.limit_concurrency or 0
+        if len(self.server_state.connections) <= most or scope["path"] == "/healthz":
+            return await self._app(scope, receive, send)
+        error = BusyError(
+            f"The service has more than {most:,} connections; close some, or try again later.",
+            retry_after=2.0,
+            own=False,
+        )
+        return await problem_response(problem_of(error, scope["path"]), _CLOSING)(
+            scope, receive, send
+        )
 
     async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Serve on a socket, until SIGTERM or SIGINT; a second one ends at once.

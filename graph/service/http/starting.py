@@ -12,7 +12,7 @@ from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.http.parts import Parts, Readiness
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.index import Progress
@@ -47,6 +47,9 @@ async def running(
         engine = Engine(settings, store.saver, default_model=model)
         stack.push_async_callback(engine.close)
         await engine.start(progress)
+        readiness = Readiness(
+            {"index": engine.check_index, "model": engine.check_model, "store": store.check}
+        )
         metrics = Metrics()
         runs = Runs(store, engine.execute, settings, metrics)
         await runs.start()
@@ -55,4 +58,4 @@ async def running(
             await runs.drain(settings.grace)
 
         stack.push_async_callback(runs.drain, 0)
-        yield create_app(Parts(settings, store, engine, runs, metrics)), drain
+        yield create_app(Parts(settings, store, engine, runs, metrics, readiness)), drain

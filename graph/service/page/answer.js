@@ -28,12 +28,22 @@ export function answerView(answer) {
             el("summary", {}, `${many(answer.distribution.length - FIRST, "further answer")}`),
             listed(answer.distribution.slice(FIRST))) : null]
         : el("p", {}, "No sample has an answer."),
-      answer.answers.filter((it) => it.status !== "ok").map((it) =>
+      failures(answer.answers).map((it) =>
         el("p", { class: "hint" }, `${many(it.samples, "sample")} without an answer: ${words(it.status)}. `,
           foreign(it.message, 600)))),
     chances(answer, marks),
     exposures(answer, marks),
   ];
+}
+
+/** The rankings without an answer, those with the same reason as one. */
+function failures(answers) {
+  const found = new Map();
+  for (const { status, message, samples } of answers.filter((it) => it.status !== "ok")) {
+    const key = JSON.stringify([status, message]);
+    found.set(key, { status, message, samples: samples + (found.get(key)?.samples ?? 0) });
+  }
+  return [...found.values()];
 }
 
 function given(text, answer, documents, marks) {
@@ -57,8 +67,7 @@ function source(document, id, { used, scores, verdicts }, place, marks) {
     documentMarks(marks, document?.groups), el("span", { class: "title" }, foreign(document?.title || id)),
     el("span", { class: `verdict ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), said, why,
       scores[place] === null || scores[place] === undefined ? null
-        : el("span", { class: "score", title: "probability that the document entails the answer" },
-          ` (${percent(scores[place])})`)));
+        : el("span", { class: "score" }, ` (score ${figure(scores[place], 2)})`)));
 }
 
 function chances(answer, marks) {
@@ -96,11 +105,12 @@ function exposures(answer, marks) {
       fact("Distinct rankings", whole(counts.rankings)),
       fact("Answered", `${whole(counts.answered)} of ${whole(counts.samples)}`),
       fact("Judged", `${whole(counts.judged)} of ${whole(counts.answered)}`),
-      fact(el("abbr", { title: "how unequal the documents' chances to be read are; 1 is one fixed ranking" },
-        "Disparity EE-D/k"), figure(answer.disparity)),
-      fact(el("abbr", { title: "the same of being used" }, "EAE-D/k"), figure(answer.attributed_disparity)),
-      fact(el("abbr", { title: "the share of the documents read that the answers used" }, "Use of sources EAR"),
-        percent(answer.attribution_rate))));
+      fact("Disparity of reading, EE-D/k", figure(answer.disparity)),
+      fact("Disparity of use, EAE-D/k", figure(answer.attributed_disparity)),
+      fact("Use of sources, EAR", percent(answer.attribution_rate))),
+    el("p", { class: "hint" }, "EE-D/k says how unequal the chances to be read are: it is 1 where all samples ",
+      "read the same documents. EAE-D/k is the same of being used, and EAR the share of the documents read ",
+      "that the answers used."));
 }
 
 const shares = (groups, name) => Object.fromEntries(groups.map((it) => [it.group, it[name]]));

@@ -1,6 +1,6 @@
 // Exposure against the target: a table whose bars are pictures of its figures.
 
-import { el, hidden, svg } from "./dom.js";
+import { el, svg } from "./dom.js";
 import { percent } from "./format.js";
 import { mark } from "./groups.js";
 
@@ -14,10 +14,9 @@ import { mark } from "./groups.js";
  *   last is drawn strongest.
  */
 export function bars(all, attribute, target, series) {
-  const single = series.length === 1;
   return el("table", { class: "bars" },
     el("caption", { class: "hidden" }, `Exposure by ${attribute} against the target`),
-    el("thead", { class: single ? "hidden" : null }, el("tr", {},
+    el("thead", {}, el("tr", {},
       el("th", { scope: "col" }, attribute),
       el("td", { class: "picture" }),
       series.map(({ name }) => el("th", { scope: "col", class: "number" }, name)),
@@ -30,8 +29,7 @@ export function bars(all, attribute, target, series) {
         el("td", { class: "picture", "aria-hidden": "true" },
           picture(style, aim, series.map(({ shares }) => shares?.[group] ?? 0))),
         series.map(({ shares }) => el("td", { class: "number" }, percent(shares?.[group]))),
-        el("td", { class: "number aim" }, single ? [hidden("target "), el("span", { "aria-hidden": "true" }, "of ")] : null,
-          percent(aim)));
+        el("td", { class: "number aim" }, percent(aim)));
     })));
 }
 

@@ -59,7 +59,7 @@ function table(title, runs, open, rows) {
 export function differences(runs) {
   const requests = runs.map(({ request }) => request ?? {});
   const names = [...new Set(requests.flatMap((request) => Object.keys(request)))].sort();
-  const rows = names.map((name) => [name, ...requests.map((request) => said(request[name]))])
+  const rows = names.map((name) => [name, ...requests.map((request) => said(request[name], name))])
     .filter(([, one, other]) => one !== other);
   return [
     ["started", ...runs.map(({ created }) => when(created))],
@@ -68,9 +68,11 @@ export function differences(runs) {
   ];
 }
 
-function said(value) {
-  if (value === null || value === undefined) return "–";
-  if (Array.isArray(value)) return value.length ? value.map(said).join(", ") : "–";
+function said(value, name) {
+  if (value === null || value === undefined) return "the default";
+  if (Array.isArray(value)) {
+    return value.length ? value.map((it) => said(it)).join(", ") : name === "attributes" ? "all" : "none";
+  }
   return typeof value === "object" ? JSON.stringify(value).replaceAll('"', "").replaceAll(",", ", ") : String(value);
 }
 

@@ -26,9 +26,10 @@ export function curve() {
   const draw = () => {
     if (!window.Chart) return;
     if (!chart) chart = new window.Chart(canvas, configuration());
-    const labels = shown.reduce((all, { points }) => (points.length > all.length ? points : all), []);
-    chart.data.labels = labels.map(({ label }) => label);
-    chart.data.datasets = shown.map((series, number) => dataset(series, number));
+    const longest = shown.reduce((all, { points }) => (points.length > all.length ? points : all), []);
+    const labels = longest.map(({ label }) => label);
+    chart.data.labels = labels;
+    chart.data.datasets = shown.map((series, number) => dataset(series, number, labels));
     colour(chart, shown.length > 1);
     chart.update();
   };
@@ -79,15 +80,17 @@ function configuration() {
   };
 }
 
-function dataset({ name, points }, number) {
-  const last = points.length - 1;
+/** Each value stands above its own label: a run of fewer rounds has gaps, not a nearer end. */
+function dataset({ name, points }, number, labels) {
+  const values = new Map(points.map(({ label, value }) => [label, value]));
+  const last = labels.length - 1;
   return {
     label: name,
-    data: points.map(({ value }) => value),
+    data: labels.map((label) => values.get(label) ?? null),
     borderWidth: 2,
     borderDash: number ? [6, 4] : [],
     pointStyle: number ? "rectRot" : "circle",
-    pointRadius: points.map((point, at) => (at === last ? 5 : 4)),
+    pointRadius: labels.map((label, at) => (at === last ? 5 : 4)),
     tension: 0,
     spanGaps: true,
   };

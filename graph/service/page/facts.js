@@ -13,14 +13,16 @@ export function figures(search, marks) {
       el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
         el("span", { class: "arrow" }, " → "),
         el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
-      el("p", { class: "hint" }, `nats at rank ${search.ranking.length}; 0 is on target. `,
-        `Stopped after ${many(search.iterations.length - 1, "round")}, since `,
+      el("p", { class: "hint" }, "How far the shares of the groups are from the target: 0 is on target. ",
+        `KL in nats, over the first ${search.ranking.length}. Stopped after ${many(search.iterations.length - 1, "round")}, since `,
         `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`)),
     el("div", { class: "groups" }, Object.entries(search.target).map(([attribute, shares]) =>
       bars(marks, attribute, shares, [
         { name: "before", shares: baseline.exposure[attribute] },
         { name: "after", shares: search.exposure[attribute] },
-      ]))));
+      ])),
+      el("p", { class: "hint" }, "Exposure: the share of the attention that a group gets, of which the first ",
+        "ranks have most. The upright line is its target.")));
 }
 
 /** The cost of a run. */

@@ -6,12 +6,12 @@ import { targetChoice } from "./target.js";
 
 const OTHER = "…";
 const EXAMPLES = {
-  search: ["physicist", "religious leader", "novelist"],
-  answer: ["Who discovered radium?", "Which women won a Nobel prize?"],
+  search: ["physicist", "religious leader", "composer"],
+  answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
 };
 const LABELS = {
-  search: { query: "Query", k: "Results", hint: "What are you looking for?" },
-  answer: { query: "Question", k: "Documents that take part", hint: "What do you want to know?" },
+  search: { query: "Query", k: "Results (k)", hint: "What are you looking for?" },
+  answer: { query: "Question", k: "Documents that take part (k)", hint: "What do you want to know?" },
 };
 const WIDE = window.matchMedia("(min-width: 56rem)");
 
@@ -85,7 +85,8 @@ export function setUpForm(run) {
         el("input", {
           type: "checkbox", name: "attribute", value: name, form: "ask", checked: at === 0,
           on: { change: attributesChanged },
-        }), foreign(name)))));
+        }), foreign(name)))),
+      el("p", { class: "hint" }, "whose groups are compared; with none chosen, all of them"));
     attributesChanged();
   }
 

@@ -9,8 +9,9 @@ import { mark } from "./groups.js";
 export function card(round, { target, marks, before, kept }) {
   return el("li", { class: `card round${kept ? " kept" : ""}`, "data-round": round.index },
     el("header", {},
-      el("h3", {}, titleOf(round), kept ? el("span", { class: "badge", title: "the ranking comes from this round" }, "kept") : null),
+      el("h3", {}, titleOf(round), kept ? el("span", { class: "badge" }, "kept") : null),
       round.measured ? divergence(round, before) : null),
+    kept ? el("p", { class: "hint" }, "The ranking comes from this round.") : null,
     toward(round, marks),
     round.refinements.map((refinement) => words_(refinement, marks)),
     round.measured

@@ -4,10 +4,10 @@ import { el, fill } from "./dom.js";
 import { mark, marks } from "./groups.js";
 
 const PRESETS = [
-  ["default", "Default", "half of what the query finds, half the population"],
+  ["default", "Default", "the mean of two: how the groups stand among what the query finds, and in the population"],
   ["uniform", "Equal", "the same for every group"],
-  ["population", "Population", "as the groups stand in the world"],
-  ["own", "Own", "shares that you set"],
+  ["population", "Population", "as the groups stand in the population that the index names"],
+  ["own", "Own", "shares that you set; they sum to 100 %"],
 ];
 
 /**

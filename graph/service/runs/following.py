@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 
 from fairqr.errors import RunInterruptedError
-from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import Doing
-from fairqr.graph.service.runs.held import Held, HeldRuns
-from fairqr.graph.service.runs.outcomes import last_event, path_of
+from fairqr.graph.service.records import Event, Run, path_of
+from fairqr.graph.service.runs.execution import Execution
+from fairqr.graph.service.runs.outcomes import last_event
+from fairqr.graph.service.runs.unkept import UnkeptRun, UnkeptRuns
 from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
 
@@ -30,7 +31,7 @@ class Following:
         held: The runs that it alone may do.
     """
 
-    def __init__(self, store: Store, worker: Worker, held: HeldRuns) -> None:
+    def __init__(self, store: Store, worker: Worker, held: UnkeptRuns) -> None:
         self._store = store
         self._worker = worker
         self._held = held
@@ -51,7 +52,6 @@ class Following:
             StoreUnavailableError: The database cannot be used.
         """
         while True:
-            news = self._worker.news
             local = self._local(id_, key)
             if local is not None and _has_more(local, after):
                 feed = local.feed.read(after, misses=not local.run.keep)
@@ -75,7 +75,7 @@ class Following:
             if not stored:
                 if self._worker.ended:
                     return
-                await self._wait(news)
+                await self._until(id_, key, partial(_has_more, after=after))
 
     async def result(self, id_: str, key: str) -> Run:
         """Wait until a run is over, and return it.
@@ -86,7 +86,6 @@ class Following:
             StoreUnavailableError: The database cannot be used.
         """
         while True:
-            news = self._worker.news
             local = self._local(id_, key)
             if local is not None:
                 await local.feed.wait()
@@ -100,21 +99,30 @@ class Following:
                     f"The service stopped; the run goes on, and {path_of(id_)} will have its "
                     "result."
                 )
-            await self._wait(news)
+            await self._until(id_, key, lambda local: not local.feed.closed)
 
-    def _local(self, id_: str, key: str) -> Doing | Held | None:
+    def _local(self, id_: str, key: str) -> Execution | UnkeptRun | None:
         """Return a run that this process knows of; None where it does not, or for another key."""
         local = self._held.get(id_) or self._worker.doing.get(id_)
         return local if local is not None and local.key == key else None
 
-    async def _wait(self, news: asyncio.Event) -> None:
-        """Wait for something to happen here, or for a moment."""
+    async def _until(
+        self, id_: str, key: str, is_there: Callable[[Execution | UnkeptRun], bool]
+    ) -> None:
+        """Wait until this process has something of a run, or ends; no longer than a moment.
+
+        The store is not asked whenever anything happens here: many may wait at the same time.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW):
-                await news.wait()
+                while not self._worker.ended:
+                    local = self._local(id_, key)
+                    if local is not None and is_there(local):
+                        return
+                    await self._worker.news.wait()
 
 
-def _has_more(local: Doing | Held, after: int) -> bool:
+def _has_more(local: Execution | UnkeptRun, after: int) -> bool:
     """Tell whether what follows an event is to be had from memory."""
     feed = local.feed
     if feed.closed and feed.last <= after:

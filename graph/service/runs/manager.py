@@ -13,9 +13,9 @@ from typing import Any
 from fairqr.errors import BusyError, RunNotFoundError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Kind, Run
+from fairqr.graph.service.runs.dependencies import Execute, Observer
 from fairqr.graph.service.runs.following import Following
-from fairqr.graph.service.runs.held import HeldRuns
-from fairqr.graph.service.runs.work import Execute, Observer
+from fairqr.graph.service.runs.unkept import UnkeptRuns
 from fairqr.graph.service.runs.worker import Worker
 from fairqr.graph.service.store import Store
 
@@ -44,7 +44,7 @@ class Runs:
         self._store = store
         self._settings = settings
         self._observer = observer
-        self._held = HeldRuns()
+        self._held = UnkeptRuns()
         self._worker = Worker(store, execute, settings, observer, self._held)
         self._following = Following(store, self._worker, self._held)
         self._background: set[asyncio.Task[None]] = set()
@@ -105,10 +105,10 @@ class Runs:
             created=time.time(),
             request=dict(request),
         )
+        self._require_accepting()
+        if not keep:
+            self._held.add(run, key)
         try:
-            self._require_accepting()
-            if not keep:
-                self._held.add(run, key)
             await self._store.accept(
                 run,
                 key,
@@ -117,20 +117,19 @@ class Runs:
                 live=self._settings.limits.live,
                 carrier=dict(carrier or {}),
             )
-            if not keep:
-                self._require_accepting()
-        except BaseException as error:
-            self._let_go(run.id)
-            if isinstance(error, BusyError):
-                self._observer.refused(
-                    "draining" if not self.accepting else "live" if error.own else "queue"
-                )
-            elif isinstance(error, asyncio.CancelledError | StoreUnavailableError):
-                # It may have been accepted nevertheless, and nobody knows of it.
-                self._soon_cancel(run.id, key)
+        except BusyError as error:
+            self._held.drop(run.id)
+            self._observer.refused("live" if error.own else "queue")
             raise
+        except BaseException:
+            # It may have been accepted nevertheless, and nobody knows of it.
+            self._let_go(run.id, key)
+            raise
+        if not (keep or self.accepting):
+            self._let_go(run.id, key)
+            self._require_accepting()
         self._observer.accepted(run)
-        self._worker.wake()
+        self._worker.wake(run.id)
         return run
 
     @asynccontextmanager
@@ -158,7 +157,8 @@ class Runs:
             async with aclosing(self.events(id_, key, after)) as events:
                 yield events
         finally:
-            self._let_go(id_)
+            if self._held.get(id_) is not None:
+                self._let_go(id_, key)
 
     def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield what has happened in a run, and what happens; see :meth:`Following.events`."""
@@ -187,23 +187,22 @@ class Runs:
 
     def _require_accepting(self) -> None:
         if not self.accepting:
+            self._observer.refused("draining")
             raise BusyError(
                 "The service is about to stop; try again in a moment.",
                 retry_after=BACK_IN,
                 own=False,
             )
 
-    def _let_go(self, id_: str) -> None:
-        """Forget a run that is not kept, and cancel it where it is not over."""
+    def _let_go(self, id_: str, key: str) -> None:
+        """Have a run cancelled soon where it is not over, since nobody wants it any more."""
         held = self._held.drop(id_)
-        if held is None or held.final is not None:
+        if held is not None and held.final is not None:
             return
-        if held.doing is not None:
+        if held is not None and held.doing is not None:
             held.doing.stop("cancel")
-        else:
-            self._soon_cancel(id_, held.key)
+            return
 
-    def _soon_cancel(self, id_: str, key: str) -> None:
         async def cancel() -> None:
             # Where the store is away, the run is done for nobody.
             with contextlib.suppress(RunNotFoundError, StoreUnavailableError):

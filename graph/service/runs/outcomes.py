@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairqr.errors import RunCancelledError, RunInterruptedError, StoreUnavailableError
-from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status
+from fairqr.graph.service.problems import CANCELLED, problem_of
+from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.stream import Step
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "given_up",
     "interrupted",
     "last_event",
-    "path_of",
     "step_event",
 ]
 
@@ -29,11 +28,6 @@ _FIELDS: dict[Kind, str] = {"search": "result", "answer": "answer", "probe": "pr
 
 _LARGE = ("rankings",)
 """What of the state is not told: all that was retrieved, of which ``iterations`` has the best."""
-
-
-def path_of(id_: str) -> str:
-    """Return where a run is asked for."""
-    return f"/v1/runs/{id_}"
 
 
 @dataclass(slots=True)
@@ -101,8 +95,7 @@ def failed(run: Run, error: BaseException) -> Run:
 
 def cancelled(run: Run) -> Run:
     """Return a run that has just been cancelled."""
-    error = RunCancelledError("The run was cancelled; ask again if you still want its result.")
-    return ended(run, "cancelled", problem=_problem(run, error))
+    return ended(run, "cancelled", problem=_problem(run, RunCancelledError(CANCELLED)))
 
 
 def interrupted() -> RunInterruptedError:

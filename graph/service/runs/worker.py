@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from fairqr.errors import FairqrError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import told_in_log
-from fairqr.graph.service.runs.doing import Doing
+from fairqr.graph.service.runs.dependencies import Dependencies, Execute, Observer
+from fairqr.graph.service.runs.execution import Execution
 from fairqr.graph.service.runs.feeds import Feed
-from fairqr.graph.service.runs.held import HeldRuns
 from fairqr.graph.service.runs.outcomes import failed, interrupted
-from fairqr.graph.service.runs.work import Execute, Observer, Work
+from fairqr.graph.service.runs.unkept import UnkeptRuns
 from fairqr.graph.service.store import Claim, Store
 
 __all__ = ["Worker"]
@@ -64,10 +64,10 @@ class Worker:
         execute: Execute,
         settings: ServiceSettings,
         observer: Observer,
-        held: HeldRuns,
+        held: UnkeptRuns,
     ) -> None:
         self.id = secrets.token_hex(8)
-        self.doing: dict[str, Doing] = {}
+        self.doing: dict[str, Execution] = {}
         self.accepting = True
         self.ended = False
         self.news = asyncio.Event()
@@ -75,10 +75,13 @@ class Worker:
         self._store = store
         self._settings = settings
         self._held = held
-        self._work = Work(self.id, store, execute, settings.caps.seconds, observer)
+        self._needs = Dependencies(self.id, store, execute, settings.caps.seconds, observer)
         self._wake = asyncio.Event()
+        self._awaited: set[str] = set()
+        """Ids of runs that are known to wait, and were not begun yet."""
+        self._looks_for_all = True
         self._tasks: list[asyncio.Task[None]] = []
-        self._given_up: dict[str, Doing] = {}
+        self._given_up: dict[str, Execution] = {}
         self._cleaned = 0.0
 
     def start(self) -> None:
@@ -86,10 +89,16 @@ class Worker:
         self._tasks = [
             asyncio.create_task(self._forever(self._dispatch, self._resting)),
             asyncio.create_task(self._forever(self._beat, self._between_beats)),
+            # By itself: whatever it takes, claims are renewed meanwhile.
+            asyncio.create_task(self._forever(self._tidy, self._between_beats)),
         ]
 
-    def wake(self) -> None:
-        """Look for runs now."""
+    def wake(self, id_: str | None = None) -> None:
+        """Look for runs now; where one is named, no longer than until that one is begun."""
+        if id_ is None:
+            self._looks_for_all = True
+        else:
+            self._awaited.add(id_)
         self._wake.set()
 
     async def drain(self, grace: float) -> None:
@@ -141,7 +150,9 @@ class Worker:
         while True:
             try:
                 await work()
-            except (FairqrError, TimeoutError) as error:
+            except TimeoutError:
+                _log.warning("The runs wait: the database of runs does not answer.")
+            except FairqrError as error:
                 _log.warning("The runs wait: %s", error)
             except Exception as error:
                 _log.error("A mistake of fairqr, the runs wait: %s", told_in_log(error))
@@ -154,36 +165,47 @@ class Worker:
             async with asyncio.timeout(POLL):
                 await self._wake.wait()
         except TimeoutError:
-            pass
+            self._looks_for_all = True
         self._wake.clear()
         return self.accepting
 
     async def _dispatch(self) -> None:
         """Begin with runs as long as there are any, and free slots."""
+        for_all, self._looks_for_all = self._looks_for_all, False
+        if for_all:
+            self._awaited.clear()
         while self.accepting and len(self.doing) < self._settings.concurrency:
-            asked = asyncio.get_running_loop().time()
+            asked, awaited = asyncio.get_running_loop().time(), {*self._awaited}
             claim = await self._store.claim(self.id, self._settings.lease)
             if claim is None:
+                self._awaited -= awaited
                 return
             self._begin(claim, self._good_until(asked))
+            self._awaited.discard(claim.run.id)
+            if not (for_all or self._awaited):
+                return
 
     def _good_until(self, asked: float) -> float:
         return asked + (1 - MARGIN) * self._settings.lease
 
     def _begin(self, claim: Claim, until: float) -> None:
         held = self._held.get(claim.run.id)
-        doing = Doing(claim, until, self._work, held.feed if held else Feed())
+        doing = Execution(claim, until, self._needs, held.feed if held else Feed())
         if held is not None:
             held.begin(doing)
         self.doing[claim.run.id] = doing
         doing.task.add_done_callback(lambda _: self._over(doing))
         self._tell_news()
 
-    def _over(self, doing: Doing) -> None:
-        del self.doing[doing.run.id]
+    def _over(self, doing: Execution) -> None:
+        was_full = len(self.doing) >= self._settings.concurrency
+        if self.doing.get(doing.run.id) is doing:  # it may have been begun anew already
+            del self.doing[doing.run.id]
         if not doing.settled:
             self._given_up[doing.run.id] = doing
-        self.wake()
+        # Else all that waited was begun already, but for what was given back.
+        if was_full or doing.final is None:
+            self.wake()
         self._tell_news()
 
     def _tell_news(self) -> None:
@@ -195,7 +217,7 @@ class Worker:
         return True
 
     async def _beat(self) -> None:
-        """Renew the claims, stop what is not ours any more, and tidy up."""
+        """Renew the claims, and stop what is not ours any more."""
         lease, before = self._settings.lease, dict(self.doing)
         asked = asyncio.get_running_loop().time()
         # Tried again with a new time, so that it is known until when the claims are good.
@@ -209,11 +231,15 @@ class Worker:
             else:
                 doing.stop("lost")
         await self._give_back(renewal.mine)
+
+    async def _tidy(self) -> None:
+        """End what nobody goes on with, and forget what is over for long."""
         await self._store.sweep()
         await self._held.look_after(self._store)
+        now = asyncio.get_running_loop().time()
         every = min(CLEAN_EVERY, self._settings.retention)
-        if self._cleaned + every < asked or not self._cleaned:
-            self._cleaned = asked
+        if self._cleaned + every < now or not self._cleaned:
+            self._cleaned = now
             await self._store.forget(time.time() - self._settings.retention)
 
     async def _give_back(self, mine: set[str]) -> None:

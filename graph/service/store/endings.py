@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.errors import RunCancelledError, RunInterruptedError
-from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import LIVE, Run, Status
+from fairqr.graph.service.problems import CANCELLED, problem_of
+from fairqr.graph.service.records import LIVE, Run, Status, path_of
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.rows import checked_id, find, forget_threads, run_of, tell_the_end
 from fairqr.graph.service.store.tables import RUNS
@@ -20,7 +20,7 @@ LOSSES = 5
 """So many workers may go silent while they do a run; then it is taken to be what ends them."""
 
 _LIVE = RUNS.c.status.in_(LIVE)
-_CANCELLED = RunCancelledError("The run was cancelled; ask again if you still want its result.")
+_CANCELLED = RunCancelledError(CANCELLED)
 
 
 class Endings:
@@ -149,7 +149,7 @@ class Endings:
         self, connection: AsyncConnection, row: Any, status: Status, error: Exception
     ) -> None:
         """End a run that no worker has a say in any more."""
-        problem = problem_of(error, f"/v1/runs/{row['id']}")
+        problem = problem_of(error, path_of(row["id"]))
         await self._write_end(connection, row, status, None, None, problem)
         if row["keep"]:
             await tell_the_end(connection, row["id"], problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any, ClassVar, Protocol
 
 import sqlalchemy as sa
@@ -71,7 +72,7 @@ def flavour_of(url: str) -> Flavour:
         return PostgreSQL(f"postgresql://{rest}")
     path = rest.removeprefix("/")
     if colon and kind.partition("+")[0] == "sqlite" and path and rest != path:
-        return SQLite(path)
+        return SQLite(os.path.expanduser(path))
     # What could not be read may hold a password.
     raise ConfigError(
         "The URL of the database of runs is none that can be used; write sqlite:///path or "

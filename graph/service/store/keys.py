@@ -7,22 +7,19 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.errors import InputError, one_line
-from fairqr.graph.service.records import AccessKey, Scope
+from fairqr.graph.service.records import SCOPES, AccessKey, Scope
 from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import KEYS
 
-__all__ = ["DEFAULT_SCOPES", "Keys"]
+__all__ = ["DEFAULTSCOPES", "Keys"]
 
-DEFAULT_SCOPES: tuple[Scope, ...] = ("read", "run")
-
-_SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""Each brings those before it."""
+DEFAULTSCOPES: tuple[Scope, ...] = ("read", "run")
 
 _SECRET = re.compile(r"fqr_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = 100  # characters
@@ -34,7 +31,7 @@ class Keys:
     _database: Database
 
     async def create_key(
-        self, name: str, scopes: Sequence[Scope] = DEFAULT_SCOPES
+        self, name: str, scopes: Sequence[Scope] = DEFAULTSCOPES
     ) -> tuple[AccessKey, str]:
         """Make an access key.
 
@@ -53,19 +50,19 @@ class Keys:
         if not (name.strip() and len(name) <= _NAME and name.isprintable()):
             raise InputError(f"The name of a key is one line of 1 to {_NAME} characters.")
         for scope in scopes:
-            if scope not in _SCOPES:
+            if scope not in SCOPES:
                 raise InputError(
-                    f"There is no scope '{one_line(scope, 40)}'; choose from {', '.join(_SCOPES)}."
+                    f"There is no scope '{one_line(scope, 40)}'; choose from {', '.join(SCOPES)}."
                 )
         if not scopes:
-            raise InputError(f"A key needs a scope; choose from {', '.join(_SCOPES)}.")
-        highest = max(_SCOPES.index(scope) for scope in scopes)
+            raise InputError(f"A key needs a scope; choose from {', '.join(SCOPES)}.")
+        highest = max(SCOPES.index(scope) for scope in scopes)
         id_ = secrets.token_hex(6)
         secret = f"fqr_{id_}_{secrets.token_urlsafe(32)}"
         values = {
             "id": id_,
             "name": name.strip(),
-            "scopes": _SCOPES[: highest + 1],
+            "scopes": SCOPES[: highest + 1],
             "sha256": _sha256(secret),
         }
 

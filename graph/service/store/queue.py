@@ -151,13 +151,20 @@ class Queue:
         now = time.monotonic()
         self._tickets = {one: until for one, until in self._tickets.items() if until > now}
         mislaid = list(self._tickets)
+        tried = False
 
         async def work(connection: AsyncConnection) -> Claim | None:
-            taken = await connection.execute(
-                sa.select(RUNS).where(_RUNNING, RUNS.c.worker == worker, RUNS.c.ticket == ticket)
-            )
-            row = taken.mappings().first()
-            if row is None:  # else this is done a second time
+            nonlocal tried
+            row: Any = None
+            if tried:  # and may have been done, though nobody heard of it
+                taken = await connection.execute(
+                    sa.select(RUNS).where(
+                        _RUNNING, RUNS.c.worker == worker, RUNS.c.ticket == ticket
+                    )
+                )
+                row = taken.mappings().first()
+            tried = True
+            if row is None:
                 row = await self._oldest(connection, worker, mislaid)
                 if row is None:
                     return None

@@ -12,6 +12,7 @@ from fairqr.cli.common import (
     AsJson,
     BackendOption,
     BaseUrl,
+    Corpus,
     NoCache,
     PromptsFolder,
     SchemaPath,
@@ -40,9 +41,7 @@ POOL = 20
 
 def answer(
     question: Annotated[str, typer.Argument(help="What to answer.")],
-    corpus: Annotated[
-        str, typer.Option(help="A built-in corpus, an index, or the path of a corpus.")
-    ] = "notables",
+    corpus: Corpus = None,
     alpha: Annotated[
         float, typer.Option(help="0 samples rankings at random, large ones by score.")
     ] = 2.0,
@@ -159,7 +158,7 @@ def answer(
         from fairqr.graph.context import make_context
         from fairqr.graph.rankers import ASKED
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.settings import default_model
+        from fairqr.settings import default_corpus, default_model
 
         given = {name: value for name, value in options.items() if value is not None}
         asked = make_context(**context, answer=given)
@@ -199,7 +198,8 @@ def answer(
         await generator.start()
         if judge is not None:
             await judge.start()
-        index = await open_to_search(corpus, choice(backend, url), schema, retriever)
+        searched = default_corpus() if corpus is None else corpus
+        index = await open_to_search(searched, choice(backend, url), schema, retriever)
         shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
         ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
         view = AnswerView(question, ranks) if shows_pieces else QuietAnswerView(ranks)

@@ -21,6 +21,7 @@ __all__ = [
     "AsJson",
     "BackendOption",
     "BaseUrl",
+    "Corpus",
     "NoCache",
     "PromptsFolder",
     "SchemaPath",
@@ -53,6 +54,13 @@ UrlOption = typer.Option(
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 BaseUrl = Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")]
+Corpus = Annotated[
+    str | None,
+    typer.Option(
+        help="A built-in corpus, an index, or the path of a corpus; FAIRQR_CORPUS where not given. "
+        "[default: notables]"
+    ),
+]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
 ]

@@ -14,7 +14,7 @@ from fairqr.cli.common import AsJson, print_json, warn
 if TYPE_CHECKING:
     from fairqr.settings import Source
 
-__all__ = ["app"]
+__all__ = ["app", "unknown_settings"]
 
 app = typer.Typer(no_args_is_help=True, help="Look at what is configured.")
 
@@ -61,7 +61,7 @@ def show(as_json: AsJson = False) -> None:
 
     file = config_path()
     rows = [*_general(), *_service()]
-    warnings = [*_unknown(), *_open_to_others(file, rows)]
+    warnings = [*unknown_settings(), *_open_to_others(file, rows)]
     if as_json:
         _print_object(file, rows, warnings)
         return
@@ -77,6 +77,21 @@ def show(as_json: AsJson = False) -> None:
         typer.echo(f"{name:<{name_width}}  {value:<{value_width}}  {where}")
     for warning in warnings:
         warn(warning)
+
+
+def unknown_settings() -> Iterator[str]:
+    """Yield a warning for each variable that looks like a setting and is none."""
+    from difflib import get_close_matches
+
+    from fairqr.graph.service.configuration import service_variables
+    from fairqr.settings import SETTINGS, unknown_variables, variable_of
+
+    service = service_variables()
+    known = [*service, *(variable_of(setting.name) for setting in SETTINGS)]
+    for name in unknown_variables(service):
+        near = get_close_matches(name, known, n=1)
+        meant = f"did you mean {near[0]}?" if near else "remove it."
+        yield f"The variable {name!a} is no setting and changes nothing; {meant}"
 
 
 def _print_object(file: Path, rows: Iterable[Row], warnings: list[str]) -> None:
@@ -124,7 +139,9 @@ def _service() -> Iterator[Row]:
         elif hasattr(type(value), "model_fields"):
             sections.append((name, value))
             continue
-        yield _row(SERVICE, name, value, sources.get(name, default))
+        # What is no URL may be a list of words, one of which is the password.
+        hides = name == "database" and "://" not in value
+        yield _row(SERVICE, name, value, sources.get(name, default), secret=hides)
     for within, entry in sections:
         for name in type(entry).model_fields:
             source = sources.get(f"{within}.{name}", default)
@@ -155,21 +172,6 @@ def _without_secrets(text: str) -> str:
     _, at, rest = rest.rpartition("@") if "@" in rest else ("", "", rest)
     place, mark, _ = rest.partition("?")
     return f"{scheme}://{'…@' if at else ''}{place}{'?…' if mark else ''}"
-
-
-def _unknown() -> Iterator[str]:
-    """Yield a warning for each variable that looks like a setting and is none."""
-    from difflib import get_close_matches
-
-    from fairqr.graph.service.configuration import service_variables
-    from fairqr.settings import SETTINGS, unknown_variables, variable_of
-
-    service = service_variables()
-    known = [*service, *(variable_of(setting.name) for setting in SETTINGS)]
-    for name in unknown_variables(service):
-        near = get_close_matches(name, known, n=1)
-        meant = f"did you mean {near[0]}?" if near else "remove it."
-        yield f"The variable {name!a} is no setting and changes nothing; {meant}"
 
 
 def _open_to_others(file: Path, rows: Iterable[Row]) -> Iterator[str]:

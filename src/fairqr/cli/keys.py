@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fairqr.cli.common import AsJson, print_json, run
-from fairqr.errors import ConfigError
+from fairqr.cli.serve import require_service
 
 if TYPE_CHECKING:
     from fairqr.graph.service.records import AccessKey
@@ -81,13 +81,9 @@ def revoke(
 
 def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T:
     """Open the service's database, ask it something, and close it."""
-    try:
-        from fairqr.graph.service.store import Store
-    except ImportError as error:
-        raise ConfigError(
-            f"The service needs {error.name}; install it with: pip install 'fairqr[service]'"
-        ) from None
+    require_service()
     from fairqr.graph.service.configuration import service_settings
+    from fairqr.graph.service.store import Store
 
     async def work() -> T:
         store = await Store.open(service_settings(database=database).database)

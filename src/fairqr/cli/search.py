@@ -13,6 +13,7 @@ from fairqr.cli.common import (
     AsJson,
     BackendOption,
     BaseUrl,
+    Corpus,
     NoCache,
     PromptsFolder,
     SchemaPath,
@@ -103,9 +104,7 @@ def _agree(cost: Mapping[str, Any] | None, budget: Budget, *, yes: bool) -> None
 
 def search(
     query: Annotated[str, typer.Argument(help="What to search for.")],
-    corpus: Annotated[
-        str, typer.Option(help="A built-in corpus, an index, or the path of a corpus.")
-    ] = "notables",
+    corpus: Corpus = None,
     attribute: Annotated[
         list[str] | None, typer.Option(help="What to be fair about; all attributes if not given.")
     ] = None,
@@ -234,7 +233,7 @@ def search(
         from fairqr.graph.rankers import ASKED, Rankers, open_language_model, require_refines
         from fairqr.graph.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.settings import default_model
+        from fairqr.settings import default_corpus, default_model
 
         asked = make_context(**context)
         library = PromptLibrary(prompts)
@@ -253,11 +252,12 @@ def search(
         ranker = Rankers(None, refiner, library).ranker_for(asked)
         if ranker is not None:
             await ranker.start()
-        index = await open_to_search(corpus, choice(backend, url), schema, retriever)
+        searched = default_corpus() if corpus is None else corpus
+        index = await open_to_search(searched, choice(backend, url), schema, retriever)
         if asked.rounds and refiner is None:
             refiner = open_language_model(name, index=index)
         ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
-        view = QuietView(ranks) if as_json else LiveView(query, corpus, asked, refiner, ranks)
+        view = QuietView(ranks) if as_json else LiveView(query, searched, asked, refiner, ranks)
         result: dict[str, Any] = {}
         try:
             with view:

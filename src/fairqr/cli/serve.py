@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import BaseUrl, indexing_bar, run
+from fairqr.cli.common import BaseUrl, indexing_bar, run, warn
+from fairqr.cli.config import unknown_settings
 from fairqr.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings
 
-__all__ = ["serve"]
+__all__ = ["require_service", "serve"]
 
 
 def serve(
@@ -56,7 +57,7 @@ def serve(
     All other settings stand in the section [service] of the settings file, or in variables
     FAIRQR_SERVICE_…; see 'fairqr config show'.
     """
-    _require_extra()
+    require_service()
     from fairqr.graph.service.configuration import service_settings
 
     if base_url is not None and not model:
@@ -71,6 +72,8 @@ def serve(
         traces=traces,
         models=_models(model, base_url),
     )
+    for warning in unknown_settings():
+        warn(warning)
     run(_serve(settings, corpus or [], model[0] if model else None), serving=True)
 
 
@@ -114,7 +117,12 @@ async def _index_name(corpus: str, bar: Any) -> str:
     return index.name
 
 
-def _require_extra() -> None:
+def require_service() -> None:
+    """Check that the extra ``service`` is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
     try:
         import aiosqlite  # noqa: F401
         import fastapi  # noqa: F401

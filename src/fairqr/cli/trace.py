@@ -26,6 +26,8 @@ _HEADS = (
     *("calls", "tokens", "seconds", "divergence", "status"),
 )
 
+_WIDEST = 1000
+
 Folder = Annotated[
     Path | None, typer.Option(help="Of recorded runs; FAIRQR_TRACE_DIR where not given.")
 ]
@@ -126,13 +128,11 @@ def _draw_list(runs: list[Listed]) -> None:
     from fairqr.cli.render import printable
 
     table = Table(*_HEADS, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.overflow = "fold"
-    table.columns[0].no_wrap = True
     for name, summary, status in runs:
         cells = (name, *(_cells(summary) if summary else ("",) * (len(_HEADS) - 2)), status)
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+    # As wide as it has to be: a terminal breaks lines better than a table breaks words.
+    Console(highlight=False, width=_WIDEST).print(table)
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

@@ -54,12 +54,14 @@ def _all(one: RunSummary, other: RunSummary) -> Iterator[Row]:
     yield _row("run", "query", one.query, other.query, counts=both_have_content)
     for name in ("kind", "status", "corpus", "method", "attributes", "target", "k"):
         yield _row("run", name, getattr(one, name), getattr(other, name))
+    yield from _mappings("run", one.sampling, other.sampling)
     for section in ("models", "prompts"):
         yield from _mappings(section, getattr(one, section), getattr(other, section))
     for number, pair in enumerate(zip_longest(one.rounds, other.rounds)):
         yield from _rounds(f"round {number}", *pair, content=both_have_content)
     for name in ("stop_reason", "best_round", "before", "after"):
         yield _row("result", _RESULT[name], getattr(one, name), getattr(other, name))
+    yield from _mappings("result", one.findings, other.findings)
     for name in ("model_calls", "cached_calls", "input_tokens", "output_tokens"):
         yield _row("cost", name.replace("_", " "), getattr(one, name), getattr(other, name))
     yield _row("cost", "seconds", one.seconds, other.seconds, counts=False)

@@ -45,12 +45,14 @@ class RunSummary:
         kind: ``search``, ``answer``, ``probe``, or ``other``.
         status: ``ok``, the class of the error that ended it, or ``unfinished``.
         query: Recorded with content only.
+        sampling: Of an answer: alpha, samples, documents, seed.
         models: By what they did.
         prompts: By id the version, and sha256.
         model_calls, cached_calls, input_tokens, output_tokens: What it cost.
         before, after: The divergence of the plain retrieval, and of the result, in nats.
         stop_reason: Why the loop ended.
         best_round: The index of the round whose lists the ranking comes from.
+        findings: Of an answer how evenly documents were read and used, of a probe its verdict.
         rounds: In order; the first is the plain retrieval.
     """
 
@@ -64,6 +66,7 @@ class RunSummary:
     attributes: list[str] = field(default_factory=list)
     target: str | None = None
     k: float | None = None
+    sampling: dict[str, float] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
     model_calls: float = 0
@@ -74,6 +77,7 @@ class RunSummary:
     after: float | None = None
     stop_reason: str | None = None
     best_round: float | None = None
+    findings: dict[str, float | str] = field(default_factory=dict)
     rounds: list[TraceRound] = field(default_factory=list)
 
 
@@ -102,6 +106,8 @@ def summary_of(spans: Sequence[Span]) -> RunSummary:
     for span in ordered:
         if span["name"] == "fairqr.begin":
             told.query = _text(span["attributes"].get("fairqr.query"))
+        elif span["name"] == "fairqr.sample":
+            told.sampling |= _numbers(span["attributes"], "seed")
         elif span["name"] in _KINDS:
             _ended(told, span)
     if told.before is None and told.rounds:
@@ -111,10 +117,16 @@ def summary_of(spans: Sequence[Span]) -> RunSummary:
 
 def _status(spans: Sequence[Span], runs: Sequence[Span]) -> str:
     if runs:
-        return next((span["status"] for span in runs if span["status"] != "ok"), "ok")
+        # One that was gone on with later came to the end that it then came to.
+        last = max((at for at, it in enumerate(runs) if _is_resumed(it)), default=0)
+        return next((span["status"] for span in runs[last:] if span["status"] != "ok"), "ok")
     # The span of a run is written when it ends.
     inside = any(span["name"].startswith("fairqr.") and span["parent"] for span in spans)
     return "unfinished" if inside else "ok"
+
+
+def _is_resumed(span: Span) -> bool:
+    return span["attributes"].get("fairqr.resumed") is True
 
 
 def _asked(told: RunSummary, attributes: Mapping[str, Any]) -> None:
@@ -122,6 +134,7 @@ def _asked(told: RunSummary, attributes: Mapping[str, Any]) -> None:
     told.target = _text(attributes.get("fairqr.target"))
     told.attributes = _texts(attributes.get("fairqr.attributes"))
     told.k = _number(attributes.get("fairqr.k"))
+    told.sampling = _numbers(attributes, "alpha", "samples", "documents")
 
 
 def _cost(told: RunSummary, spans: Sequence[Span]) -> None:
@@ -160,10 +173,17 @@ def _ended(told: RunSummary, span: Span) -> None:
         told.cached_calls = _number(held.get("fairqr.cached_calls"))
         told.input_tokens = _number(held.get("fairqr.input_tokens")) or 0
         told.output_tokens = _number(held.get("fairqr.output_tokens")) or 0
+    told.findings |= _numbers(held, "attribution_rate")
+    if verdict := _text(held.get("fairqr.verdict")):
+        told.findings["verdict"] = verdict
     for event in span["events"]:
+        said = event["attributes"]
         if event["name"] == "divergence":
-            told.before = _number(event["attributes"].get("baseline"))
-            told.after = _number(event["attributes"].get("value"))
+            told.before, told.after = _number(said.get("baseline")), _number(said.get("value"))
+        elif event["name"] == "exposure":
+            named = {"disparity": "disparity", "attributed": "attributed disparity"}
+            found = {named[key]: _number(said.get(key)) for key in named}
+            told.findings |= {name: it for name, it in found.items() if it is not None}
 
 
 def _rounds(spans: Sequence[Span]) -> Iterator[TraceRound]:
@@ -205,6 +225,12 @@ def _text(value: Any) -> str | None:
 
 def _texts(value: Any) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _numbers(held: Mapping[str, Any], *names: str) -> dict[str, float]:
+    """Return the numbers among attributes of ours, by names for people."""
+    found = {name.replace("_", " "): _number(held.get(f"fairqr.{name}")) for name in names}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _number(value: Any) -> float | None:

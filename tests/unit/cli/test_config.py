@@ -83,6 +83,13 @@ def test_no_secret_is_shown() -> None:
     assert "api_key           (hidden)" in text
 
 
+def test_a_database_that_is_no_url_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be written as PostgreSQL's own words."""
+    monkeypatch.setenv("FAIRQR_SERVICE_DATABASE", "host=db password=hidden1")
+    assert shown()["settings"]["service.database"]["value"] == "(hidden)"
+    assert "hidden1" not in run("show").output
+
+
 def test_sections_are_headed_as_in_the_file() -> None:
     lines = run("show").stdout.splitlines()
     heads = [line for line in lines if line.startswith("[")]
@@ -100,6 +107,13 @@ def test_a_variable_that_is_none_is_warned_of(monkeypatch: pytest.MonkeyPatch) -
     assert odd.isprintable()
     assert "secret" not in odd + misspelt
     assert misspelt in run("show").stderr
+
+
+def test_the_service_warns_of_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever misspells a limit thinks that it holds."""
+    monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_LIFE", "1")
+    serve = ["serve", "--port", "0", "--database", "nowhere"]
+    assert "did you mean FAIRQR_SERVICE_LIMITS_LIVE?" in CliRunner().invoke(app, serve).stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")

@@ -167,6 +167,13 @@ class TestRecording:
                 pass
         assert len(read_spans(file)) == 1
 
+    def test_a_record_is_gone_on_with_after_its_last_whole_line(self, file: Path) -> None:
+        """A run that was killed, and resumed."""
+        file.write_text(f'{a_span()}\n{{"name": "ha')
+        with record_to(file, more=True), span("rest"):
+            pass
+        assert [found["name"] for found in read_spans(file)] == ["fairqr.begin", "rest"]
+
     def test_nothing_recorded_leaves_no_file(self, file: Path) -> None:
         """A search that was refused at once leaves no empty file."""
         with record_to(file):
@@ -311,6 +318,39 @@ class TestComparing:
             ["result", "divergence before"],
         ]
         assert [run["name"] for run in found["runs"]] == ["whole", "other"]
+
+    def test_answers_and_probes_differ_by_how_they_were_asked_and_what_was_found(
+        self, folder: Path
+    ) -> None:
+        for name, alpha, verdict in (("one", 1.0, "none"), ("other", 8.0, "protected")):
+            exposed = {"disparity": 0.1 * alpha, "attributed": 0.5}
+            lines = [
+                a_span(name="fairqr.conclude", attributes={"fairqr.verdict": verdict}),
+                a_span(name="fairqr.sample", attributes={"fairqr.seed": 3}),
+                a_span(
+                    name="fairqr.summarise",
+                    attributes={"fairqr.attribution_rate": 0.25},
+                    events=[{"name": "exposure", "attributes": exposed}],
+                ),
+                a_span(name="invoke_workflow fairqr", attributes={"fairqr.alpha": alpha}),
+            ]
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        text = ran("compare", "one", "other", "--folder", folder)
+        rows = [line.split() for line in text.splitlines()]
+        assert ["≠", "alpha", "1", "8"] in rows
+        assert ["≠", "disparity", "0.1", "0.8"] in rows
+        assert ["≠", "verdict", "none", "protected"] in rows
+        assert ["seed", "3", "3"] in rows
+        assert ["attribution", "rate", "0.25", "0.25"] in rows
+        assert text.splitlines()[-1] == "3 differences, marked ≠"
+
+    def test_a_run_that_was_gone_on_with_ended_as_it_did_then(self, folder: Path) -> None:
+        run = {"name": "invoke_workflow fairqr", "attributes": {"fairqr.thread": "t"}}
+        stopped = a_span(**run, status="CancelledError")
+        run["attributes"] = {"fairqr.thread": "t", "fairqr.resumed": True}
+        (folder / "resumed.jsonl").write_text(f"{stopped}\n{a_span(**run, start=2.0)}\n")
+        found = json.loads(ran("list", "--folder", folder, "--json"))
+        assert [it["status"] for it in found if it["name"] == "resumed"] == ["ok"]
 
     def test_a_run_is_like_itself(self, folder: Path) -> None:
         """Content that one alone was recorded with is no difference."""

@@ -91,6 +91,21 @@ def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offer
     assert (caught.value.cap, caught.value.limit) == ("samples", 3)
 
 
+def test_what_answers_may_take_counts_against_the_caps_of_a_run(offers: Offers) -> None:
+    caps = Caps(model_calls=30, tokens=50_000)
+    asked = {"samples": 20, "documents": 1, "method": "fairqr"}
+    context = check(offers, "answer", caps, **asked).context
+    assert context.budget.model_calls == 10
+    assert 0 < (context.budget.tokens or 0) < 20_000
+    own = {"budget": {"model_calls": 3, "tokens": 7}}
+    budget = check(offers, "answer", caps, **asked, **own).context.budget
+    assert (budget.model_calls, budget.tokens) == (3, 7)
+    for more, cap in ((caps, "model_calls"), (Caps(tokens=50_000), "tokens")):
+        with pytest.raises(CapError) as caught:
+            check(offers, "answer", more, **{**asked, "samples": 40})
+        assert caught.value.cap == cap
+
+
 def test_a_ranker_reads_no_more_because_of_a_cap(offers: Offers) -> None:
     context = check(offers, "search", Caps(depth=60), method="pairwise").context
     assert (context.strategy.reads, context.strategy.depth) == (20, 60)
@@ -157,3 +172,14 @@ def test_numbers_have_an_end(offers: Offers) -> None:
     for name in ("rrf_k", "max_groups", "patience"):
         with pytest.raises(InputError, match=name):
             check(offers, "search", **{name: 10**30})
+
+
+def test_the_corpus_where_none_is_named_is_the_configured_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Catalog, "names", lambda self: [("notables", None), ("people", None)])
+    monkeypatch.setenv("FAIRQR_CORPUS", "people")
+    assert make_offers(tmp_path).corpora() == ["people", "notables"]
+    assert make_offers(tmp_path, corpora=("notables", "people")).corpus(None) == "notables"
+    monkeypatch.setenv("FAIRQR_CORPUS", "absent")
+    assert make_offers(tmp_path).corpus(None) == "notables"

@@ -96,6 +96,12 @@ class TestWhatWins:
         monkeypatch.setenv("FAIRQR_SERVICE_HOST", "0.0.0.0")
         assert service_settings().host == "0.0.0.0"
 
+    def test_nor_is_what_it_says_of_one_named_fairqr_service(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAIRQR_SERVICE_PORT", "tcp://10.0.0.1:80")
+        assert service_settings().port == 8080
+
 
 class TestModels:
     FILE = """[service.models."openai:gpt-4.1"]
@@ -158,6 +164,8 @@ class TestWhatIsWrong:
             ("caps.k = true", "service.caps.k is wrong"),
             ("caps.kk = 1", "service.caps.kk is wrong: there is no such setting"),
             ("grace = nan", "service.grace is wrong"),
+            ("lease = 0.5", "service.lease is wrong"),
+            ("traces = '~nobody.here/runs'", "has no home folder"),
             ("grace = 1979-05-27", "service.grace is wrong"),
             ("models = ['a']", "service.models is wrong"),
             ("prompts = ['refine']", "write each as id=version"),

@@ -28,6 +28,7 @@ from fairqr.graph.service.records import Event
 def test_each_error_has_a_status_and_says_its_sentence() -> None:
     made: dict[str, Callable[[type[Any]], FairqrError]] = {
         "BusyError": lambda kind: kind("Wait.", retry_after=2.0, own=True),
+        "BudgetError": lambda kind: kind("tokens", 9, 5, "Less."),
         "CapError": lambda kind: kind("k", 5, "Less."),
         "ModelError": lambda kind: kind("timeout", "Late."),
     }
@@ -42,6 +43,11 @@ def test_each_error_has_a_status_and_says_its_sentence() -> None:
     assert problem_of(BusyError("Wait.", retry_after=2, own=False))["status"] == 503
     assert problem_of(CapError("k", 5, "Less."))["cap"] == "k"
     assert problem_of(ModelError("timeout", "Late."))["model_status"] == "timeout"
+
+
+def test_what_was_sent_is_not_sent_back() -> None:
+    error = errors.RunNotFoundError("x" * 60_000)
+    assert len(json.dumps(problem_of(error, f"/v1/runs/{'x' * 60_000}"))) < 2000
 
 
 def test_nothing_of_another_exception_is_told() -> None:

@@ -315,6 +315,37 @@ async def test_more_than_the_limits_allow_is_refused(
         assert told.said.count("refused: live") == told.said.count("refused: queue") == 1
 
 
+async def test_a_run_takes_one_claim_and_a_refusal_none(
+    store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noting(name: str) -> None:
+        call = getattr(store, name)
+
+        async def noted(*arguments: Any, **named: Any) -> Any:
+            asked.append(name)
+            return await call(*arguments, **named)
+
+        monkeypatch.setattr(store, name, noted)
+
+    noting("claim")
+    noting("ask_to_cancel")
+    async with running(store, script, limits=Limits(live=1)) as runs:
+        run = await submitted(runs)
+        with pytest.raises(BusyError):
+            await submitted(runs)
+        script.go.set()
+        await runs.result(run.id, KEY)
+        began = time.monotonic()
+        for _ in range(5):
+            await runs.result((await submitted(runs)).id, KEY)
+        looks = 2 + int(time.monotonic() - began)  # of its own accord
+        await asyncio.sleep(0)
+        assert asked.count("claim") <= 6 + looks
+        assert "ask_to_cancel" not in asked
+
+
 class TestDraining:
     async def test_what_runs_may_end_and_nothing_more_is_taken_on(
         self, store: Store, script: Script, told: Told
@@ -398,6 +429,18 @@ async def _begun(script: Script, number: int) -> bool:
 
 
 class TestLosingARun:
+    async def test_claims_are_renewed_however_long_it_takes_to_tidy_up(
+        self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store, "sweep", asyncio.Event().wait)
+        async with running(store, script, lease=1) as runs:
+            run = await submitted(runs, keep=True)
+            await script.begun.wait()
+            await asyncio.sleep(1.2)
+            assert script.closed == 0
+            script.go.set()
+            assert (await runs.result(run.id, KEY)).attempts == 1
+
     async def test_a_run_that_another_worker_took_is_stopped_and_told_no_more(
         self, store: Store, script: Script, told: Told
     ) -> None:

@@ -45,6 +45,8 @@ async def test_places_are_told_without_user_and_password(
         assert flavour_of(url).place == "db:5433/runs"
     assert flavour_of("").place == str(tmp_path / "service" / "runs.sqlite")
     assert flavour_of(f"sqlite:///{tmp_path}/a b").place == f"{tmp_path}/a b"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert flavour_of("sqlite:///~/runs").place == f"{tmp_path}/runs"
 
 
 def test_what_can_heal_is_told_from_what_cannot() -> None:

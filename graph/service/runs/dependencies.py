@@ -10,7 +10,7 @@ from fairqr.graph.service.records import Run
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import Step, Token
 
-__all__ = ["Execute", "Observer", "Work"]
+__all__ = ["Dependencies", "Execute", "Observer"]
 
 Execute = Callable[[Run, bool], AsyncGenerator[Step | Token, None]]
 """Does a run, or goes on with one that was begun before, and yields what happens."""
@@ -33,7 +33,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Dependencies:
     """What doing runs needs.
 
     Attributes:

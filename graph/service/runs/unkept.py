@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from fairqr.errors import RunNotFoundError
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs.doing import Doing
+from fairqr.graph.service.runs.execution import Execution
 from fairqr.graph.service.runs.feeds import Feed
 from fairqr.graph.service.runs.outcomes import last_event
 from fairqr.graph.service.store import Store
 
-__all__ = ["Held", "HeldRuns"]
+__all__ = ["UnkeptRun", "UnkeptRuns"]
 
 UNREAD = 60.0
 """Seconds after which the events of a run that is over are dropped, where nobody came for them."""
@@ -26,7 +26,7 @@ def _now() -> float:
 
 
 @dataclass(slots=True)
-class Held:
+class UnkeptRun:
     """A run that is not kept: its events are in memory, and nowhere else.
 
     Attributes:
@@ -39,8 +39,9 @@ class Held:
     run: Run
     key: str
     feed: Feed = field(default_factory=Feed)
-    doing: Doing | None = None
+    doing: Execution | None = None
     _final: Run | None = None
+    _state: tuple[bool, bool] = (True, False)
     _since: float = field(default_factory=_now)
 
     @property
@@ -48,7 +49,7 @@ class Held:
         """The run when it is over."""
         return self.doing.final if self.doing else self._final
 
-    def begin(self, doing: Doing) -> None:
+    def begin(self, doing: Execution) -> None:
         """Note that it is under way."""
         self.doing = doing
 
@@ -65,33 +66,36 @@ class Held:
         return self.doing is None and self._final is None
 
     def has_been(self, seconds: float) -> bool:
-        """Tell whether it is as it is for so long; begins to count anew."""
-        if _now() - self._since < seconds:
-            return False
-        self._since = _now()
-        return True
+        """Tell whether it was first seen as it is so long ago; then counts anew."""
+        state = (self.waits, self.feed.closed)
+        if state != self._state:
+            self._state, self._since = state, _now()
+        elif _now() - self._since >= seconds:
+            self._since = _now()
+            return True
+        return False
 
 
-class HeldRuns:
+class UnkeptRuns:
     """All of them, by id."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, Held] = {}
+        self._runs: dict[str, UnkeptRun] = {}
 
-    def add(self, run: Run, key: str) -> Held:
+    def add(self, run: Run, key: str) -> UnkeptRun:
         """Hold a run that is about to be accepted."""
-        held = self._runs[run.id] = Held(run, key)
+        held = self._runs[run.id] = UnkeptRun(run, key)
         return held
 
-    def get(self, id_: str) -> Held | None:
+    def get(self, id_: str) -> UnkeptRun | None:
         """Return a run; None where it is not held."""
         return self._runs.get(id_)
 
-    def drop(self, id_: str) -> Held | None:
+    def drop(self, id_: str) -> UnkeptRun | None:
         """Hold a run no longer, and return it."""
         return self._runs.pop(id_, None)
 
-    def waiting(self) -> list[Held]:
+    def waiting(self) -> list[UnkeptRun]:
         """Return those that were not begun yet."""
         return [held for held in self._runs.values() if held.waits]
 

@@ -16,6 +16,7 @@ from fairqr.errors import (
 )
 from fairqr.graph.service.problems import told_in_log
 from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.dependencies import Dependencies
 from fairqr.graph.service.runs.feeds import Feed
 from fairqr.graph.service.runs.outcomes import (
     Findings,
@@ -28,13 +29,12 @@ from fairqr.graph.service.runs.outcomes import (
     last_event,
     step_event,
 )
-from fairqr.graph.service.runs.work import Work
 from fairqr.graph.service.store import Claim
 from fairqr.graph.service.store.database import heals
 from fairqr.graph.stream import Token
 from fairqr.telemetry import continued
 
-__all__ = ["Doing", "Stop"]
+__all__ = ["Execution", "Stop"]
 
 Stop = Literal["cancel", "lost", "drain"]
 """Why a run is stopped: somebody asked for that; it is another worker's; or this worker ends."""
@@ -48,13 +48,13 @@ PAUSE = 0.5
 _log = logging.getLogger(__name__)
 
 
-class Doing:
+class Execution:
     """A run that is done here; it begins at once.
 
     Args:
         claim: What the store gave out.
         until: On the loop's clock, when this has to be over unless the claim is renewed.
-        work: What it needs.
+        needs: What it is done with.
         feed: Where its events go.
 
     Attributes:
@@ -65,7 +65,7 @@ class Doing:
         settled: Whether the store knows that nothing more is done here.
     """
 
-    def __init__(self, claim: Claim, until: float, work: Work, feed: Feed) -> None:
+    def __init__(self, claim: Claim, until: float, needs: Dependencies, feed: Feed) -> None:
         self.run = claim.run
         self.key = claim.key
         self.feed = feed
@@ -73,7 +73,7 @@ class Doing:
         self.settled = False
         self._claim = claim
         self._until = until
-        self._work = work
+        self._needs = needs
         self._told: set[str] = set()
         self._lease: asyncio.Timeout | None = None
         self._stopped: Stop | None = None
@@ -135,7 +135,7 @@ class Doing:
             _complain(self.run, error)
             return failed(self.run, error)
         self._ending = True
-        await self._stored(lambda: self._work.store.release(self.run.id, self._work.worker))
+        await self._stored(lambda: self._needs.store.release(self.run.id, self._needs.worker))
         return None
 
     async def _result(self) -> dict[str, Any]:
@@ -146,13 +146,13 @@ class Doing:
             )
         limit: asyncio.Timeout | None = None
         try:
-            async with asyncio.timeout(self._work.seconds) as limit:
+            async with asyncio.timeout(self._needs.seconds) as limit:
                 return await self._followed()
         except TimeoutError:
             if limit is None or not limit.expired():
                 raise
             raise RunTimeoutError(
-                f"The run took longer than {self._work.seconds:g} seconds, which is the cap "
+                f"The run took longer than {self._needs.seconds:g} seconds, which is the cap "
                 "'seconds'; ask for less, or have the cap raised."
             ) from None
 
@@ -160,11 +160,11 @@ class Doing:
         resume = self.run.keep and self._claim.resumed
         if resume:
             await self._recall()
-        self._work.observer.begun(self.run)
+        self._needs.observer.begun(self.run)
         await self._tell(first_event(self.run, self.feed.last + 1))
         findings = Findings(self.run.kind)
         with continued(self._claim.carrier):
-            async with aclosing(self._work.execute(self.run, resume)) as events:
+            async with aclosing(self._needs.execute(self.run, resume)) as events:
                 async for event in events:
                     if isinstance(event, Token):
                         self.feed.tell(Event(number=0, name="token", data={"text": event.text}))
@@ -177,7 +177,7 @@ class Doing:
 
     async def _recall(self) -> None:
         """Find out what was told before the run was begun again."""
-        while events := await self._work.store.events(self.run.id, self.feed.last):
+        while events := await self._needs.store.events(self.run.id, self.feed.last):
             for event in events:
                 self.feed.tell(event)
                 if event.name == "step":
@@ -186,7 +186,7 @@ class Doing:
     async def _tell(self, event: Event) -> None:
         """Tell of an event; it is stored before, where the run is kept."""
         if self.run.keep:
-            store, worker = self._work.store, self._work.worker
+            store, worker = self._needs.store, self._needs.worker
             await self._stored(lambda: store.add_events(self.run.id, worker, [event]))
         self.feed.tell(event)
 
@@ -199,11 +199,11 @@ class Doing:
             final = failed(self.run, error)
             await self._stored(lambda: self._end(final))
         self._tell_the_end(final)
-        self._work.observer.finished(final)
+        self._needs.observer.finished(final)
 
     async def _end(self, final: Run) -> bool:
-        return await self._work.store.finish(
-            final.id, self._work.worker, final.status, result=final.result, problem=final.problem
+        return await self._needs.store.finish(
+            final.id, self._needs.worker, final.status, result=final.result, problem=final.problem
         )
 
     async def _stored(self, call: Callable[[], Awaitable[bool]]) -> None:

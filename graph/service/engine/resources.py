@@ -33,7 +33,7 @@ from fairqr.settings import text_of
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-__all__ = ["Opened"]
+__all__ = ["Resources"]
 
 INDEXES, MODELS, GRAPHS = 1000, 32, 64
 """How many of each are kept open."""
@@ -43,7 +43,7 @@ NO_KEY = SecretStr("none")
 Model = ChatModel | Refiner | RankingModel
 
 
-class Opened:
+class Resources:
     """Indexes, models and graphs.
 
     Args:
@@ -138,7 +138,6 @@ class Opened:
             request.model,
             request.base_url,
             request.attributor,
-            request.kind == "answer",
             request.keep,
         )
 
@@ -167,7 +166,13 @@ class Opened:
         """Close all indexes."""
         for index in self._indexes:
             await index.close()
-        for kept in (self._indexes, self._models, self._generators, self._graphs):
+        for kept in (
+            self._indexes,
+            self._models,
+            self._generators,
+            self._attributors,
+            self._graphs,
+        ):
             kept.clear()
 
     async def _attributor(

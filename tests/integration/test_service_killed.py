@@ -1,0 +1,106 @@
+"""`fairqr serve` is killed in the middle of a run and started again: the run comes to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.integration.model_server import Asked, Command, ModelServer, says, write_people
+from tests.integration.page_service import _address, _environment, run_command, settings_for
+from tests.integration.service_client import until
+
+ASKED = {"query": "physicist", "corpus": "people", "attributes": ["continent"], "k": 10}
+SETTINGS = 'lease = 1\ntraces = "traces"\ncorpora = ["people"]'
+
+
+@contextlib.contextmanager
+def service(variables: dict[str, str]) -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
+    """Run it on a free port, and end it without a warning."""
+    child = subprocess.Popen(
+        [Command.executable, "serve", "--port", "0"],
+        env=_environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        address = _address(child, bytearray())
+        with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
+            yield client, child
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Path) -> None:
+    """Its result is that of a run that nobody disturbed, and its trace has both parts."""
+    model, gate = ModelServer(), threading.Event()
+    held: list[str] = []
+    asked = {**ASKED, "max_iterations": 3, "threshold": 0, "patience": 9}
+
+    def first_round(request: Asked) -> Any:
+        """Answer what is asked in the first round; hold the rest until the gate is open."""
+        if "in use: none" not in request.last_message and not gate.is_set():
+            held.append(_body(request))
+            gate.wait(60)
+        used = request.last_message.partition("in use:")[2]
+        new = [word for word in ("asia", "tokyo", "africa", "cairo") if word not in used]
+        return says({"topic": ["physicist"], "keywords": new[:1]})
+
+    model.does(first_round)
+    variables = settings_for(model, tmp_path, SETTINGS)
+    run_command(variables, "index", "create", "people", write_people(tmp_path / "people"))
+    try:
+        with service(variables) as (client, child):
+            begun = client.post("/v1/runs", json={"kind": "search", "request": asked})
+            place = begun.headers["Location"]
+            until(lambda: held)
+            child.kill()
+            child.wait()
+        gate.set()
+        with service(variables) as (client, _):
+            (listed,) = client.get("/v1/runs").json()["runs"]
+            assert listed["id"] == begun.json()["id"]
+            run = until(lambda: _over(client.get(place).json()))
+            assert (run["status"], run["attempts"]) == ("done", 2), run
+            counted = Counter(_body(it) for it in model.asked)
+            assert len(counted) > len(held)
+            assert counted - Counter(held) == Counter(dict.fromkeys(counted, 1))
+            # Its replies are in the cache by now, which changes no result.
+            again = client.post("/v1/search", json=asked).json()
+        for result in (run["result"], again):
+            del result["usage"]
+        assert run["result"] == again
+    finally:
+        gate.set()
+        model.close()
+    names = [
+        json.loads(line)["name"]
+        for line in (tmp_path / "traces" / f"{run['id']}.jsonl").read_text().splitlines()
+    ]
+    assert names.count("fairqr.begin") == 1
+    assert names[-1] == "invoke_workflow fairqr"
+    listed = json.loads(
+        run_command(variables, "trace", "list", "--folder", tmp_path / "traces", "--json")
+    )
+    (recorded,) = (it for it in listed if it["name"] == run["id"])
+    assert recorded["status"] == "ok"
+    assert recorded["before"] == run["result"]["baseline"]["divergence"]
+
+
+def _body(request: Asked) -> str:
+    return json.dumps(request.body, sort_keys=True)
+
+
+def _over(run: dict[str, Any]) -> dict[str, Any] | None:
+    return run if run["status"] not in ("queued", "running") else None
