@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairqr.graph.service.http import asking, listing, operation, reading
 from fairqr.graph.service.http.access import Guard, needs_keys
 from fairqr.graph.service.http.answers import handle_errors, problem_response
 from fairqr.graph.service.http.bodies import Bodies
@@ -19,6 +18,7 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.openapi import describe
 from fairqr.graph.service.http.pages import POLICY, pages
 from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.http.routes import asking, listing, operation, reading
 from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.problems import problem, problem_of, told_in_log
 
