@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from fairqr.agents.question import JsonSchema, Question, Wanted
 from fairqr.errors import ModelUnavailableError
 from fairqr.retries import status_of
-from fairqr.settings import text_of
+from fairqr.settings import is_web_address, text_of
 
 __all__ = [
     "base_url_for",
@@ -56,12 +55,7 @@ def base_url_for(provider: str, given: str | None) -> str | None:
     url = given or _configured_url(provider)
     if url is None:
         return None
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_web_address(url):
         raise ModelUnavailableError(
             "The base URL of the model is not one; write it like http://127.0.0.1:8000/v1."
         )

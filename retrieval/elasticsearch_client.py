@@ -23,7 +23,7 @@ from fairqr.errors import (
 from fairqr.loops import PerLoop
 from fairqr.retries import with_retries
 from fairqr.retrieval.elasticsearch_credentials import configured_credentials
-from fairqr.settings import text_of
+from fairqr.settings import is_web_address, text_of
 
 __all__ = ["Connection", "Server", "reason_of", "translated"]
 
@@ -165,12 +165,10 @@ def _split(url: str) -> SplitResult:
         "The URL of Elasticsearch must look like http://localhost:9200 or "
         f"https://search.example.org:9243; correct --url or {URL}."
     )
-    try:
-        parts = urlsplit(url.strip())
-        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        raise wrong from None
-    if not fine or parts.query or parts.fragment:
+    if not is_web_address(url.strip()):
+        raise wrong
+    parts = urlsplit(url.strip())
+    if parts.query or parts.fragment:
         raise wrong
     return parts
 

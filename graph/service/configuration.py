@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
@@ -23,7 +22,7 @@ from fairqr.graph.service.sources import (
     read_keys,
     source_of,
 )
-from fairqr.settings import SERVICE, Source, variable_of
+from fairqr.settings import SERVICE, Source, is_web_address, variable_of
 
 __all__ = [
     "Caps",
@@ -254,11 +253,6 @@ def _wrong(error: ValidationError, sources: Sources) -> ConfigError:
 
 def _web_address(value: str) -> str:
     """Return the address of a server; refused where it is none, without its text in the error."""
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_web_address(value):
         raise ValueError("write it like http://127.0.0.1:8000/v1")
     return value

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -24,6 +25,7 @@ from fairqr.settings_file import CONFIG_VARIABLE, config_path, contents_of
 __all__ = [
     "DEFAULT_CORPUS",
     "DEFAULT_MODEL",
+    "DEFAULT_POOL",
     "SERVICE",
     "SETTINGS",
     "Found",
@@ -38,6 +40,7 @@ __all__ = [
     "find",
     "is_kubernetes_port",
     "is_on",
+    "is_web_address",
     "path_of",
     "prompts_dir",
     "text_of",
@@ -47,6 +50,9 @@ __all__ = [
 
 DEFAULT_CORPUS = "notables"
 DEFAULT_MODEL = "local:smollm2-135m"
+DEFAULT_POOL = 20
+"""How many documents take part in the sampling of answers where nothing is said."""
+
 SERVICE = "service"
 """The section that is not described here."""
 
@@ -278,3 +284,12 @@ def _meant(name: str, names: list[str]) -> str:
 
     near = get_close_matches(name, names, n=1)
     return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def is_web_address(text: str) -> bool:
+    """Tell whether a text is the address of a server, such as ``http://127.0.0.1:8000/v1``."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -21,11 +21,9 @@ from fairqr.graph.service.engine.bounds import bounded, check_text, with_answers
 from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
+from fairqr.settings import DEFAULT_POOL
 
-__all__ = ["POOL", "Request", "check_request"]
-
-POOL = 20
-"""How many documents take part in the sampling of answers where nothing is said."""
+__all__ = ["Request", "check_request"]
 
 _OF_THE_SERVICE = frozenset(RunRequest.model_fields) | {"query", "question", "attributor"}
 
@@ -127,7 +125,7 @@ def _context(kind: Kind, values: Mapping[str, Any]) -> Context:
         return search_context(options, attributes)
     if kind == "answer":
         if options["k"] is None:
-            options["k"] = max(POOL, options["documents"])
+            options["k"] = max(DEFAULT_POOL, options["documents"])
         return answer_context(options, attributes)
     return probe_context(options, options.pop("attribute"), options.pop("protected"))
 

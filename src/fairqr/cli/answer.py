@@ -28,15 +28,13 @@ from fairqr.cli.common import (
     warn,
 )
 from fairqr.errors import InputError, ModelError
+from fairqr.settings import DEFAULT_POOL
 
 if TYPE_CHECKING:
     from fairqr.graph.answer_result import AnswerResult
     from fairqr.retrieval.index import Index
 
 __all__ = ["answer"]
-
-POOL = 20
-"""How many documents take part in the sampling where nothing is said."""
 
 
 def answer(
@@ -56,7 +54,8 @@ def answer(
         typer.Option(
             min=1,
             max=10_000,
-            help=f"How many documents take part in the sampling. [default: {POOL}, or -k if more]",
+            help="How many documents take part in the sampling. "
+            f"[default: {DEFAULT_POOL}, or -k if more]",
         ),
     ] = None,
     form: Annotated[str, typer.Option(help="Of the sampling: logits or worths.")] = "logits",
@@ -136,7 +135,7 @@ def answer(
         "temperature": temperature,
     }
     context: dict[str, Any] = {
-        "k": max(POOL, k) if pool is None else pool,
+        "k": max(DEFAULT_POOL, k) if pool is None else pool,
         "method": method,
         "attributes": attribute,
         "intersect": intersect,
@@ -251,4 +250,4 @@ async def _pool_of(index: Index, pool: int | None, k: int) -> int:
             "lower --pool."
         )
     # An empty index is complained of later, as anywhere.
-    return min(max(POOL, k), max(size, 1)) if pool is None else pool
+    return min(max(DEFAULT_POOL, k), max(size, 1)) if pool is None else pool
