@@ -18,7 +18,7 @@ from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.index import Index
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["Groups", "scan_index"]
 
@@ -66,7 +66,7 @@ class Groups:
         self._dimensions: dict[tuple[str, UnknownPolicy | None], Dimension] = {}
 
     @property
-    def schema(self) -> CorpusSchema:
+    def schema(self) -> Schema:
         """The attributes and their groups."""
         return self.scan.labels.schema
 

@@ -12,7 +12,7 @@ from fairqr.errors import CorpusError, SchemaError
 from fairqr.retrieval.documents import Document, numbered_lines, parse_document, read_documents
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import sha256_of
-from fairqr.retrieval.schema import CorpusSchema, load_schema
+from fairqr.retrieval.schema import Schema, load_schema
 
 __all__ = ["BUILT_IN", "Corpus", "CorpusReport", "check_corpus", "find_corpus", "holds_documents"]
 
@@ -34,7 +34,7 @@ class Corpus:
     """
 
     path: Path
-    schema: CorpusSchema
+    schema: Schema
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents, one at a time; see :func:`read_documents`."""

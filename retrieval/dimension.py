@@ -12,7 +12,7 @@ import numpy as np
 from fairqr.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.index import Index
-from fairqr.retrieval.schema import Attribute, CorpusSchema
+from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = ["TIMES", "Dimension", "dimensions_of", "factors_of"]
 
@@ -44,7 +44,7 @@ class Dimension:
         return self.attribute.universe
 
     @classmethod
-    def named(cls, schema: CorpusSchema, name: str) -> Dimension:
+    def named(cls, schema: Schema, name: str) -> Dimension:
         """Return the dimension of that name, a product if it contains ``×`` or ``*``.
 
         Raises:
@@ -106,7 +106,7 @@ def _product(factors: Sequence[Attribute]) -> Attribute:
 
 
 def dimensions_of(
-    schema: CorpusSchema, attributes: Sequence[str], *, intersect: bool = False
+    schema: Schema, attributes: Sequence[str], *, intersect: bool = False
 ) -> list[Dimension]:
     """Return what to measure: each attribute, or their product if ``intersect``.
 

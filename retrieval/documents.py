@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairqr.errors import CorpusError
-from fairqr.retrieval.schema import Attribute, CorpusSchema
+from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = ["Document", "open_text", "parse_document", "read_documents"]
 
@@ -44,7 +44,7 @@ class Document:
         return attribute.membership(self.label(attribute))
 
 
-def parse_document(line: str | bytes, schema: CorpusSchema) -> Document:
+def parse_document(line: str | bytes, schema: Schema) -> Document:
     """Read one line of a corpus.
 
     Raises:
@@ -130,7 +130,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             ) from None
 
 
-def read_documents(path: Path, schema: CorpusSchema) -> Iterator[Document]:
+def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
     """Yield the documents of a JSON Lines file, one at a time.
 
     Raises:

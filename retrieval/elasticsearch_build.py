@@ -33,7 +33,7 @@ from fairqr.retrieval.elasticsearch_layout import (
     stored_document,
 )
 from fairqr.retrieval.index import IndexInfo, Progress
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["build_elasticsearch", "delete_elasticsearch", "list_elasticsearch", "live_index"]
 
@@ -43,7 +43,7 @@ SIGN_OF_LIFE_SECONDS = 60.0
 async def build_elasticsearch(
     connection: Connection,
     name: str,
-    schema: CorpusSchema,
+    schema: Schema,
     documents: Iterable[Document],
     *,
     source: str,

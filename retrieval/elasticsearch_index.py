@@ -31,7 +31,7 @@ from fairqr.retrieval.elasticsearch_layout import (
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.index import IndexInfo, Progress
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = [
     "Connection",
@@ -93,7 +93,7 @@ class ElasticsearchIndex:
         return self._meta.name
 
     @property
-    def schema(self) -> CorpusSchema:
+    def schema(self) -> Schema:
         return self._meta.corpus_schema
 
     @property

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer, f
 
 from fairqr.errors import IndexVersionError, InputError
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = [
     "FORMAT",
@@ -128,7 +128,7 @@ class Meta(BaseModel):
     name: str
     source: str
     source_sha256: str
-    corpus_schema: CorpusSchema
+    corpus_schema: Schema
     complete: bool = False
     build: BuildMark
 
@@ -138,7 +138,7 @@ class Meta(BaseModel):
         return json.loads(value) if isinstance(value, str) else value
 
     @field_serializer("corpus_schema")
-    def _to_text(self, value: CorpusSchema) -> str:
+    def _to_text(self, value: Schema) -> str:
         return value.model_dump_json()
 
     def stored(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def mappings_of(meta: Meta) -> dict[str, Any]:
     }
 
 
-def settings_of(schema: CorpusSchema, shards: int) -> dict[str, Any]:
+def settings_of(schema: Schema, shards: int) -> dict[str, Any]:
     """Return the settings of a server index that is being built."""
     fields = sum(len(attribute.universe) + 1 for attribute in schema.attributes.values())
     return {
@@ -212,7 +212,7 @@ def settings_of(schema: CorpusSchema, shards: int) -> dict[str, Any]:
     }
 
 
-def stored_document(document: Document, schema: CorpusSchema, number: int | None = None) -> str:
+def stored_document(document: Document, schema: Schema, number: int | None = None) -> str:
     """Return the JSON that is stored for a document.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Protocol
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["Index", "IndexInfo", "Progress"]
 
@@ -53,7 +53,7 @@ class Index(Protocol):
         ...
 
     @property
-    def schema(self) -> CorpusSchema:
+    def schema(self) -> Schema:
         """The attributes and groups of its documents."""
         ...
 

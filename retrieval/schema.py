@@ -1,13 +1,14 @@
-"""The schema of a corpus: the attributes of its documents, and the groups of each attribute.
+"""The schema of a source: the attributes of its documents, and the groups of each attribute.
 
-The universe of groups comes from here, never from what was retrieved, so that a group that is
-absent from a ranking is seen to be absent.
+The groups come from here, never from what was retrieved, so that a group that is absent from a
+ranking is seen to be absent.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,9 +24,9 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.errors import SchemaError, UnknownAttributeError, first_problem, one_line
+from fairqr.errors import InputError, SchemaError, UnknownAttributeError, first_problem, one_line
 
-__all__ = ["UNKNOWN", "Attribute", "CorpusSchema", "load_schema"]
+__all__ = ["UNKNOWN", "Attribute", "Range", "Schema", "load_schema", "load_yaml"]
 
 UNKNOWN = "unknown"
 """The name of the group of documents without a label, and of that mass in fractional labels."""
@@ -36,26 +37,95 @@ NO_LABELS = ("id", "title", "text")
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", max_length=64)]
 
 
+class Range(BaseModel):
+    """The values of one group, where the field holds numbers or dates.
+
+    A date is compared by its year with a whole number, and by its day with a date.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gte: float | date | None = Field(None, description="At least this.")
+    gt: float | date | None = Field(None, description="More than this.")
+    lte: float | date | None = Field(None, description="At most this.")
+    lt: float | date | None = Field(None, description="Less than this.")
+
+    @model_validator(mode="after")
+    def _has_one_sensible_bound_a_side(self) -> Range:
+        bounds = [b for b in (self.gte, self.gt, self.lte, self.lt) if b is not None]
+        if not bounds:
+            raise ValueError("a range needs gte, gt, lte or lt")
+        if None not in (self.gte, self.gt) or None not in (self.lte, self.lt):
+            raise ValueError("a range takes one lower bound and one upper bound")
+        if len({isinstance(bound, date) for bound in bounds}) > 1:
+            raise ValueError("both bounds of a range must be numbers, or both dates")
+        return self
+
+    def holds(self, value: object) -> bool:
+        """Return whether a number, a date, or a text of either kind lies in the range."""
+        sample = next(b for b in (self.gte, self.gt, self.lte, self.lt) if b is not None)
+        found = _as_day(value) if isinstance(sample, date) else _as_number(value)
+        if found is None:
+            return False
+        return (
+            (self.gte is None or found >= self.gte)  # type: ignore[operator]
+            and (self.gt is None or found > self.gt)  # type: ignore[operator]
+            and (self.lte is None or found <= self.lte)  # type: ignore[operator]
+            and (self.lt is None or found < self.lt)  # type: ignore[operator]
+        )
+
+
+Values = tuple[str, ...] | Range
+"""What a field holds for the documents of one group: some of these values, or one in a range."""
+
+
 class Attribute(BaseModel):
     """One attribute of the documents, such as gender, with its groups.
 
+    A label is one value, a list of values that share the document equally, or a mapping from
+    values to weights. Without ``values`` a value is the name of a group.
+
     Attributes:
         name: How the attribute is called in commands and results.
-        field: The field of a document that holds its label: one group, a list of groups (equal
-            shares), or a mapping from groups to weights.
-        groups: The groups, in the order of all vectors over them.
-        population: The share of each group in the world the documents speak of; sums to 1.
-        unknown: What happens to documents without a label: ``exclude`` keeps them out of exposure,
-            ``group`` makes them a group of their own, named ``unknown``.
+        groups: The groups, in the order of all vectors over them. A file may write a mapping here,
+            from each group to its ``values``: a list of values of the field, or a range.
+        values: What the field holds for each group; empty where it holds the groups' names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
-    field: str = Field(min_length=1)
-    groups: tuple[str, ...]
-    population: dict[str, float] | None = None
-    unknown: Literal["exclude", "group"] = "exclude"
+    field: str = Field("", description="The field of a document that holds its label.")
+    labels: str = Field(
+        "", description="A file of ids and groups beside the source, in place of a field."
+    )
+    groups: tuple[str, ...] = Field(
+        (), description="The groups; or a mapping from each group to its values, or to a range."
+    )
+    values: dict[str, Values] = {}
+    population: dict[str, float] | None = Field(
+        None, description="The share of each group in the world the documents speak of; sums to 1."
+    )
+    unknown: Literal["exclude", "group"] = Field(
+        "exclude",
+        description="Documents without a label stay out of exposure (exclude), or are a group of "
+        "their own, named unknown (group).",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mapped_groups_become_values(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(data.get("groups"), Mapping):
+            return data
+        values = {
+            str(group): [_as_text(value) for value in given]
+            if isinstance(given, Sequence) and not isinstance(given, str)
+            else [_as_text(given)]
+            if isinstance(given, str | bool | int | float)
+            else given
+            for group, given in data["groups"].items()
+        }
+        return {**data, "groups": list(values), "values": values}
 
     @field_validator("field")
     @classmethod
@@ -67,7 +137,7 @@ class Attribute(BaseModel):
     @field_validator("groups")
     @classmethod
     def _groups_are_distinct(cls, groups: tuple[str, ...]) -> tuple[str, ...]:
-        if len(groups) < 2:
+        if len(groups) == 1:
             raise ValueError("an attribute needs at least two groups")
         if len(set(groups)) < len(groups):
             raise ValueError("a group is named twice")
@@ -76,11 +146,42 @@ class Attribute(BaseModel):
         return groups
 
     @model_validator(mode="after")
+    def _has_one_place_of_labels(self) -> Attribute:
+        if bool(self.field) == bool(self.labels):
+            raise ValueError("an attribute needs a field, or a file of labels, and not both")
+        if not self.groups and not self.labels:
+            raise ValueError("an attribute needs at least two groups")
+        return self
+
+    @model_validator(mode="after")
+    def _values_belong_to_one_group(self) -> Attribute:
+        if self.values and set(self.values) != set(self.groups):
+            raise ValueError("each group needs its values")
+        owner: dict[str, str] = {}
+        for group, values in self.values.items():
+            if isinstance(values, Range):
+                continue
+            if not values:
+                raise ValueError(f"the group '{group}' has no values")
+            for value in values:
+                if owner.setdefault(value, group) != group:
+                    raise ValueError(
+                        f"the value '{one_line(value, 60)}' is in two groups, '{owner[value]}' and "
+                        f"'{group}'"
+                    )
+        ranges = [(g, v) for g, v in self.values.items() if isinstance(v, Range)]
+        for place, (group, one) in enumerate(ranges):
+            for other_group, other in ranges[place + 1 :]:
+                if _overlap(one, other):
+                    raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
+        return self
+
+    @model_validator(mode="after")
     def _population_is_a_distribution(self) -> Attribute:
         if self.population is None:
             return self
         for group, share in self.population.items():
-            if group not in self.universe:
+            if self.groups and group not in self.universe:
                 raise ValueError(f"population names '{group}', which is not among the groups")
             if not share >= 0 or math.isinf(share):
                 raise ValueError(
@@ -95,56 +196,146 @@ class Attribute(BaseModel):
         """The groups that exposure is measured over: ``groups``, and ``unknown`` if it is one."""
         return (*self.groups, UNKNOWN) if self.unknown == "group" else self.groups
 
-    def membership(self, label: object) -> tuple[float, ...]:
+    def membership(self, label: object, *, strict: bool = True) -> tuple[float, ...]:
         """Return the share of each group of the universe in a document with this label.
 
         The shares sum to 1 for a fully labelled document. Under ``unknown: exclude`` the unknown
-        mass is left out, so the sum is below 1, and 0 for a document without a label.
+        mass is left out, so the sum is below 1, and 0 for a document without a label. A value that
+        ``values`` gives to no group is unknown.
 
         Args:
-            label: None, a group's name, a sequence of names, or a mapping from names to weights.
+            label: None, a value, a sequence of values, or a mapping from values to weights.
+            strict: Refuse a value that is no group's name where there are no ``values``, rather
+                than counting it as unknown.
 
         Raises:
             ValueError: The label names no group, or has a weight that is negative or not finite.
         """
-        weights = _weights(label)
-        for group in weights:
-            if group != UNKNOWN and group not in self.groups:
-                raise ValueError(
-                    f"{self.field} is {group!r}, which is not one of {', '.join(self.groups)}"
-                )
+        weights = self._by_group(_weights(label), strict=strict)
         total = sum(weights.values())
         if total == 0:
             weights, total = {UNKNOWN: 1.0}, 1.0
         return tuple(weights.get(group, 0.0) / total for group in self.universe)
 
+    def group_of(self, value: object) -> str | None:
+        """Return the group of one value of the field, or None where no group takes it."""
+        text = _as_text(value)
+        if not self.values:
+            return text if text in self.groups else None
+        if (group := self._group_by_value.get(text)) is not None:
+            return group
+        return next((group for group, range_ in self._ranges if range_.holds(value)), None)
 
-def _weights(label: object) -> dict[str, float]:
-    """Turn each of the three ways to write a label into weights by group."""
+    @cached_property
+    def _group_by_value(self) -> dict[str, str]:
+        return {
+            value: group
+            for group, values in self.values.items()
+            if not isinstance(values, Range)
+            for value in values
+        }
+
+    @cached_property
+    def _ranges(self) -> list[tuple[str, Range]]:
+        return [(g, values) for g, values in self.values.items() if isinstance(values, Range)]
+
+    def _by_group(self, weights: Mapping[object, float], *, strict: bool) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for value, weight in weights.items():
+            group = self.group_of(value)
+            if group is None:
+                if strict and not self.values and value != UNKNOWN:
+                    raise ValueError(
+                        f"{self.field} is {value!r}, which is not one of {', '.join(self.groups)}"
+                    )
+                group = UNKNOWN
+            found[group] = found.get(group, 0.0) + weight
+        return found
+
+
+def _weights(label: object) -> dict[object, float]:
+    """Turn each way to write a label into weights by value."""
     if label is None or label == "":
         return {}
-    if isinstance(label, str):
+    if isinstance(label, str | bool | int | float | date):
         return {label: 1.0}
-    weights: dict[str, float] = {}
+    weights: dict[object, float] = {}
     if isinstance(label, Mapping):
-        for group, weight in label.items():
+        for value, weight in label.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float):
-                raise ValueError(f"the weight of {group!r} is {weight!r}, not a number")
+                raise ValueError(f"the weight of {value!r} is {weight!r}, not a number")
             if not (weight >= 0 and math.isfinite(weight)):
-                raise ValueError(f"the weight of {group!r} must be 0 or more, not {weight}")
-            weights[str(group)] = float(weight)
+                raise ValueError(f"the weight of {value!r} must be 0 or more, not {weight}")
+            weights[str(value)] = float(weight)
         return weights
     if isinstance(label, Sequence):
-        for group in label:
-            if not isinstance(group, str):
-                raise ValueError(f"a group must be text, not {group!r}")
-            weights[group] = weights.get(group, 0.0) + 1.0
+        for value in label:
+            if not isinstance(value, str | bool | int | float | date):
+                raise ValueError(f"a group must be text, not {value!r}")
+            weights[value] = weights.get(value, 0.0) + 1.0
         return weights
     raise ValueError(f"a label must be text, a list or a mapping, not {label!r}")
 
 
-class CorpusSchema(BaseModel):
-    """The attributes of a corpus, by name."""
+def _as_text(value: object) -> str:
+    """Return a value as text, so that 1 in a file and "1" in a field are the same value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _as_number(value: object) -> float | None:
+    """Return a number, or the year of a date, from a value or its text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        return float(str(value))
+    except ValueError:
+        day = _as_day(value)
+        return None if day is None else float(day.year)
+
+
+def _as_day(value: object) -> date | None:
+    """Return the day of a date, of its ISO text, or of a number of milliseconds since 1970."""
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    try:
+        return datetime.fromisoformat(str(value).strip()).date()
+    except ValueError:
+        return None
+
+
+def _overlap(one: Range, other: Range) -> bool:
+    """Return whether two ranges share a value."""
+
+    def low(range_: Range) -> tuple[Any, bool]:
+        strict = range_.gt is not None
+        return (range_.gt if strict else range_.gte), strict
+
+    def high(range_: Range) -> tuple[Any, bool]:
+        strict = range_.lt is not None
+        return (range_.lt if strict else range_.lte), strict
+
+    def reaches(top: tuple[Any, bool], bottom: tuple[Any, bool]) -> bool:
+        if top[0] is None or bottom[0] is None:
+            return True
+        if isinstance(top[0], date) != isinstance(bottom[0], date):
+            return False
+        if top[0] == bottom[0]:
+            return not (top[1] or bottom[1])
+        return bool(top[0] > bottom[0])
+
+    return reaches(high(one), low(other)) and reaches(high(other), low(one))
+
+
+class Schema(BaseModel):
+    """The attributes of the documents of a source, by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -201,36 +392,49 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def load_schema(path: Path) -> CorpusSchema:
+def load_yaml(path: Path, what: str, error_type: type[InputError] = SchemaError) -> Any:
+    """Read a YAML file that a person wrote.
+
+    Args:
+        path: The file.
+        what: What it is, for messages: ``schema`` or ``source``.
+        error_type: What is raised.
+
+    Raises:
+        InputError: The file is missing or is not YAML, or a mapping has a key twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise error_type(f"The {what} {path} cannot be read ({error}).") from None
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
+    except _TwiceError as error:
+        key, line = error.args
+        raise error_type(
+            f"The {what} {path}, line {line}, has '{one_line(key)}' twice; keep one."
+        ) from None
+    except RecursionError:
+        raise error_type(f"The {what} {path} is nested too deeply; mend it.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise error_type(f"The {what} {path}{where} is not valid YAML; mend it.") from None
+    except Exception as error:
+        # A value such as the date 2001-99-99, on which the parser fails with whatever it meets.
+        raise error_type(
+            f"The {what} {path} has a value that cannot be read ({one_line(error)}); mend it."
+        ) from None
+
+
+def load_schema(path: Path) -> Schema:
     """Read a schema from a YAML file.
 
     Raises:
         SchemaError: The file is missing, is not YAML, or is not a schema.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SchemaError(f"The schema {path} cannot be read ({error}).") from None
-    try:
-        data = yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
-    except _TwiceError as error:
-        key, line = error.args
-        raise SchemaError(
-            f"The schema {path}, line {line}, has '{one_line(key)}' twice; keep one."
-        ) from None
-    except RecursionError:
-        raise SchemaError(f"The schema {path} is nested too deeply; mend it.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise SchemaError(f"The schema {path}{where} is not valid YAML; mend it.") from None
-    except Exception as error:
-        # A value such as the date 2001-99-99, on which the parser fails with whatever it meets.
-        raise SchemaError(
-            f"The schema {path} has a value that cannot be read ({one_line(error)}); mend it."
-        ) from None
-    try:
-        return CorpusSchema.model_validate(data)
+        return Schema.model_validate(load_yaml(path, "schema"))
     except ValidationError as error:
         where, reason = first_problem(error)
         at = where or "the file"

@@ -24,7 +24,7 @@ from fairqr.retrieval.id_store import IdReader
 from fairqr.retrieval.index import IndexInfo, Progress
 from fairqr.retrieval.known_numbers import KnownNumbers
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.tantivy_layout import (
     Manifest,
     from_source,
@@ -102,7 +102,7 @@ class TantivyIndex:
         return self.manifest.name
 
     @property
-    def schema(self) -> CorpusSchema:
+    def schema(self) -> Schema:
         return self.manifest.corpus_schema
 
     @property

@@ -19,7 +19,7 @@ from fairqr.errors import IndexVersionError, one_line
 from fairqr.retrieval.analysis import ANALYZER_NAME
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = [
     "FORMAT",
@@ -48,7 +48,7 @@ class Manifest(BaseModel):
     name: str
     source: str
     source_sha256: str
-    corpus_schema: CorpusSchema
+    corpus_schema: Schema
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -111,13 +111,13 @@ def pattern_tables(folder: Path, manifest: Manifest) -> dict[str, FloatArray]:
     return {name: np.array(known) for name, known in read_patterns(folder, manifest).items()}
 
 
-def pattern_field(schema: CorpusSchema, attribute: str) -> str:
+def pattern_field(schema: Schema, attribute: str) -> str:
     """Return the field that holds the number of a document's pattern."""
     schema.attribute(attribute)  # names what there is, where this one is not
     return f"pattern{list(schema.attributes).index(attribute)}"
 
 
-def text_schema(schema: CorpusSchema) -> tantivy.Schema:
+def text_schema(schema: Schema) -> tantivy.Schema:
     """Return the fields that tantivy keeps of a document."""
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("id", fast=True, tokenizer_name="raw", index_option="basic")

@@ -18,7 +18,7 @@ from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.index import Index, Progress
-from fairqr.retrieval.schema import UNKNOWN, CorpusSchema
+from fairqr.retrieval.schema import UNKNOWN, Schema
 
 __all__ = [
     "Labels",
@@ -35,7 +35,7 @@ AT_ONCE = 10_000
 TELL_EVERY = 10_000
 
 
-def schema_with_unknown(schema: CorpusSchema, unknown: UnknownPolicy) -> CorpusSchema:
+def schema_with_unknown(schema: Schema, unknown: UnknownPolicy) -> Schema:
     """Return the schema with the same policy on the unknown for all attributes."""
     data = schema.model_dump()
     for attribute in data["attributes"].values():
@@ -46,7 +46,7 @@ def schema_with_unknown(schema: CorpusSchema, unknown: UnknownPolicy) -> CorpusS
             total = sum(population.values())
             shares = {group: share / total for group, share in population.items() if total}
             attribute["population"] = shares or None
-    return CorpusSchema.model_validate(data)
+    return Schema.model_validate(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Labels:
         fields: By the name of a field that was asked for, its value in each document.
     """
 
-    schema: CorpusSchema
+    schema: Schema
     rows: Mapping[str, int]
     arrays: Mapping[str, FloatArray]
     fields: Mapping[str, Sequence[Any]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairqr.agents.attribution.base import RAW
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["PoolDocument", "RagCollection", "RagQuery", "RagTask", "Utility"]
 
@@ -113,5 +113,5 @@ class RagCollection:
     task: RagTask
     queries: tuple[RagQuery, ...]
     fingerprint: str
-    schema: CorpusSchema | None
+    schema: Schema | None
     left_out: Mapping[str, int]

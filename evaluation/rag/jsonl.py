@@ -32,7 +32,7 @@ from fairqr.evaluation.rag.collection import (
 from fairqr.evaluation.rag.notables import shares_of
 from fairqr.retrieval.documents import numbered_lines, parse_document
 from fairqr.retrieval.files import sha256_of
-from fairqr.retrieval.schema import CorpusSchema, load_schema
+from fairqr.retrieval.schema import Schema, load_schema
 
 __all__ = ["METRICS", "load_jsonl"]
 
@@ -44,7 +44,7 @@ METRICS: dict[str, Utility] = {
 """What answers can be judged by: text like a gold, or a gold's full name in the answer."""
 
 DEFAULT_METRIC = "rouge-l"
-NO_SCHEMA = CorpusSchema.model_construct(attributes={})
+NO_SCHEMA = Schema.model_construct(attributes={})
 """One without attributes, which a file of a schema may not be."""
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -154,7 +154,7 @@ def _schema_beside(path: Path, stem: str) -> Path | None:
     return None
 
 
-def _query(line: bytes, schema: CorpusSchema | None, pool: int | None) -> tuple[RagQuery, int]:
+def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQuery, int]:
     """Read a line, whose pool may turn out to be empty; raises ValueError for what is no question.
 
     Returns:
@@ -197,7 +197,7 @@ def _has_text(value: object) -> bool:
     return value is not None and (not isinstance(value, str) or bool(value.strip()))
 
 
-def _document(fields: dict[str, Any], schema: CorpusSchema | None) -> PoolDocument:
+def _document(fields: dict[str, Any], schema: Schema | None) -> PoolDocument:
     checked = schema or NO_SCHEMA
     document = parse_document(json.dumps(fields), checked)
     return PoolDocument(

@@ -23,7 +23,7 @@ from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQue
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.pools.bm25 import MemoryIndex
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["POOL", "load_notables", "shares_of"]
 
@@ -103,7 +103,7 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
     )
 
 
-def shares_of(document: Document, schema: CorpusSchema) -> Mapping[str, Mapping[str, float]]:
+def shares_of(document: Document, schema: Schema) -> Mapping[str, Mapping[str, float]]:
     """Return by attribute the share of each group in a document; none where it is unknown.
 
     Raises:
@@ -133,7 +133,7 @@ def _text(document: Document) -> str:
     return f"{document.title}\n{document.text}"
 
 
-def _pool_document(document: Document, schema: CorpusSchema) -> PoolDocument:
+def _pool_document(document: Document, schema: Schema) -> PoolDocument:
     return PoolDocument(
         id=document.id,
         fields={"title": document.title, "text": document.text},

@@ -10,7 +10,7 @@ from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.index import Index, IndexInfo, Progress
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.vectors.encoder import Encoder, EncoderMark, Float32Array, encode_query
 
 __all__ = ["VectorIndex", "Vectors"]
@@ -91,7 +91,7 @@ class VectorIndex:
         return self._lexical.name
 
     @property
-    def schema(self) -> CorpusSchema:
+    def schema(self) -> Schema:
         """The attributes and groups of its documents."""
         return self._lexical.schema
 

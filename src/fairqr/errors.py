@@ -35,9 +35,11 @@ __all__ = [
     "RunTimeoutError",
     "SchemaError",
     "ScopeError",
+    "SourceError",
     "StoreUnavailableError",
     "TargetError",
     "UnknownAttributeError",
+    "UnsupportedError",
     "WorkersError",
     "first_problem",
     "one_line",
@@ -66,6 +68,18 @@ class SchemaError(InputError):
     """The YAML schema of a corpus is missing or wrong."""
 
     slug = "schema"
+
+
+class SourceError(InputError):
+    """The description of a source is wrong, or does not fit the engine that it describes."""
+
+    slug = "source"
+
+
+class UnsupportedError(InputError):
+    """The engine cannot do what is asked for."""
+
+    slug = "unsupported"
 
 
 class UnknownAttributeError(InputError):

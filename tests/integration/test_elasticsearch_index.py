@@ -42,13 +42,13 @@ from fairqr.retrieval.elasticsearch_index import (
     list_elasticsearch,
 )
 from fairqr.retrieval.index import Index
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.tantivy_index import TantivyIndex
 from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
 
 pytestmark = pytest.mark.elasticsearch
 
-SCHEMA = CorpusSchema.model_validate(
+SCHEMA = Schema.model_validate(
     {
         "attributes": {
             "gender": {"field": "gender", "groups": ["female", "male"]},
@@ -464,7 +464,7 @@ async def test_a_reader_of_another_schema_is_told(
 ) -> None:
     reader = await make([doc("old")])
     other = {"attributes": {"gender": {"field": "gender", "groups": ["male", "female"]}}}
-    await build_index(connection, name, [doc("new")], schema=CorpusSchema.model_validate(other))
+    await build_index(connection, name, [doc("new")], schema=Schema.model_validate(other))
     with pytest.raises(IndexVersionError, match="built anew with another schema"):
         await reader.memberships("gender", ["new"])
     with pytest.raises(IndexVersionError, match="built anew with another schema"):
@@ -488,7 +488,7 @@ BUILD_SLOWLY = """
 import asyncio, sys
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.elasticsearch_index import Connection, build_elasticsearch
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 def documents():
     for number in range(2000):
@@ -499,7 +499,7 @@ def documents():
 
 url, name, schema = sys.argv[1:]
 asyncio.run(build_elasticsearch(
-    Connection(url=url), name, CorpusSchema.model_validate_json(schema), documents(),
+    Connection(url=url), name, Schema.model_validate_json(schema), documents(),
     source="slow", source_sha256="",
 ))
 """
@@ -891,7 +891,7 @@ async def test_the_wrong_scheme(as_elastic: Connection, elasticsearch_url: str) 
 
 async def test_boosting_words_never_make_a_document_a_result(elasticsearch_url: str) -> None:
     """They only add to scores, as over the embedded index."""
-    schema = CorpusSchema.model_validate(
+    schema = Schema.model_validate(
         {"attributes": {"gender": {"field": "g", "groups": ["female", "male"]}}}
     )
     connection = Connection(url=elasticsearch_url)

@@ -25,14 +25,14 @@ from fairqr.retrieval.elasticsearch_index import (
 )
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.vectors import Encoder, VectorIndex, elasticsearch_vectors, open_retriever
 from fairqr.retrieval.vectors.encoder import text_of
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
 
 pytestmark = pytest.mark.elasticsearch
 
-SCHEMA = CorpusSchema.model_validate(
+SCHEMA = Schema.model_validate(
     {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
 )
 WORDS = [f"w{number}" for number in range(30)]

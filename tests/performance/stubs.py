@@ -14,11 +14,11 @@ from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.index import IndexInfo, Progress
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import Attribute, CorpusSchema
+from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = ["InstantIndex", "InstantRefiner"]
 
-SCHEMA = CorpusSchema(
+SCHEMA = Schema(
     attributes={
         "gender": Attribute(
             name="gender",

@@ -19,7 +19,7 @@ from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.store import RagManifest
 from fairqr.evaluation.scores import Undefined
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["MeasuredRag", "measure_fair_rag", "values_as_csv"]
 
@@ -48,7 +48,7 @@ class MeasuredRag:
     labels: Mapping[LabelKey, LabelSummary]
     label_cost: Mapping[LabelKey, tuple[int, int, float]]
     label_failures: Mapping[LabelKey, Mapping[str, int]]
-    schemas: Mapping[str, CorpusSchema]
+    schemas: Mapping[str, Schema]
     official: Mapping[tuple[str, str, str], Official]
     warnings: tuple[str, ...] = ()
 

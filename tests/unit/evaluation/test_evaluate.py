@@ -32,7 +32,7 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.target import Target
 
 
@@ -546,7 +546,7 @@ class TestTargets:
     def test_a_population_that_the_schema_lacks_is_asked_for(self, scan: Scan) -> None:
         bare = scan.labels.schema.model_dump()
         bare["attributes"]["gender"]["population"] = None
-        labels = dataclasses.replace(scan.labels, schema=CorpusSchema.model_validate(bare))
+        labels = dataclasses.replace(scan.labels, schema=Schema.model_validate(bare))
         without = dataclasses.replace(scan, labels=labels)
         with pytest.raises(TargetError, match=r"such as relevance:0\.5,uniform:0\.5"):
             self.awrf(without, "relevance:0.5,population:0.5")

@@ -23,7 +23,7 @@ from fairqr.retrieval import elasticsearch_index as es
 from fairqr.retrieval.catalog import Catalog, Choice
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.schema import Attribute, CorpusSchema
+from fairqr.retrieval.schema import Attribute, Schema
 from fairqr.retrieval.tantivy_index import TantivyIndex
 from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
 
@@ -224,7 +224,7 @@ async def test_half_an_entry_of_an_interrupted_write_is_no_damage(
 async def test_shares_over_more_memberships_than_one_aggregation_takes(tmp_path: Path) -> None:
     """The groups' shares are those of all documents, however many distinct labels there are."""
     gender = Attribute(name="gender", field="g", groups=("f", "m"))
-    schema = CorpusSchema(attributes={"gender": gender})
+    schema = Schema(attributes={"gender": gender})
     labels = [{"f": n, "m": 1} for n in range(66_001)] + [{"f": 65_999, "m": 1}] * 99
     documents = (Document(f"{n}", "", "x", {"g": label}) for n, label in enumerate(labels))
     manifest = Manifest(

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fairqr.errors import CorpusError, SchemaError, UnknownAttributeError
 from fairqr.retrieval.corpus import check_corpus, find_corpus
 from fairqr.retrieval.documents import parse_document, read_documents
-from fairqr.retrieval.schema import Attribute, CorpusSchema, load_schema
+from fairqr.retrieval.schema import Attribute, Schema, load_schema
 
 GENDER = Attribute(name="gender", field="g", groups=("female", "male"))
 WITH_UNKNOWN = GENDER.model_copy(update={"unknown": "group"})
-SCHEMA = CorpusSchema(attributes={"gender": GENDER})
+SCHEMA = Schema(attributes={"gender": GENDER})
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
         ("attributes: {gender: {field: g, groups: [a]}}", "two groups"),
         ("attributes: {gender: {field: g, groups: [a, a]}}", "named twice"),
         ("attributes: {gender: {field: g, groups: [a, unknown]}}", "reserved"),
-        ("attributes: {gender: {groups: [a, b]}}", "attributes.gender.field"),
+        ("attributes: {gender: {groups: [a, b]}}", "attributes.gender: an attribute needs a field"),
         ("attributes: {gender: {field: g, groups: [a, b], colour: red}}", "colour"),
         ("attributes: {gender: {field: g, groups: [a, b], population: {a: 1, c: 0}}}", "'c'"),
         ("attributes: {gender: {field: g, groups: [a, b], population: {a: 0.9}}}", "sum to 1"),

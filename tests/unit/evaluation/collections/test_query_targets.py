@@ -24,7 +24,7 @@ from fairqr.evaluation.collections.statistics import describe_collection
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.target import Target
 from tests.unit.evaluation.collections.official import write_2021, write_2022
 
@@ -234,7 +234,7 @@ def test_the_other_policy_on_the_unknown(fair22: Collection) -> None:
     assert all(a.universe[-1] == "unknown" for a in grouped.attributes.values())
     data = grouped.model_dump()
     data["attributes"]["gender"]["population"] = {"female": 0.2, "male": 0.3, "unknown": 0.5}
-    unequal = schema_with_unknown(CorpusSchema.model_validate(data), "exclude")
+    unequal = schema_with_unknown(Schema.model_validate(data), "exclude")
     assert unequal.attribute("gender").population == pytest.approx({"female": 0.4, "male": 0.6})
     assert schema_with_unknown(grouped, "exclude") == fair22.corpus.schema
     assert Dimension.named(grouped, "gender×geography").groups[-1] == "unknown × unknown"

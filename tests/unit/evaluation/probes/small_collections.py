@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.sides import Sides, parse_sides
 
 SCHEMA = """attributes:
@@ -42,7 +42,7 @@ def write_collection(
     return load_collection(folder)
 
 
-def sides_of(schema: CorpusSchema, text: str = "female", attribute: str = "gender") -> Sides:
+def sides_of(schema: Schema, text: str = "female", attribute: str = "gender") -> Sides:
     """Read sides of a schema."""
     return parse_sides(schema.attribute(attribute), text)
 

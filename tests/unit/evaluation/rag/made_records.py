@@ -14,11 +14,11 @@ from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQue
 from fairqr.evaluation.rag.records import AnswerRecord, LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import CollectionEntry, RagManifest
-from fairqr.retrieval.schema import CorpusSchema
+from fairqr.retrieval.schema import Schema
 
 __all__ = ["SCHEMA", "Exact", "Made", "made"]
 
-SCHEMA = CorpusSchema.model_validate(
+SCHEMA = Schema.model_validate(
     {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
 )
 N, K = 6, 2
@@ -58,7 +58,7 @@ def made(
     generators: Sequence[str] = ("small", "large"),
     retrievers: Sequence[str] = ("bm25", "dense"),
     title: str = "Films",
-    schema: CorpusSchema | None = SCHEMA,
+    schema: Schema | None = SCHEMA,
     samples: int = 12,
     **changes: Any,
 ) -> Made:
@@ -123,7 +123,7 @@ def made(
     )
 
 
-def _films(title: str, names: Sequence[str], schema: CorpusSchema | None) -> RagCollection:
+def _films(title: str, names: Sequence[str], schema: Schema | None) -> RagCollection:
     """Women are in the documents 0 and 3, and of 5 nothing is known."""
     pool = tuple(
         PoolDocument(

@@ -1,0 +1,1 @@
+"""The search engines that fairqr stands in front of."""

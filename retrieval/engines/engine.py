@@ -1,0 +1,200 @@
+"""What fairqr asks of a search engine. Every engine stands behind this one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fairqr.errors import UnsupportedError
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.schema import Schema
+
+__all__ = [
+    "Capability",
+    "EngineInfo",
+    "Hits",
+    "Memberships",
+    "Query",
+    "SearchEngine",
+    "best_first",
+    "require",
+]
+
+Capability = Literal["rescore", "document_frequencies", "corpus_shares", "vectors"]
+"""What an engine may be able to do beyond searching.
+
+``rescore``: rank given documents by a query (``Query.only``). ``document_frequencies``: count the
+documents that match (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group
+in all documents. ``vectors``: search by vectors.
+"""
+
+Memberships = Mapping[str, FloatArray]
+"""For each attribute of the schema the share of each group in each document, shape (n, G).
+
+The groups are in the order of ``Attribute.universe``. A row of zeros is a document without a label
+under ``unknown: exclude``.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One search.
+
+    Attributes:
+        text: Documents match that have any of its words, as the engine sees it.
+        n: How many hits are wanted. 0 only counts the documents that match.
+        boost: Words that raise the scores of documents that match, but match none themselves. An
+            engine that cannot tell them apart, such as one of vectors, reads them after the text.
+        only: Rank these documents and no others; all of them that the engine has are hits, and one
+            without any of the words has score 0. With an empty text, this looks their groups up.
+        every_word: Documents match that have all words.
+    """
+
+    text: str
+    n: int
+    boost: str = ""
+    only: tuple[str, ...] | None = None
+    every_word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """What a search found, best first, as parallel sequences.
+
+    Attributes:
+        ids: Distinct document ids.
+        scores: Never increasing; equal scores stand in order of id.
+        memberships: The groups of these documents.
+        total: How many documents match; None where the engine was not asked to count.
+        warnings: Sentences for people, such as that a part of the index did not answer.
+    """
+
+    ids: list[str]
+    scores: list[float]
+    memberships: Memberships
+    total: int | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What is known of an engine without searching it.
+
+    Attributes:
+        name: How commands call it.
+        engine: ``tantivy``, ``elasticsearch``, ``opensearch``, ``http``, ``run`` or ``langchain``.
+        documents: How many it holds; None where it does not say.
+        location: A folder, or the address of a server and the index on it, without credentials.
+        source: Where the documents, or the description of the source, come from.
+        fingerprint: Changes when the documents or their description are known to have changed.
+    """
+
+    name: str
+    engine: str
+    documents: int | None
+    location: str
+    source: str
+    fingerprint: str
+
+
+class SearchEngine(Protocol):
+    """A search engine over labelled documents; nothing here writes to it.
+
+    Rankings are repeatable: equal scores stand in order of id. An engine may be used in several
+    event loops at once; close it in each. Its methods raise
+    :class:`fairqr.errors.IndexUnavailableError` where the engine cannot be reached, and
+    :class:`fairqr.errors.UnsupportedError` where it lacks the capability.
+    """
+
+    @property
+    def name(self) -> str:
+        """How commands call the engine."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and groups of its documents."""
+        ...
+
+    @property
+    def retriever(self) -> str:
+        """How documents are found, as results and reports name it: ``bm25``, or ``dense:…``."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do beyond searching."""
+        ...
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the engine."""
+        ...
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries in one round trip, each with at most ``n`` hits."""
+        ...
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the engine lacks are left out."""
+        ...
+
+    async def corpus_shares(self, attribute: str) -> FloatArray:
+        """Return the mean membership over all documents, shape (G,); 1 less the unknown mass."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close files and connections."""
+        ...
+
+
+def require(engine: SearchEngine, capability: Capability, purpose: str) -> None:
+    """Refuse what an engine cannot do.
+
+    Args:
+        engine: The engine.
+        capability: What is needed.
+        purpose: What it is needed for, for the message: ``The order 'original_query'``.
+
+    Raises:
+        UnsupportedError: It cannot do that.
+    """
+    if capability not in engine.capabilities:
+        raise UnsupportedError(
+            f"{purpose} needs an engine that can {_CAN[capability]}, and '{engine.name}' cannot."
+        )
+
+
+_CAN: dict[Capability, str] = {
+    "rescore": "score given documents by a query",
+    "document_frequencies": "count the documents that match",
+    "corpus_shares": "count the documents of each group",
+    "vectors": "search by vectors",
+}
+
+
+def best_first(
+    ids: Sequence[str],
+    scores: Sequence[float],
+    memberships: Memberships,
+    n: int,
+    *,
+    total: int | None = None,
+    warnings: Sequence[str] = (),
+) -> Hits:
+    """Return the best n of these documents as hits, equal scores in order of id."""
+    order = sorted(range(len(ids)), key=lambda row: (-scores[row], ids[row]))[:n]
+    rows = np.array(order, dtype=np.intp)
+    return Hits(
+        [ids[row] for row in order],
+        [float(scores[row]) for row in order],
+        {name: array[rows] for name, array in memberships.items()},
+        total,
+        tuple(warnings),
+    )

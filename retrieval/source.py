@@ -1,0 +1,306 @@
+"""A source: one YAML file that says where the documents are, and which groups they belong to.
+
+A source can be kept in version control: it names credentials and never holds them. Paths in it are
+relative to the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fairqr.errors import SourceError, first_problem, one_line
+from fairqr.retrieval.schema import Attribute, Schema, load_yaml
+from fairqr.settings import is_web_address
+
+__all__ = [
+    "ElasticsearchSource",
+    "HttpSource",
+    "OpenSearchSource",
+    "RunSource",
+    "Source",
+    "TantivySource",
+    "VectorField",
+    "load_source",
+]
+
+SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
+Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(_Part):
+    """Where documents are, and which groups they belong to.
+
+    ``Source.model_validate({"engine": "elasticsearch", …})`` gives the class of that engine.
+    """
+
+    kinds: ClassVar[dict[str, type[Source]]] = {}
+
+    name: SourceName = Field(
+        description="How commands call it: lower-case letters, digits, dots, dashes, underscores."
+    )
+    engine: str
+    attributes: dict[str, Attribute] = Field(description="What exposure is measured over.")
+    timeout: float = Field(30.0, gt=0, le=600, description="Seconds that one request may take.")
+    concurrency: int = Field(8, ge=1, le=1000, description="Requests under way at the same time.")
+    requests_per_second: float | None = Field(
+        None, gt=0, description="Requests a second, at most; no limit by default."
+    )
+    folder: Path = Field(Path(), exclude=True, description="What paths in it are relative to.")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _is_of_its_engine(cls, data: Any, handler: ModelWrapValidatorHandler[Source]) -> Source:
+        if cls is not Source or not isinstance(data, Mapping):
+            return handler(data)
+        kind = cls.kinds.get(str(data.get("engine")))
+        if kind is None:
+            raise ValueError(f"engine must be one of {', '.join(cls.kinds)}")
+        return kind.model_validate(data)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _attributes_know_their_names(cls, data: Any) -> Any:
+        """Let the file say each attribute's name once, as the key."""
+        if isinstance(data, Mapping) and isinstance(data.get("attributes"), Mapping):
+            named = {
+                key: {"name": key, **value} if isinstance(value, Mapping) else value
+                for key, value in data["attributes"].items()
+            }
+            return {**data, "attributes": named}
+        return data
+
+    @property
+    def schema_(self) -> Schema:
+        """The attributes as the file states them; those with a file of labels may lack groups."""
+        return Schema(attributes=self.attributes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the description changes."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    def path(self, written: str) -> Path:
+        """Return a path of the file, relative to its folder."""
+        return self.folder / written
+
+
+class VectorField(_Part):
+    """A field of vectors, and what made them."""
+
+    field: str = Field(min_length=1, description="The field, of dense_vector or semantic_text.")
+    embeddings: str | None = Field(
+        None,
+        description="What encodes queries, as `openai:text-embedding-3-small`; a field of "
+        "semantic_text needs none.",
+    )
+
+
+class QueryFields(_Part):
+    """How the engine matches words, where the source writes no request of its own."""
+
+    fields: tuple[str, ...] = Field((), description="Fields with boosts, as `headline^3`.")
+    operator: Literal["or", "and"] = Field("or", description="Match any of the words, or all.")
+    type: Literal["best_fields", "most_fields", "cross_fields", "phrase"] = Field(
+        "best_fields", description="How the scores of several fields are combined."
+    )
+
+
+class ElasticsearchSource(Source):
+    """An index, an alias or a pattern of an Elasticsearch server, used as it is."""
+
+    engine: Literal["elasticsearch"] = "elasticsearch"
+    url: Address | tuple[Address, ...] | None = Field(
+        None,
+        description="The server's address, or those of several nodes; FAIRQR_ELASTICSEARCH_URL "
+        "by default.",
+    )
+    cloud_id: str | None = Field(None, description="The id of an Elastic Cloud deployment.")
+    credentials: str | None = Field(
+        None, description="An entry [credentials.NAME] of the settings file."
+    )
+    index: str = Field(min_length=1, description="An index, an alias, or a pattern.")
+    id: str = Field("_id", min_length=1, description="The field of document ids, or _id.")
+    title: str | None = Field(None, description="The field of titles.")
+    text: tuple[str, ...] = Field((), description="The fields of texts, in reading order.")
+    query: QueryFields | None = Field(
+        None, description="How words are matched; title and text by default."
+    )
+    body: dict[str, Any] | None = Field(
+        None, description="The engine's own request, with {{query}} and {{size}}, in place of it."
+    )
+    filter: dict[str, Any] | None = Field(
+        None, description="A filter in the engine's query language, for every search."
+    )
+    vectors: VectorField | None = Field(None, description="A field to search by vectors.")
+    allow_partial: bool = Field(
+        False, description="Take a result that lacks failed shards, with a warning."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _query_may_hold_a_body(cls, data: Any) -> Any:
+        """Read ``query: {body: …}`` as ``body: …``, and one text field as a list of one."""
+        if not isinstance(data, Mapping):
+            return data
+        data = dict(data)
+        query = data.get("query")
+        if isinstance(query, Mapping) and "body" in query:
+            if len(query) > 1 or "body" in data:
+                raise ValueError("query takes either a body, or fields and operator")
+            data["body"], data["query"] = query["body"], None
+        if isinstance(data.get("text"), str):
+            data["text"] = [data["text"]]
+        return data
+
+    @field_validator("url")
+    @classmethod
+    def _urls_are_addresses(cls, url: Any) -> Any:
+        for one in (url,) if isinstance(url, str) else url or ():
+            if not is_web_address(one):
+                raise ValueError(
+                    f"'{one_line(one, 100)}' is not an address such as https://localhost:9200"
+                )
+            if "@" in one.partition("://")[2].partition("/")[0]:
+                raise ValueError(
+                    "the address holds a password; name an entry of the settings in credentials"
+                )
+        return url
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ElasticsearchSource:
+        if self.url and self.cloud_id:
+            raise ValueError("give url or cloud_id, not both")
+        if self.body is not None and self.query is not None:
+            raise ValueError("give query or body, not both")
+        if self.body is not None and "{{query}}" not in _strings(self.body):
+            raise ValueError(
+                'body needs the value "{{query}}", where the words of the query belong'
+            )
+        if not (self.text or self.title or self.query or self.body):
+            raise ValueError("name the fields to search in: text, title, or query")
+        return self
+
+    @property
+    def searched_fields(self) -> tuple[str, ...]:
+        """The fields that words are matched in, with their boosts."""
+        if self.query is not None and self.query.fields:
+            return self.query.fields
+        return (*((self.title,) if self.title else ()), *self.text)
+
+
+class OpenSearchSource(ElasticsearchSource):
+    """The same of an OpenSearch server."""
+
+    engine: Literal["opensearch"] = "opensearch"  # type: ignore[assignment]
+
+
+class HttpSource(Source):
+    """Any search endpoint that answers JSON.
+
+    The expressions are JMESPath: ``hits`` is applied to the reply, the others to each hit.
+    """
+
+    engine: Literal["http"] = "http"
+    url: Address = Field(
+        description="The endpoint; {{query}} and {{size}} in it are filled percent-encoded."
+    )
+    method: Literal["GET", "POST"] = "POST"
+    body: dict[str, Any] | None = Field(
+        None, description="The request, with {{query}} and {{size}} as whole values."
+    )
+    credentials: str | None = Field(
+        None, description="An entry [credentials.NAME] of the settings file; its headers are sent."
+    )
+    hits: str = Field(description="The list of hits in the reply.")
+    id: str = Field(description="The id of a hit.")
+    score: str | None = Field(None, description="The score of a hit; 1/rank by default.")
+    title: str | None = None
+    text: str | None = None
+    max_bytes: int = Field(10_000_000, ge=1, description="The largest reply that is read.")
+
+
+class RunSource(Source):
+    """Rankings that somebody exported: TREC run files, with labels beside."""
+
+    engine: Literal["run"] = "run"
+    runs: tuple[str, ...] = Field(min_length=1, description="TREC run files.")
+    topics: str | None = Field(
+        None, description="A file of query ids and queries, so that queries can be asked by text."
+    )
+    documents: str | None = Field(
+        None, description="A JSON Lines file with the titles and texts of the documents."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_run_is_a_list(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("runs"), str):
+            return {**data, "runs": [data["runs"]]}
+        return data
+
+
+class TantivySource(Source):
+    """An embedded index, built from a corpus of JSON lines."""
+
+    engine: Literal["tantivy"] = "tantivy"
+    documents: str = Field(description="A JSON Lines file of documents.")
+
+
+Source.kinds.update(
+    {
+        "elasticsearch": ElasticsearchSource,
+        "opensearch": OpenSearchSource,
+        "http": HttpSource,
+        "run": RunSource,
+        "tantivy": TantivySource,
+    }
+)
+
+
+def load_source(path: Path) -> Source:
+    """Read a source from a YAML file.
+
+    Raises:
+        SourceError: The file is missing, is not YAML, or does not describe a source.
+    """
+    data = load_yaml(path, "source", SourceError)
+    if not isinstance(data, Mapping):
+        raise SourceError(f"The source {path} must be a mapping that begins with 'name:'.")
+    if "folder" in data:
+        raise SourceError(f"The source {path} is wrong at folder: extra inputs are not permitted.")
+    try:
+        return Source.model_validate({**data, "folder": path.absolute().parent})
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise SourceError(
+            f"The source {path} is wrong at {where or 'the file'}: {reason}."
+        ) from None
+
+
+def _strings(value: Any) -> set[str]:
+    """Return all texts in a JSON value that are values, not keys."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return set().union(*(_strings(one) for one in value)) if value else set()
+    return set()
