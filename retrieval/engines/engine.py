@@ -21,6 +21,7 @@ __all__ = [
     "Query",
     "SearchEngine",
     "best_first",
+    "lexical_of",
     "require",
 ]
 
@@ -46,7 +47,8 @@ class Query:
 
     Attributes:
         text: Documents match that have any of its words, as the engine sees it.
-        n: How many hits are wanted. 0 only counts the documents that match.
+        n: How many hits are wanted. 0 only counts the documents that match; with an empty text and
+            no ``only``, all documents.
         boost: Words that raise the scores of documents that match, but match none themselves. An
             engine that cannot tell them apart, such as one of vectors, reads them after the text.
         only: Rank these documents and no others; all of them that the engine has are hits, and one
@@ -145,8 +147,12 @@ class SearchEngine(Protocol):
         """Return these documents, in this order; ids that the engine lacks are left out."""
         ...
 
-    async def corpus_shares(self, attribute: str) -> FloatArray:
-        """Return the mean membership over all documents, shape (G,); 1 less the unknown mass."""
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Return for each attribute the mean membership over all documents, shape (G,).
+
+        It sums to 1 less the unknown mass. An engine on a server answers in one request, and may
+        leave out attributes that it cannot count.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -198,3 +204,12 @@ def best_first(
         total,
         tuple(warnings),
     )
+
+
+def lexical_of(engine: SearchEngine) -> SearchEngine:
+    """Return the engine that matches words over the same documents.
+
+    That is the engine itself, unless it searches by vectors.
+    """
+    lexical: SearchEngine = getattr(engine, "lexical", engine)
+    return lexical
