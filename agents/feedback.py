@@ -16,7 +16,8 @@ from fairqr.agents.keywords import MAX_KEYWORDS, clean_keywords
 from fairqr.agents.refiner import Refinement, RefinementRequest, refinement_from
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import Query, SearchEngine, require
+from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["FeedbackRefiner"]
 
@@ -27,7 +28,7 @@ class FeedbackRefiner:
     """Expands a query with words of the group's best documents.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         depth: How many results of the query to look for the group in.
         documents: How many of the group's documents to learn from.
         candidates: How many words to look up in the index; the most frequent ones.
@@ -37,15 +38,20 @@ class FeedbackRefiner:
     prompt: PromptReference | None = None
 
     def __init__(
-        self, index: Index, *, depth: int = 500, documents: int = 10, candidates: int = 100
+        self, engine: SearchEngine, *, depth: int = 500, documents: int = 10, candidates: int = 100
     ) -> None:
-        self._index = index
+        self._engine = engine
         self._depth = depth
         self._documents = documents
         self._candidates = candidates
 
     async def start(self) -> None:
-        """Nothing is missing."""
+        """Check that the engine counts documents.
+
+        Raises:
+            UnsupportedError: It does not.
+        """
+        require(self._engine, "document_frequencies", "The refiner 'feedback'")
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         """Choose the words with the largest Σ_d score(d)·tf(w,d)/|d| · ln(N/df(w)).
@@ -54,33 +60,38 @@ class FeedbackRefiner:
         retrieval score and by its membership in the group.
         """
         del deadline  # reading ten documents takes no time
-        dimension = Dimension.named(self._index.schema, request.attribute)
-        ranking = await self._index.search(request.query, self._depth)
-        members = await dimension.memberships(self._index, ranking.ids)
+        dimension = Dimension.named(self._engine.schema, request.attribute)
+        (hits,) = await self._engine.search([Query(request.query, self._depth)])
+        table = DocumentTable()
+        table.add(hits.ids, hits.memberships)
+        members = table.memberships(dimension, hits.ids)
         share = members[:, dimension.groups.index(request.group)]
-        merit = share * np.asarray(ranking.scores)
+        merit = share * np.asarray(hits.scores)
         best = [int(row) for row in np.argsort(-merit, kind="stable") if merit[row] > 0]
         best = best[: self._documents]
         if not best:
             message = f"The query retrieves no document of {request.group} to learn from."
             return Refinement("unsupported", message=message)
-        texts = await self._index.documents([ranking.ids[row] for row in best])
+        merit_of = {hits.ids[row]: float(merit[row]) for row in best}
+        # One that was deleted meanwhile is left out.
+        documents = await self._engine.documents(list(merit_of))
 
         weight: defaultdict[str, float] = defaultdict(float)
-        for row, document in zip(best, texts, strict=True):
+        for document in documents:
             words = [word.casefold() for word in _WORD.findall(document.text)]
             # A name says who somebody is, not what the group's documents have in common.
             own_name = set(_WORD.findall(document.title.casefold()))
             for word, count in Counter(words).items():
                 if word not in own_name:
-                    weight[word] += float(merit[row]) * count / len(words)
+                    weight[word] += merit_of[document.id] * count / len(words)
         frequent = sorted(weight, key=lambda word: (-weight[word], word))[: self._candidates]
-        frequencies = await self._index.document_frequencies(frequent)
-        size = (await self._index.info()).documents
+        every, *found = await self._engine.search(
+            [Query("", 0), *(Query(word, 0, every_word=True) for word in frequent)]
+        )
         typical = {
-            word: weight[word] * math.log(size / frequency)
-            for word, frequency in zip(frequent, frequencies, strict=True)
-            if frequency
+            word: weight[word] * math.log((every.total or 1) / answer.total)
+            for word, answer in zip(frequent, found, strict=True)
+            if answer.total
         }
         ordered = sorted(typical, key=lambda word: (-typical[word], word))
         taken = clean_keywords(

@@ -9,7 +9,7 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refiner
 from fairqr.errors import ModelUnavailableError
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.settings import default_model
 
 __all__ = ["open_model"]
@@ -18,7 +18,7 @@ __all__ = ["open_model"]
 def open_model(
     name: str | None = None,
     *,
-    index: Index | None = None,
+    engine: SearchEngine | None = None,
     cache: bool | ReplyCache = True,
     **options: Any,
 ) -> ChatModel | Refiner:
@@ -26,18 +26,18 @@ def open_model(
 
     Args:
         name: As :class:`ChatModel` takes it; ``feedback`` for relevance feedback without a language
-            model, which needs the index; the configured model where None.
-        index: For ``feedback``.
+            model, which needs the engine; the configured model where None.
+        engine: For ``feedback``.
         cache: Keep replies on disk, and never ask the same twice; or where to keep them.
         options: More for :class:`ChatModel`.
 
     Raises:
-        ModelUnavailableError: The name is none, or ``feedback`` has no index.
+        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
     """
     name = name or default_model()
     if name == FeedbackRefiner.name:
-        if index is None:
-            raise ModelUnavailableError("The refiner 'feedback' needs an index to learn from.")
-        return FeedbackRefiner(index)
+        if engine is None:
+            raise ModelUnavailableError("The refiner 'feedback' needs an engine to learn from.")
+        return FeedbackRefiner(engine)
     kept = kept_in(cache)
     return ChatModel(name, cache=kept, **options)

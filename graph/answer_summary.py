@@ -21,19 +21,20 @@ from fairqr.graph.answer_result import (
 )
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.context import Context
+from fairqr.graph.lists import table_of
 from fairqr.graph.result import RankedDocument, UsageReport
 from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import State, usage_record
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension, dimensions_of
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 
 __all__ = ["summarised"]
 
 
 async def summarised(
-    index: Index,
+    engine: SearchEngine,
     state: State,
     context: Context,
     settings: AnswerSettings,
@@ -46,17 +47,17 @@ async def summarised(
     search: Mapping[str, Any] = state["result"]
     pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
     ids = [document.id for document in pool]
-    answers = _answers(state)
+    table, answers = table_of(state["rankings"]), _answers(state)
     read = len(answers[0].ids)
     judged = [answer for answer in answers if any(used is not None for used in answer.used)]
     exposure = mean_exposure(answers, ids)
     attributed = mean_exposure(judged, ids, used=True) if judged else None
-    dimensions = dimensions_of(index.schema, context.attributes, intersect=context.intersect)
+    dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
     return AnswerResult(
         question=state["query"],
-        corpus=index.name,
+        corpus=engine.name,
         method=context.method,
-        retriever=index.retriever,
+        retriever=engine.retriever,
         generator=generator,
         prompt=prompt,
         attributor=attributor.name if attributor else None,
@@ -83,7 +84,7 @@ async def summarised(
         groups=[
             _of_attribute(
                 dimension,
-                await dimension.memberships(index, ids),
+                table.memberships(dimension, ids),
                 state["target"][dimension.name],
                 exposure,
                 attributed,

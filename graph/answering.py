@@ -35,7 +35,7 @@ from fairqr.graph.steps import Update, context_of, traced
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.telemetry import current_span
 
 __all__ = ["PROMPT", "Answering"]
@@ -45,10 +45,10 @@ PROMPT = "answer"
 
 
 class Answering:
-    """The steps over one index.
+    """The steps over one engine.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         generator: What answers; None serves contexts that ask for no answer.
         attributor: What judges which documents an answer used; None leaves that out.
         prompts: Where the prompt comes from.
@@ -56,12 +56,12 @@ class Answering:
 
     def __init__(
         self,
-        index: Index,
+        engine: SearchEngine,
         generator: Generator | None,
         attributor: Attributor | None,
         prompts: PromptLibrary,
     ) -> None:
-        self._index = index
+        self._engine = engine
         self._generator = generator
         self._attributor = attributor
         self._prompts = prompts
@@ -136,7 +136,7 @@ class Answering:
         opened.set("fairqr.prompt.sha256", prompt.sha256)
         temperature = settings.temperature
         is_random = (prompt.defaults.temperature if temperature is None else temperature) > 0
-        documents = await self._index.documents(ranking["ids"])
+        documents = await self._engine.documents(ranking["ids"])
         request = GenerationRequest(
             prompt=prompt,
             question=state["query"],
@@ -201,7 +201,7 @@ class Answering:
         if self._attributor is None:  # to_attribute() sends nothing then
             raise ModelUnavailableError("No attributor is given.")
         hypothesis = hypothesis_of(state["text"], _settings_of(runtime).hypothesis)
-        documents = {d.id: d for d in await self._index.documents(ranking["ids"])}
+        documents = {d.id: d for d in await self._engine.documents(ranking["ids"])}
         premises = [_premise(documents.get(id_)) for id_ in ranking["ids"]]
         judged = await self._attributor.judge(
             [Pair(premise, hypothesis) for premise in premises if premise]
@@ -219,7 +219,7 @@ class Answering:
         """Put the answers and the exposure of documents and groups together."""
         context, opened = context_of(runtime), current_span()
         result = await summarised(
-            self._index,
+            self._engine,
             state,
             context,
             _settings_of(runtime),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.context import Context
@@ -22,8 +22,10 @@ from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import RefinementRecord, State, ranking_of, usage_record
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["assemble"]
 
@@ -33,7 +35,8 @@ _NOT_NEARER = (
 
 
 async def assemble(
-    index: Index,
+    engine: SearchEngine,
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     state: State,
     context: Context,
@@ -46,33 +49,34 @@ async def assemble(
     the target, and where the model failed before it gave anything.
     """
     original = ranking_of(state["rankings"][0]).top(context.k)
-    plain = await measure(index, dimensions, state["target"], original.ids, context)
+    plain = measure(table, dimensions, state["target"], original.ids, context)
     best = Final(0, original, plain)
     # A model that failed before it gave anything leaves the plain retrieval.
     if state["stop_reason"] != "model_failed" or len(state["iterations"]) > 1:
-        found = await best_final(index, dimensions, state, context, by_model)
+        found = await best_final(engine, table, dimensions, state, context, by_model)
         is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
         if is_nearer or not context.strategy.refines:
             best = found
         elif by_model is not None and by_model.lists:
             best = dataclasses.replace(best, warnings=(_NOT_NEARER,))
     shown = list(dict.fromkeys([*best.ranking.ids, *original.ids]))
-    documents = {document.id: document for document in await index.documents(shown)}
+    documents = {document.id: document for document in await engine.documents(shown)}
     asked = by_model if by_model is not None and by_model.tried else None
     told = asked.warnings if asked else []
     warnings = [*state.get("warnings", []), *told, *best.warnings]
     if gone := sum(id_ not in documents for id_ in shown):
-        warnings.append(f"{gone} documents were deleted from the index during the search.")
+        warnings.append(f"{gone} documents were deleted during the search.")
     attributes = [factor.name for dimension in dimensions for factor in dimension.factors]
+    groups = _groups_of(table, shown, engine.schema, attributes)
     # The last refinements stand in no round if no query came of them.
     was_in_vain = state["refinements"] != state["iterations"][-1]["refinements"]
     if not state["refinements"]:
         refiner = None  # it was not needed
     return SearchResult(
         query=state["query"],
-        corpus=index.name,
+        corpus=engine.name,
         method=context.method,
-        retriever=index.retriever,
+        retriever=engine.retriever,
         model=refiner.name if refiner else None,
         prompt=refiner.prompt if refiner else None,
         ranker=asked.name if asked else None,
@@ -94,12 +98,12 @@ async def assemble(
         ],
         best_iteration=best.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",
-        ranking=_places(best.ranking, documents, index, attributes),
+        ranking=_places(best.ranking, documents, groups),
         exposure=best.measured.exposure,
         divergence=best.measured.divergence,
         divergences=best.measured.divergences,
         unknown=best.measured.unknown,
-        baseline=_baseline(original, plain, documents, index, attributes),
+        baseline=_baseline(original, plain, documents, groups),
         usage=UsageReport(
             **(usage_record(asked.usage) if asked else state["usage"]),
             milliseconds=round(seconds_since(state["started"]) * 1000, 1),
@@ -115,33 +119,40 @@ def _refined_groups(records: Sequence[RefinementRecord]) -> list[RefinedGroup]:
 def _baseline(
     ranking: Ranking,
     measured: Measurement,
-    documents: dict[str, Document],
-    index: Index,
-    attributes: Sequence[str],
+    documents: Mapping[str, Document],
+    groups: Mapping[str, dict[str, dict[str, float]]],
 ) -> Baseline:
     return Baseline(
-        ranking=_places(ranking, documents, index, attributes),
+        ranking=_places(ranking, documents, groups),
         exposure=measured.exposure,
         divergence=measured.divergence,
         divergences=measured.divergences,
     )
 
 
+def _groups_of(
+    table: DocumentTable, ids: Sequence[str], schema: Schema, attributes: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return for each document, by attribute, the share of each group that it has a share of."""
+    found: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
+    for name in attributes:
+        dimension = Dimension.named(schema, name)
+        rows = table.memberships(dimension, ids).tolist()
+        for id_, row in zip(ids, rows, strict=True):
+            shares = zip(dimension.groups, row, strict=True)
+            found[id_][name] = {group: share for group, share in shares if share > 0}
+    return found
+
+
 def _places(
-    ranking: Ranking, documents: dict[str, Document], index: Index, attributes: Sequence[str]
+    ranking: Ranking,
+    documents: Mapping[str, Document],
+    groups: Mapping[str, dict[str, dict[str, float]]],
 ) -> list[RankedDocument]:
-    places = []
-    scored = [
-        pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents
-    ]
-    for rank, (id_, score) in enumerate(scored, start=1):
-        document = documents[id_]
-        groups: dict[str, dict[str, float]] = {}
-        for name in attributes:
-            attribute = index.schema.attribute(name)
-            shares = zip(attribute.universe, document.membership(attribute), strict=True)
-            groups[name] = {group: share for group, share in shares if share > 0}
-        places.append(
-            RankedDocument(rank=rank, id=id_, title=document.title, score=score, groups=groups)
+    there = [pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents]
+    return [
+        RankedDocument(
+            rank=rank, id=id_, title=documents[id_].title, score=score, groups=groups[id_]
         )
-    return places
+        for rank, (id_, score) in enumerate(there, start=1)
+    ]

@@ -25,7 +25,7 @@ from fairqr.graph.rankers import Rankers, open_language_model, require_refines
 from fairqr.graph.state import InputState, OutputState, State
 from fairqr.graph.steps import context_of
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -42,7 +42,7 @@ CONCURRENCY = 8
 
 def build_graph(
     *,
-    index: Index,
+    engine: SearchEngine,
     model: ChatModel | Refiner | RankingModel | str | None = None,
     generator: Generator | str | None = None,
     attributor: Attributor | str | None = None,
@@ -64,7 +64,7 @@ def build_graph(
     ``probe``, that of :class:`fairqr.graph.probe_result.ProbeResult`, if ``Context.probe`` is.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         model: What refines queries: a chat model or its name, which is asked with the prompt that
             the context names, or a refiner of your own. None serves contexts with
             ``max_iterations=0``. A model that can only rank, such as ``causal:…``, refines nothing.
@@ -81,18 +81,18 @@ def build_graph(
             run's state once.
     """
     if isinstance(model, str):
-        model = open_language_model(model, index=index)
+        model = open_language_model(model, engine=engine)
     prompts = prompts or PromptLibrary()
     rankers = Rankers(ranker, model, prompts)
-    probing = Probing(index, rankers.language_model, prompts)
+    probing = Probing(engine, rankers.language_model, prompts)
     answering = Answering(
-        index,
+        engine,
         _generator(generator, model),
         _attributor(attributor, model, prompts, concurrency),
         prompts,
     )
     refiner_for = _refiner_source(model, prompts)
-    nodes = Nodes(index, refiner_for, answering, rankers.ranker_for, probing)
+    nodes = Nodes(engine, refiner_for, answering, rankers.ranker_for, probing)
     builder = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )

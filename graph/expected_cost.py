@@ -10,13 +10,13 @@ from fairqr.graph.context import Budget, Context
 from fairqr.graph.model_ranking import items_of
 from fairqr.graph.probing import Probing
 from fairqr.graph.state import CostRecord, State
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["expected_cost", "for_the_loop", "require_budget"]
 
 
 async def expected_cost(
-    index: Index,
+    engine: SearchEngine,
     ranker: ItemRanker | None,
     probing: Probing | None,
     query: str,
@@ -26,7 +26,7 @@ async def expected_cost(
     """Return what asking will cost at the most, and check that the budget has room for it.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         ranker: What re-ranks, if anything does.
         probing: The steps that probe.
         query: The original query.
@@ -44,7 +44,7 @@ async def expected_cost(
         return None
     cost = CostRecord(documents=0, calls=0, tokens=0, lists=0, probe_calls=0, probe_tokens=0)
     if ranker is not None:
-        cost = await ranking_cost(index, ranker, query, found, context)
+        cost = await ranking_cost(engine, ranker, query, found, context)
     probe = await probing.cost(query, found, context) if probing is not None else Cost()
     cost["probe_calls"], cost["probe_tokens"] = probe.calls, probe.tokens
     parts = [f"to re-rank {cost['documents']} documents"] if ranker is not None else []
@@ -55,7 +55,7 @@ async def expected_cost(
 
 
 async def ranking_cost(
-    index: Index, ranker: ItemRanker, query: str, found: Sequence[str], context: Context
+    engine: SearchEngine, ranker: ItemRanker, query: str, found: Sequence[str], context: Context
 ) -> CostRecord:
     """Return what re-ranking will cost at the most.
 
@@ -64,7 +64,7 @@ async def ranking_cost(
     longer than the first one, never longer than what the ranker reads.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         ranker: What re-ranks.
         query: The original query.
         found: The ids of the documents that it found, best first.
@@ -74,7 +74,7 @@ async def ranking_cost(
         InputError: Not even two documents fit into what the model reads at once.
     """
     strategy = context.strategy
-    items = await items_of(index, found[: min(strategy.reads, strategy.depth or 0)])
+    items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
     if context.rounds and items:
         lacking = range(len(items), strategy.reads)
         items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]

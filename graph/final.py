@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairqr.errors import InputError
 from fairqr.graph.context import Context
 from fairqr.graph.decisions import best_iteration
-from fairqr.graph.lists import pooled, reranked
+from fairqr.graph.lists import pooled, reranked, scores_by_original_query
 from fairqr.graph.measurement import Measurement, measure, rank_key, vector_of
 from fairqr.graph.model_ranking import ModelRanking
 from fairqr.graph.state import State
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Reranker, gather_candidates
+from fairqr.retrieval.rerankers.base import Reranker, candidates_of
 from fairqr.retrieval.rerankers.registry import open_reranker
+from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["Final", "best_final", "final_step"]
 
@@ -40,7 +41,8 @@ class Final:
 
 
 async def best_final(
-    index: Index,
+    engine: SearchEngine,
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     state: State,
     context: Context,
@@ -60,10 +62,19 @@ async def best_final(
     if context.strategy.final_step == "exposure-aware":
         refined.sort(key=lambda record: rank_key(record["divergences"]))
         rounds = [record["index"] for record in [*refined, first]]
-    step = await final_step(index, context)
+    step = await final_step(engine, context)
+    rankings, strategy = state["rankings"], context.strategy
+    pools = {number: pooled(table, dimensions, rankings, number, strategy) for number in rounds}
+    original_scores: Mapping[str, float] = {}
+    if strategy.rerank == "original_query":
+        ids = list(dict.fromkeys(id_ for pool in pools.values() for id_ in pool))
+        original_scores = await scores_by_original_query(engine, state["query"], ids, rankings[0])
     finals: list[Final] = []
     for number in rounds:
-        final = await _final(index, dimensions, state, context, number, step, by_model)
+        order = reranked(
+            table, dimensions, pools[number], rankings, number, context, original_scores
+        )
+        final = await _final(table, dimensions, state, context, number, order, step, by_model)
         if final is None:
             break
         finals.append(final)
@@ -73,22 +84,20 @@ async def best_final(
 
 
 async def _final(
-    index: Index,
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     state: State,
     context: Context,
     number: int,
+    order: Ranking,
     step: Reranker | None,
     by_model: ModelRanking | None,
 ) -> Final | None:
-    """Re-rank what a round had by the original intent, and take the final step.
+    """Let a model re-rank the order that a round comes to, if one does, and take the final step.
 
     Returns:
         None where a model re-ranked the lists of other rounds, and cannot be asked about this one.
     """
-    rankings = state["rankings"]
-    pool = await pooled(index, dimensions, rankings, number, context.strategy)
-    order = await reranked(index, dimensions, state["query"], pool, rankings, number, context)
     if by_model is not None:
         found = await by_model.reranked(order)
         if found is None and by_model.lists:
@@ -98,16 +107,16 @@ async def _final(
     warnings: tuple[str, ...] = ()
     if step is not None:
         targets = [vector_of(d, state["target"][d.name]) for d in dimensions]
-        candidates = await gather_candidates(index, order, dimensions, targets, context.discount)
+        candidates = candidates_of(table, order, dimensions, targets, context.discount)
         last = await step.rerank(state["query"], candidates, context.k)
         scores = dict(zip(order.ids, order.scores, strict=True))
         ranking = Ranking(last.ranking.ids, [scores[id_] for id_ in last.ranking.ids])
         warnings = last.warnings
-    measured = await measure(index, dimensions, state["target"], ranking.ids, context)
+    measured = measure(table, dimensions, state["target"], ranking.ids, context)
     return Final(number, ranking, measured, warnings)
 
 
-async def final_step(index: Index, context: Context) -> Reranker | None:
+async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
     """Return the re-ranker of the final step, if there is one.
 
     Raises:
@@ -124,4 +133,4 @@ async def final_step(index: Index, context: Context) -> Reranker | None:
         measure = {"smoothing": context.smoothing, "direction": context.direction}
         options = {"tolerance": context.threshold, **measure, **options}
     # It may read weights from a file.
-    return await asyncio.to_thread(open_reranker, name, options, index=index)
+    return await asyncio.to_thread(open_reranker, name, options, engine=engine)

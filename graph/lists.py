@@ -6,25 +6,35 @@ re-ranked by the original query, is the original ranking again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from fairqr.graph.context import Context, Strategy
 from fairqr.graph.state import QueryRecord, RankingRecord, ranking_of
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.engines.engine import Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
+from fairqr.retrieval.table import DocumentTable, decoded
 
-__all__ = ["measured_list", "pooled", "reranked"]
+__all__ = [
+    "measured_list",
+    "pooled",
+    "reranked",
+    "scores_by_original_query",
+    "table_of",
+    "usual_shares",
+]
 
 REFINED_WEIGHT = 0.5
 """Of a refined ranking in the fusion. With one attribute a document can gain from two of them, by
 the words of the topic and by those of its group; these weigh as much as the original ranking."""
 
 
-async def fused(
-    index: Index,
+def fused(
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     records: Sequence[RankingRecord],
     context: Context,
@@ -43,20 +53,20 @@ async def fused(
         return reciprocal_rank_fusion(rankings, k=context.rrf_k)
     weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
     shares = [
-        await _shares_of_group(index, dimensions, record["query"], ranking)
+        _shares_of_group(table, dimensions, record["query"], ranking)
         for record, ranking in zip(records, rankings, strict=True)
     ]
     return reciprocal_rank_fusion(rankings, weights, context.rrf_k, shares=shares)
 
 
-async def _shares_of_group(
-    index: Index, dimensions: Sequence[Dimension], query: QueryRecord, ranking: Ranking
+def _shares_of_group(
+    table: DocumentTable, dimensions: Sequence[Dimension], query: QueryRecord, ranking: Ranking
 ) -> FloatArray | None:
     """Return the share of the group that a query was refined toward in each document, or None."""
     if query["group"] is None:
         return None
     dimension = next(d for d in dimensions if d.name == query["attribute"])
-    members = await dimension.memberships(index, ranking.ids)
+    members = table.memberships(dimension, ranking.ids)
     return members[:, dimension.groups.index(query["group"])]
 
 
@@ -73,8 +83,8 @@ def newest(rankings: Sequence[RankingRecord], iteration: int) -> list[RankingRec
     return list(found.values())
 
 
-async def measured_list(
-    index: Index,
+def measured_list(
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     rankings: Sequence[RankingRecord],
     iteration: int,
@@ -86,13 +96,13 @@ async def measured_list(
     what the queries of the round retrieved.
     """
     if context.strategy.rerank == "fusion":
-        return await fused(index, dimensions, newest(rankings, iteration), context)
+        return fused(table, dimensions, newest(rankings, iteration), context)
     own = [record for record in rankings if record["iteration"] == iteration]
-    return await fused(index, dimensions, own, context)
+    return fused(table, dimensions, own, context)
 
 
-async def pooled(
-    index: Index,
+def pooled(
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     rankings: Sequence[RankingRecord],
     iteration: int,
@@ -112,24 +122,81 @@ async def pooled(
             own = [r for r in seen if r["query"]["group"] in (None, group)]
             own = [r for r in own if r["query"]["attribute"] in (None, dimension.name)]
             ids = own[-1]["ids"]
-            members = await dimension.memberships(index, ids)
+            members = table.memberships(dimension, ids)
             best = [id_ for id_, share in zip(ids, members[:, position], strict=True) if share > 0]
             pool.update(dict.fromkeys(best[:quota]))
     return list(pool)
 
 
-async def reranked(
-    index: Index,
+def reranked(
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
-    query: str,
     pool: Sequence[str],
     rankings: Sequence[RankingRecord],
     iteration: int,
     context: Context,
+    original_scores: Mapping[str, float],
 ) -> Ranking:
-    """Order the documents of a pool by the original intent, before the final step."""
+    """Order the documents of a pool by the original intent, before the final step.
+
+    Args:
+        table: Has the groups of all documents of the run.
+        dimensions: What exposure is measured over.
+        pool: The documents to order.
+        rankings: All that was retrieved.
+        iteration: The round.
+        context: Of the run.
+        original_scores: By the original query, for the order ``original_query``; a document that
+            was deleted meanwhile has none and is left out.
+    """
     if context.strategy.rerank == "original_query":
-        return await index.rescore(query, pool)
-    order = await measured_list(index, dimensions, rankings, iteration, context)
+        return Ranking.of({id_: original_scores[id_] for id_ in pool if id_ in original_scores})
+    order = measured_list(table, dimensions, rankings, iteration, context)
     wanted = set(pool)
     return Ranking.of((i, s) for i, s in zip(order.ids, order.scores, strict=True) if i in wanted)
+
+
+def table_of(rankings: Sequence[RankingRecord]) -> DocumentTable:
+    """Return the groups of all documents that a run has retrieved."""
+    table = DocumentTable()
+    for record in rankings:
+        table.add(
+            record["ids"],
+            {name: decoded(members) for name, members in record["memberships"].items()},
+        )
+    return table
+
+
+async def scores_by_original_query(
+    engine: SearchEngine, query: str, ids: Sequence[str], original: RankingRecord
+) -> dict[str, float]:
+    """Return the scores of documents by the original query.
+
+    The engine is asked only about documents that the original query did not retrieve.
+
+    Raises:
+        UnsupportedError: There are such documents, and the engine cannot score them.
+    """
+    scores = dict(zip(original["ids"], original["scores"], strict=True))
+    missing = tuple(id_ for id_ in ids if id_ not in scores)
+    if missing:
+        require(engine, "rescore", "The order 'original_query'")
+        (hits,) = await engine.search([Query(query, len(missing), only=missing)])
+        scores.update(zip(hits.ids, hits.scores, strict=True))
+    return scores
+
+
+def usual_shares(
+    corpus_shares: Mapping[str, Sequence[float]], original: RankingRecord
+) -> dict[str, FloatArray]:
+    """Return the share of each group that is usual, by attribute.
+
+    That is its share of all documents, or where an engine cannot count these, its share of what
+    the original query retrieved.
+    """
+    return {
+        name: np.array(corpus_shares[name])
+        if name in corpus_shares
+        else decoded(members).mean(axis=0)
+        for name, members in original["memberships"].items()
+    }

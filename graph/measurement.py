@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairqr.errors import TargetError
 from fairqr.graph.context import Context
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.table import DocumentTable
 from fairqr.retrieval.target import Part, retrieved_distribution
 
 __all__ = ["TARGET_DEPTH", "Measurement", "by_group", "estimate_target", "measure", "rank_key"]
@@ -65,8 +66,8 @@ def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
     return np.array([shares[group] for group in dimension.groups])
 
 
-async def measure(
-    index: Index,
+def measure(
+    table: DocumentTable,
     dimensions: Sequence[Dimension],
     target: Target,
     ids: Sequence[str],
@@ -77,7 +78,7 @@ async def measure(
     divergences: dict[str, float | None] = {}
     unknown: dict[str, float] = {}
     for dimension in dimensions:
-        members = await dimension.memberships(index, ids[: context.k])
+        members = table.memberships(dimension, ids[: context.k])
         vector = exposure(members, context.discount)
         exposures[dimension.name] = by_group(dimension, vector)
         unknown[dimension.name] = float(unknown_share(members, context.discount))
@@ -96,21 +97,37 @@ async def measure(
     return Measurement(exposures, divergences, unknown)
 
 
-async def estimate_target(
-    index: Index, dimensions: Sequence[Dimension], original: Ranking, context: Context
+def estimate_target(
+    table: DocumentTable,
+    dimensions: Sequence[Dimension],
+    original: Ranking,
+    context: Context,
+    corpus_shares: Mapping[str, FloatArray],
 ) -> dict[str, dict[str, float]]:
     """Compute ε* of each dimension from the results of the original query.
 
+    Args:
+        table: Has the groups of these results.
+        dimensions: What exposure is measured over.
+        original: What the original query retrieved.
+        context: Of the run.
+        corpus_shares: Of the groups of each attribute, where the target has the part ``corpus``.
+
     Raises:
-        TargetError: It is undefined.
+        TargetError: It is undefined, or needs shares that are not there.
     """
     target: dict[str, dict[str, float]] = {}
     for dimension in dimensions:
         estimates: dict[Part, FloatArray] = {}
         if context.target.parts.get("corpus"):
-            estimates["corpus"] = await dimension.corpus_shares(index)
+            if dimension.name not in corpus_shares:
+                raise TargetError(
+                    f"The share of each group of {dimension.name} in all documents is not known, "
+                    "so the target cannot have the part 'corpus'; choose another part."
+                )
+            estimates["corpus"] = corpus_shares[dimension.name]
         if context.target.parts.get("retrieved"):
-            members = await dimension.memberships(index, original.ids[:TARGET_DEPTH])
+            members = table.memberships(dimension, original.ids[:TARGET_DEPTH])
             scores = np.array(original.scores[:TARGET_DEPTH])
             estimates["retrieved"] = retrieved_distribution(members, scores)
         vector = context.target.resolve(dimension.attribute, estimates)

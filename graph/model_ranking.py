@@ -12,7 +12,7 @@ from fairqr.graph.context import Context
 from fairqr.graph.result import Reranking
 from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import State
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
 from fairqr.telemetry import span
@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 
-async def items_of(index: Index, ids: Sequence[str]) -> list[RankItem]:
+async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
     """Return what a ranker may know of these documents; those that are gone are left out."""
-    return [RankItem(d.id, d.title, d.text) for d in await index.documents(ids)]
+    return [RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
 
 
 def seconds_left(context: Context, state: Mapping[str, Any]) -> float | None:
@@ -42,7 +42,7 @@ class ModelRanking:
     """The re-ranking of the lists of one run.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         ranker: What re-ranks, started.
         context: Of the run.
         state: Of the run, when its rounds are over.
@@ -53,8 +53,10 @@ class ModelRanking:
         usage: What the run cost so far, these lists included.
     """
 
-    def __init__(self, index: Index, ranker: ItemRanker, context: Context, state: State) -> None:
-        self._index = index
+    def __init__(
+        self, engine: SearchEngine, ranker: ItemRanker, context: Context, state: State
+    ) -> None:
+        self._engine = engine
         self._ranker = ranker
         self._context = context
         self._state = state
@@ -82,7 +84,7 @@ class ModelRanking:
             ModelUnavailableError: Something is missing that was there before.
             InputError: Not even two documents fit into what the model reads at once.
         """
-        items = await items_of(self._index, order.ids[: self._context.strategy.reads])
+        items = await items_of(self._engine, order.ids[: self._context.strategy.reads])
         if len(items) < 2 or self._gave_up:
             return order
         self.tried = True

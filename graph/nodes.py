@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
@@ -24,7 +24,7 @@ from fairqr.graph.decisions import (
 )
 from fairqr.graph.expected_cost import expected_cost, for_the_loop
 from fairqr.graph.final import final_step
-from fairqr.graph.lists import measured_list
+from fairqr.graph.lists import measured_list, table_of, usual_shares
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.model_ranking import ModelRanking
 from fairqr.graph.outcome_span import record_outcome
@@ -42,8 +42,10 @@ from fairqr.graph.state import (
 )
 from fairqr.graph.steps import Update, context_of, traced
 from fairqr.retrieval.dimension import Dimension, dimensions_of
-from fairqr.retrieval.evidence import gather_evidence
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.evidence import Proposal, frequencies, gather_evidence
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.table import coded
 from fairqr.telemetry import current_span, span
 
 __all__ = ["Nodes"]
@@ -56,10 +58,10 @@ RankerFor = Callable[[Context], ItemRanker | None]
 
 
 class Nodes:
-    """The steps over one index.
+    """The steps over one engine.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         refiner_for: Returns what refines queries in a run with this context, or None.
         answering: The steps that follow where an answer is asked for.
         ranker_for: Returns the model that re-ranks in a run with this context, or None.
@@ -68,20 +70,20 @@ class Nodes:
 
     def __init__(
         self,
-        index: Index,
+        engine: SearchEngine,
         refiner_for: RefinerFor,
         answering: Answering,
         ranker_for: RankerFor = lambda context: None,
         probing: Probing | None = None,
     ) -> None:
-        self._index = index
+        self._engine = engine
         self._refiner_for = refiner_for
         self._answering = answering
         self._ranker_for = ranker_for
         self._probing = probing
 
     def _dimensions(self, context: Context) -> list[Dimension]:
-        return dimensions_of(self._index.schema, context.attributes, intersect=context.intersect)
+        return dimensions_of(self._engine.schema, context.attributes, intersect=context.intersect)
 
     @traced
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
@@ -99,11 +101,8 @@ class Nodes:
                 f"The query has {len(query)} characters; at most {MAX_QUERY_CHARACTERS} are taken."
             )
         context.target.check([dimension.attribute for dimension in self._dimensions(context)])
-        size = (await self._index.info()).documents
-        if context.k > size:
-            raise InputError(
-                f"k is {context.k}, but '{self._index.name}' has only {size} documents; lower k."
-            )
+        if context.rounds and context.strategy.rerank == "original_query":
+            require(self._engine, "rescore", "The order 'original_query'")
         refiner = self._refiner_for(context)
         if context.rounds and refiner is None:
             raise ModelUnavailableError(
@@ -112,7 +111,7 @@ class Nodes:
         if refiner is not None and context.rounds:
             await refiner.start()
         # What is wrong with its options, or missing, is better known now.
-        await final_step(self._index, context)
+        await final_step(self._engine, context)
         ranker = self._ranker_for(context)
         if ranker is not None:
             await ranker.start()
@@ -147,41 +146,77 @@ class Nodes:
         n = max(depth, TARGET_DEPTH) if first else depth
         opened.set("fairqr.iteration", state["iteration"])
 
-        async def retrieved(query: QueryRecord) -> RankingRecord:
-            asked = {
-                "gen_ai.operation.name": "retrieval",
-                "gen_ai.data_source.id": self._index.name,
-                "gen_ai.request.top_k": float(n),
-            }
-            with span(f"retrieval {self._index.name}", kind="client", **asked) as search:
-                search.content("gen_ai.retrieval.query.text", shown(query))
-                found = await self._index.search(query["text"], n, boost=query["boost"])
-                search.set("fairqr.documents", len(found))
-            return RankingRecord(
-                iteration=state["iteration"], query=query, ids=found.ids, scores=found.scores
+        rankings, size = await self._retrieved(state, n, count=first)
+        warnings = list(dict.fromkeys(w for hits in rankings for w in hits.warnings))
+        records = [
+            RankingRecord(
+                iteration=state["iteration"],
+                query=query,
+                ids=hits.ids,
+                scores=hits.scores,
+                memberships=coded(hits.memberships),
             )
-
-        rankings = list(await asyncio.gather(*(retrieved(q) for q in state["pending"])))
+            for query, hits in zip(state["pending"], rankings, strict=True)
+        ]
         if not first:
-            return {"rankings": rankings}
-        if not rankings[0]["ids"]:
+            return {"rankings": records, "warnings": warnings}
+        if size is not None and context.k > size:
+            raise InputError(
+                f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
+            )
+        original = ranking_of(records[0])
+        if not original.ids:
             raise QueryError(
-                f"No document of '{self._index.name}' contains a term of the query "
+                f"No document of '{self._engine.name}' matches the query "
                 f"'{state['query'][:100]}'; try other words."
             )
-        target = await estimate_target(
-            self._index, self._dimensions(context), ranking_of(rankings[0]), context
-        )
+        shares = await self._corpus_shares(context)
+        dimensions = self._dimensions(context)
+        target = estimate_target(table_of(records), dimensions, original, context, shares)
         opened.set("fairqr.target", target)
         cost = await expected_cost(
-            self._index,
+            self._engine,
             self._ranker_for(context),
             self._probing,
             state["query"],
-            rankings[0]["ids"],
+            original.ids,
             context,
         )
-        return {"rankings": rankings, "target": target, **({"cost": cost} if cost else {})}
+        return {
+            "rankings": records,
+            "warnings": warnings,
+            "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
+            "target": target,
+            **({"cost": cost} if cost else {}),
+        }
+
+    async def _retrieved(
+        self, state: State, n: int, *, count: bool
+    ) -> tuple[list[Hits], int | None]:
+        """Return what each pending query finds, and the number of all documents if it is asked."""
+        engine = self._engine
+        queries = [Query(query["text"], n, boost=query["boost"]) for query in state["pending"]]
+        asked = {
+            "gen_ai.operation.name": "retrieval",
+            "gen_ai.data_source.id": engine.name,
+            "gen_ai.request.top_k": float(n),
+        }
+        counted = count and "document_frequencies" in engine.capabilities
+        with span(f"retrieval {engine.name}", kind="client", **asked) as search:
+            texts = [shown(query) for query in state["pending"]]
+            search.content("gen_ai.retrieval.query.text", texts)
+            found = await engine.search([*queries, Query("", 0)] if counted else queries)
+            search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
+        return found[: len(queries)], found[-1].total if counted else None
+
+    async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
+        """Return the shares of all documents, where the target or the keywords need them."""
+        evidence = context.rounds and context.strategy.evidence
+        if not (evidence or context.target.parts.get("corpus")):
+            return {}
+        if "corpus_shares" not in self._engine.capabilities:
+            return {}
+        return await self._engine.corpus_shares()
 
     @traced
     async def measure(self, state: State, runtime: Runtime[Context]) -> Update:
@@ -189,8 +224,9 @@ class Nodes:
         context, opened = context_of(runtime), current_span()
         number = state["iteration"]
         dimensions = self._dimensions(context)
-        found = await measured_list(self._index, dimensions, state["rankings"], number, context)
-        measured = await measure(self._index, dimensions, state["target"], found.ids, context)
+        table = table_of(state["rankings"])
+        found = measured_list(table, dimensions, state["rankings"], number, context)
+        measured = measure(table, dimensions, state["target"], found.ids, context)
         record = IterationRecord(
             index=number,
             queries=[shown(query) for query in state["pending"]],
@@ -261,11 +297,8 @@ class Nodes:
 
         answers = await asyncio.gather(*(refined(key) for key in state["chosen"]))
         usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
-        checked = await asyncio.gather(
-            *(
-                self._checked(answer, key, state, context)
-                for key, answer in zip(state["chosen"], answers, strict=True)
-            )
+        checked = await self._checked(
+            list(zip(state["chosen"], answers, strict=True)), state, context
         )
         for key, answer in zip(state["chosen"], checked, strict=True):
             opened.event(
@@ -281,36 +314,59 @@ class Nodes:
         return after_refinement(state, context, checked, usage, budget_is_spent=spent)
 
     async def _checked(
-        self, answer: Refinement, key: GroupKey, state: State, context: Context
-    ) -> CheckedRefinement:
-        """Keep the keywords that the index has evidence for, or at least documents."""
-        if answer.status != "ok":
-            return CheckedRefinement(answer)
+        self, answers: Sequence[tuple[GroupKey, Refinement]], state: State, context: Context
+    ) -> list[CheckedRefinement]:
+        """Keep the keywords that the documents have evidence for, or at least contain."""
+        asked = [(key, answer) for key, answer in answers if answer.status == "ok"]
+        words = list(dict.fromkeys(word for _, answer in asked for word in answer.keywords))
+        if not words:
+            return [CheckedRefinement(answer) for _, answer in answers]
         if not context.strategy.evidence:
-            frequencies = await self._index.document_frequencies(answer.keywords)
-            kept = [word for word, n in zip(answer.keywords, frequencies, strict=True) if n]
-            return kept_only(answer, kept, ())
-        evidence = await gather_evidence(
-            self._index,
-            state["query"],
-            state["rankings"][0]["ids"],
-            answer.keywords,
-            Dimension.named(self._index.schema, key[0]),
-            key[1],
+            contained = set(words)
+            if "document_frequencies" in self._engine.capabilities:
+                counts = await frequencies(self._engine, words)
+                contained = {word for word, count in zip(words, counts, strict=True) if count}
+            return [
+                kept_only(answer, [word for word in answer.keywords if word in contained], ())
+                if answer.status == "ok"
+                else CheckedRefinement(answer)
+                for _, answer in answers
+            ]
+        proposals = [
+            Proposal(Dimension.named(self._engine.schema, name), group, answer.keywords)
+            for (name, group), answer in asked
+        ]
+        original = state["rankings"][0]
+        evidence = iter(
+            await gather_evidence(
+                self._engine,
+                state["query"],
+                original["ids"],
+                proposals,
+                usual_shares(state["corpus_shares"], original),
+            )
         )
-        pairs = list(zip(answer.keywords, evidence, strict=True))
-        topic = [word for word, found in pairs if found.is_of_the_topic()]
-        kept = [word for word, found in pairs if word in topic or found.is_of_the_group()]
-        return kept_only(answer, kept, topic, known=any(found.documents for found in evidence))
+        checked = []
+        for _, answer in answers:
+            if answer.status != "ok":
+                checked.append(CheckedRefinement(answer))
+                continue
+            pairs = list(zip(answer.keywords, next(evidence), strict=True))
+            topic = [word for word, found in pairs if found.is_of_the_topic()]
+            kept = [word for word, found in pairs if word in topic or found.is_of_the_group()]
+            known = any(found.documents for _, found in pairs)
+            checked.append(kept_only(answer, kept, topic, known=known))
+        return checked
 
     @traced
     async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
         """Re-rank by the original intent, and put the result together."""
         context, opened = context_of(runtime), current_span()
         ranker = self._ranker_for(context)
-        by_model = ModelRanking(self._index, ranker, context, state) if ranker else None
+        by_model = ModelRanking(self._engine, ranker, context, state) if ranker else None
         result = await assemble(
-            self._index,
+            self._engine,
+            table_of(state["rankings"]),
             self._dimensions(context),
             state,
             context,

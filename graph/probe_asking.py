@@ -18,7 +18,7 @@ from fairqr.graph.ranking_context import half
 from fairqr.graph.state import ProbedRecord, ProbeTask, usage_record
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
     from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
@@ -30,18 +30,21 @@ GONE = "deleted"
 
 
 class Asking:
-    """Asks one model about documents of an index.
+    """Asks one model about documents of an engine.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         model_for: Returns the language model that is probed, or None.
         prompts: Where prompts come from.
     """
 
     def __init__(
-        self, index: Index, model_for: Callable[[], RankingModel | None], prompts: PromptLibrary
+        self,
+        engine: SearchEngine,
+        model_for: Callable[[], RankingModel | None],
+        prompts: PromptLibrary,
     ) -> None:
-        self._index = index
+        self._engine = engine
         self._model_for = model_for
         self._prompts = prompts
         # A judge learns once whether its model tells probabilities.
@@ -128,7 +131,7 @@ class Asking:
         """Compare the pairs of a task, one after the other."""
         judge = self._judge(context, settings)
         ids = list(dict.fromkeys(id_ for pair in task["pairs"] for id_ in pair))
-        items = {item.id: item for item in await items_of(self._index, ids)}
+        items = {item.id: item for item in await items_of(self._engine, ids)}
         group = group_of(task["asker"], task["words"])
         found: list[Comparison | None] = []
         for protected, unprotected in task["pairs"]:
@@ -160,7 +163,7 @@ class Asking:
         self, task: ProbeTask, context: Context, settings: ProbeSettings
     ) -> ProbedRecord:
         """Order the list of a task for its asker."""
-        items = await items_of(self._index, task["order"])
+        items = await items_of(self._engine, task["order"])
         found = await self._ranker(context, settings).rank(
             task["query"],
             items,

@@ -17,6 +17,7 @@ from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError
 from fairqr.graph.context import Context
+from fairqr.graph.lists import table_of
 from fairqr.graph.model_ranking import items_of
 from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.probe_asking import Asking
@@ -25,7 +26,8 @@ from fairqr.graph.state import ProbePlan, ProbeTask, State, usage_record
 from fairqr.graph.steps import Update, context_of, traced
 from fairqr.graph.usage_report import UsageReport
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sides import Sides, parse_sides
 from fairqr.statistics import stream
 from fairqr.telemetry import current_span
@@ -37,20 +39,23 @@ PAIRS_AT_ONCE = 5
 
 
 class Probing:
-    """The steps over one index.
+    """The steps over one engine.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         model_for: Returns the language model that is probed, or None; called where a context asks
             for a probe.
         prompts: Where prompts come from.
     """
 
     def __init__(
-        self, index: Index, model_for: Callable[[], RankingModel | None], prompts: PromptLibrary
+        self,
+        engine: SearchEngine,
+        model_for: Callable[[], RankingModel | None],
+        prompts: PromptLibrary,
     ) -> None:
-        self._index = index
-        self._asking = Asking(index, model_for, prompts)
+        self._engine = engine
+        self._asking = Asking(engine, model_for, prompts)
 
     async def begin(self, state: State, context: Context) -> Update:
         """Return what the state begins with; a missing model or prompt is better known now.
@@ -65,7 +70,7 @@ class Probing:
         settings = context.probe
         if settings is None:
             return update
-        sides_of(self._index, settings)
+        sides_of(self._engine, settings)
         await self._asking.start(context, settings)
         return {**update, "probed": Overwrite([])}
 
@@ -83,7 +88,7 @@ class Probing:
         settings = context.probe
         if settings is None:
             return Cost()
-        items = await items_of(self._index, found[: _depth(context, settings)])
+        items = await items_of(self._engine, found[: _depth(context, settings)])
         return self._asking.cost(query, items, context, settings) if len(items) > 1 else Cost()
 
     async def planned(self, state: State, context: Context, usage: Usage) -> Update:
@@ -99,8 +104,9 @@ class Probing:
             return {}
         places: list[Any] = state["result"]["ranking"]  # type: ignore[assignment]
         ids = [place["id"] for place in places[: _depth(context, settings)]]
-        sides = sides_of(self._index, settings)
-        members = await self._index.memberships(settings.attribute, ids)
+        sides = sides_of(self._engine, settings)
+        dimension = Dimension.named(self._engine.schema, settings.attribute)
+        members = table_of(state["rankings"]).memberships(dimension, ids)
         marks = sides.of(members).tolist()
         of_side = {
             side: [i for i, mark in zip(ids, marks, strict=True) if mark == side]
@@ -124,7 +130,7 @@ class Probing:
                 "to compare; raise k, or choose another query or attribute."
             )
             return {"probing": plan}
-        items = await items_of(self._index, ids)
+        items = await items_of(self._engine, ids)
         needed = self._asking.cost(state["query"], items, context, settings)
         if problem := _beyond(context, usage, needed):
             return {"probing": {**plan, "status": "budget", "message": problem}}
@@ -183,8 +189,8 @@ class Probing:
         result = concluded(
             state,
             settings,
-            sides_of(self._index, settings),
-            corpus=self._index.name,
+            sides_of(self._engine, settings),
+            corpus=self._engine.name,
             model=self._asking.model().name,
             prompts=[prompt.reference for prompt in prompts],
         )
@@ -198,13 +204,13 @@ class Probing:
         return {"probe": result.model_dump(mode="json"), "usage": total}
 
 
-def sides_of(index: Index, settings: ProbeSettings) -> Sides:
+def sides_of(engine: SearchEngine, settings: ProbeSettings) -> Sides:
     """Return the two sides.
 
     Raises:
         InputError: There is no such attribute or group, or a side has none.
     """
-    attribute = index.schema.attribute(settings.attribute)
+    attribute = engine.schema.attribute(settings.attribute)
     return parse_sides(attribute, settings.protected, settings.words)
 
 

@@ -15,7 +15,7 @@ from fairqr.errors import ModelUnavailableError
 from fairqr.graph.context import Context
 from fairqr.graph.remembering import Remembering
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.settings import default_model
 
 __all__ = ["ASKED", "Rankers", "is_language_model", "open_language_model", "require_refines"]
@@ -105,7 +105,7 @@ def require_refines(model: ChatModel | Refiner | RankingModel) -> None:
 def open_language_model(
     name: str | None = None,
     *,
-    index: Index | None = None,
+    engine: SearchEngine | None = None,
     cache: bool | ReplyCache = True,
     **options: Any,
 ) -> ChatModel | Refiner | RankingModel:
@@ -115,14 +115,14 @@ def open_language_model(
         name: As :func:`fairqr.agents.models.open_model` or
             :func:`fairqr.agents.ranking.open.open_ranking_model` takes it; the configured model
             where None.
-        index: For ``feedback``.
+        engine: For ``feedback``.
         cache: Keep replies on disk, and never ask the same twice; or where to keep them.
         options: More for a chat model.
 
     Raises:
-        ModelUnavailableError: The name is none, or ``feedback`` has no index.
+        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
     """
     name = name or default_model()
     if name.partition(":")[0] == CAUSAL:
         return open_ranking_model(name, cache=cache, **options)
-    return open_model(name, index=index, cache=cache, **options)
+    return open_model(name, engine=engine, cache=cache, **options)

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from fairqr.agents.replies import Usage
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.table import CodedMemberships
 
 __all__ = [
     "AttributionTask",
@@ -58,12 +59,13 @@ class QueryRecord(TypedDict):
 
 
 class RankingRecord(TypedDict):
-    """What a query retrieved in a round."""
+    """What a query retrieved in a round, with the groups of these documents by attribute."""
 
     iteration: int
     query: QueryRecord
     ids: list[str]
     scores: list[float]
+    memberships: dict[str, CodedMemberships]
 
 
 class RefinementRecord(TypedDict):
@@ -246,6 +248,7 @@ class State(InputState, OutputState, total=False):
         iteration: The round that is under way; 0 is the original query's.
         pending: The queries that the next step retrieves by.
         rankings: All that was retrieved so far.
+        corpus_shares: Of the groups of each attribute in all documents, where they are needed.
         target: ε* by attribute and group.
         iterations: The rounds that were measured.
         chosen: The groups to ask about.
@@ -269,6 +272,7 @@ class State(InputState, OutputState, total=False):
     iteration: int
     pending: list[QueryRecord]
     rankings: Annotated[list[RankingRecord], operator.add]
+    corpus_shares: dict[str, list[float]]
     target: dict[str, dict[str, float]]
     iterations: Annotated[list[IterationRecord], operator.add]
     chosen: list[GroupKey]

@@ -1,7 +1,7 @@
 """The graph for ``langgraph dev`` and Studio; named in ``langgraph.json``, for development only.
 
 That server keeps states itself, so the graph has no checkpointer. It calls the factory for every
-run, so the index and the model are kept. ``FAIRQR_CORPUS`` names what to search, and
+run, so the engine and the model are kept. ``FAIRQR_CORPUS`` names what to search, and
 ``FAIRQR_MODEL`` what refines, and answers where the context asks for it.
 """
 
@@ -29,9 +29,9 @@ async def graph() -> Any:
     corpus, model = default_corpus(), default_model()
     async with _building:
         if (corpus, model) not in _built:
-            index = await Catalog().resolve(corpus)
-            refiner = open_model(model, index=index)
+            engine = await Catalog().resolve(corpus)
+            refiner = open_model(model, engine=engine)
             _built[corpus, model] = await asyncio.to_thread(
-                build_graph, index=index, model=refiner, attributor=DEFAULT_ATTRIBUTOR
+                build_graph, engine=engine, model=refiner, attributor=DEFAULT_ATTRIBUTOR
             )
     return _built[corpus, model]

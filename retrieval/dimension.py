@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.errors import TargetError
-from fairqr.retrieval.exposure import FloatArray, intersection
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = ["TIMES", "Dimension", "dimensions_of", "factors_of"]
@@ -53,31 +51,16 @@ class Dimension:
         factors = tuple(schema.attribute(part) for part in factors_of(name))
         return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
 
-    async def memberships(self, index: Index, ids: Sequence[str]) -> FloatArray:
-        """Return the share of each group in these documents, shape (len(ids), G)."""
-        return intersection([await index.memberships(a.name, ids) for a in self.factors])
-
-    async def independent_shares(self, index: Index) -> FloatArray:
+    def independent_shares(self, shares: Mapping[str, FloatArray]) -> FloatArray:
         """Return the shares that the groups would have if the attributes were independent, (G,).
 
-        For one attribute these are its shares of the corpus.
+        Args:
+            shares: Of the groups of each attribute, as an engine gives them for the whole corpus.
         """
-        shares: FloatArray = np.ones(1)
+        product: FloatArray = np.ones(1)
         for factor in self.factors:
-            shares = np.asarray(np.kron(shares, await index.corpus_shares(factor.name)))
-        return shares
-
-    async def corpus_shares(self, index: Index) -> FloatArray:
-        """Return the mean membership over the index, shape (G,).
-
-        Raises:
-            TargetError: For a product, which an index does not keep the shares of.
-        """
-        if len(self.factors) > 1:
-            raise TargetError(
-                f"The target part 'corpus' is not known for {self.name}; choose another part."
-            )
-        return await index.corpus_shares(self.name)
+            product = np.asarray(np.kron(product, shares[factor.name]))
+        return product
 
 
 def factors_of(name: str) -> list[str]:

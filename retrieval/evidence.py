@@ -1,4 +1,4 @@
-"""What an index says for a keyword: whether it belongs to the topic of a query, or to a group.
+"""What an engine says for a keyword: whether it belongs to the topic of a query, or to a group.
 
 A language model may propose words that lead away from the query. The documents themselves tell: a
 word of the topic stands more often in the best results of the query than in the corpus; a word of
@@ -7,24 +7,37 @@ the group stands mostly in documents of the group.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.table import DocumentTable
 
-__all__ = ["Evidence", "gather_evidence"]
+__all__ = ["Evidence", "Proposal", "frequencies", "gather_evidence"]
 
 TOPIC_DEPTH = 50
 GROUP_DEPTH = 200
 
-
 _WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Keywords that were proposed for a group.
+
+    Attributes:
+        dimension: What the group is one of.
+        group: Its name.
+        keywords: Each of one word or several.
+    """
+
+    dimension: Dimension
+    group: str
+    keywords: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,84 +65,103 @@ class Evidence:
     group_odds: float
 
     def is_of_the_topic(self, lift: float = 2.0, share: float = 0.1) -> bool:
-        """Tell whether it belongs to the topic; a few documents alone may be chance."""
+        """Return whether it belongs to the topic; a few documents alone may be chance."""
         is_common = self.topic_documents >= 2 and self.topic_share >= share
         return is_common and self.topic_lift >= lift
 
     def is_of_the_group(self, odds: float = 1.5) -> bool:
-        """Tell whether it belongs to the group."""
+        """Return whether it belongs to the group."""
         return self.documents > 0 and self.group_odds >= odds
 
 
 async def gather_evidence(
-    index: Index,
+    engine: SearchEngine,
     query: str,
     results: Sequence[str],
-    keywords: Sequence[str],
-    dimension: Dimension,
-    group: str,
-) -> list[Evidence]:
-    """Return the evidence for each keyword.
+    proposals: Sequence[Proposal],
+    corpus_shares: Mapping[str, FloatArray],
+) -> list[list[Evidence]]:
+    """Return the evidence for each keyword of each proposal.
+
+    The engine is asked once for all of them: how many documents have a word, how many of the best
+    results have it, and what each keyword finds.
 
     Args:
-        index: Where the documents are.
+        engine: Counts documents.
         query: The original query; its own words are no evidence for a keyword.
         results: The ids of what it retrieved, best first.
-        keywords: Each of one word or several.
-        dimension: What the group is one of.
-        group: One of its groups.
+        proposals: The keywords of each group.
+        corpus_shares: Of the groups of each attribute in all documents.
     """
     of_query = set(_WORD.findall(query.casefold()))
+    keywords = list(dict.fromkeys(k for proposal in proposals for k in proposal.keywords))
     words_of = {
         keyword: [w for w in _WORD.findall(keyword.casefold()) if w not in of_query]
         for keyword in keywords
     }
     words = list(dict.fromkeys(word for own in words_of.values() for word in own))
-    frequencies = await index.document_frequencies([*words, *keywords])
-    size = (await index.info()).documents
-    top = results[:TOPIC_DEPTH]
+    top = tuple(results[:TOPIC_DEPTH])
+    answers = iter(
+        await engine.search(
+            [
+                Query("", 0),
+                *(Query(word, 0, every_word=True) for word in words),
+                *(Query(word, 0, every_word=True, only=top) for word in words),
+                *(Query(keyword, 0, every_word=True) for keyword in keywords),
+                *(Query(keyword, GROUP_DEPTH) for keyword in keywords),
+            ]
+        )
+    )
+    size = next(answers).total or 1
+    word_documents = {word: next(answers).total or 0 for word in words}
+    word_in_top = {word: next(answers).total or 0 for word in words}
+    keyword_documents = {keyword: next(answers).total or 0 for keyword in keywords}
+    found = {keyword: next(answers) for keyword in keywords}
 
-    async def in_topic(word: str, frequency: int) -> tuple[int, float]:
+    def topic(word: str) -> tuple[int, float]:
+        count, frequency = word_in_top[word], word_documents[word]
         if not frequency or not top:
             return 0, 0.0
-        count = int(np.count_nonzero((await index.lexical.rescore(word, top)).scores))
         return count, count / len(top) / (frequency / size)
 
-    position = dimension.groups.index(group)
-    shares = await dimension.independent_shares(index)
-    usual = shares[position] / shares.sum() if shares.any() else 0.0
-
-    async def group_odds(keyword: str, frequency: int) -> float:
-        if not frequency or not usual:
-            return 0.0
-        found = await index.search(keyword, GROUP_DEPTH)
-        members = await dimension.memberships(index, found.ids)
-        ours, all_ = float(members[:, position].sum()), float(members.sum())
-        # Membership in others; what rounding leaves of it is nothing.
-        others = all_ - ours if all_ - ours > 1e-9 else 0.0
-        return _ratio(_ratio(ours, others), _ratio(usual, 1 - usual))
-
-    topic, odds = await asyncio.gather(
-        asyncio.gather(*map(in_topic, words, frequencies)),
-        asyncio.gather(*map(group_odds, keywords, frequencies[len(words) :])),
-    )
-    topic_of = dict(zip(words, topic, strict=True))
-    found = []
-    for own, documents, times in zip(
-        words_of.values(), frequencies[len(words) :], odds, strict=True
-    ):
-        of_words = [topic_of[word] for word in own] or [(0, 0.0)]
+    def evidence(proposal: Proposal, keyword: str) -> Evidence:
+        of_words = [topic(word) for word in words_of[keyword]] or [(0, 0.0)]
         count = min(count for count, _ in of_words)
-        found.append(
-            Evidence(
-                documents=documents,
-                topic_documents=count,
-                topic_share=count / max(1, len(top)),
-                topic_lift=min(lift for _, lift in of_words),
-                group_odds=times,
-            )
+        documents = keyword_documents[keyword]
+        return Evidence(
+            documents=documents,
+            topic_documents=count,
+            topic_share=count / max(1, len(top)),
+            topic_lift=min(lift for _, lift in of_words),
+            group_odds=_group_odds(proposal, found[keyword], corpus_shares) if documents else 0.0,
         )
-    return found
+
+    return [[evidence(p, keyword) for keyword in p.keywords] for p in proposals]
+
+
+def _group_odds(proposal: Proposal, found: Hits, corpus_shares: Mapping[str, FloatArray]) -> float:
+    """Return the odds of the group among these documents over its odds among all documents."""
+    dimension, position = proposal.dimension, proposal.dimension.groups.index(proposal.group)
+    shares = dimension.independent_shares(corpus_shares)
+    usual = float(shares[position] / shares.sum()) if shares.any() else 0.0
+    if not usual or not found.ids:
+        return 0.0
+    table = DocumentTable()
+    table.add(found.ids, found.memberships)
+    members = table.memberships(dimension, found.ids)
+    ours, all_ = float(members[:, position].sum()), float(members.sum())
+    # Membership in others; what rounding leaves of it is nothing.
+    others = all_ - ours if all_ - ours > 1e-9 else 0.0
+    return _ratio(_ratio(ours, others), _ratio(usual, 1 - usual))
+
+
+async def frequencies(engine: SearchEngine, words: Sequence[str]) -> list[int]:
+    """Return for each word or phrase how many documents contain all of its words.
+
+    A phrase that the engine reduces to nothing, such as a stop word, has frequency 0.
+    """
+    answers = await engine.search([Query(word, 0, every_word=True) for word in words])
+    return [answer.total or 0 for answer in answers]
 
 
 def _ratio(part: float, other: float) -> float:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fairqr.errors import InputError, first_problem, one_line
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.table import DocumentTable
 
 __all__ = [
     "Candidates",
@@ -21,7 +21,7 @@ __all__ = [
     "Reranked",
     "Reranker",
     "by_rank",
-    "gather_candidates",
+    "candidates_of",
     "min_max",
     "read_options",
 ]
@@ -104,17 +104,17 @@ class Reranker(Protocol):
         ...
 
 
-async def gather_candidates(
-    index: Index,
+def candidates_of(
+    table: DocumentTable,
     ranking: Ranking,
     dimensions: Sequence[Dimension],
     targets: Sequence[FloatArray],
     discount: Discount = LOG2,
 ) -> Candidates:
-    """Read the memberships of a ranking's documents from the index.
+    """Put together what is re-ranked.
 
     Args:
-        index: Where the documents are.
+        table: Has the groups of the documents.
         ranking: What is to be re-ranked.
         dimensions: What exposure is measured over.
         targets: ε* of each dimension, shape (G_a,).
@@ -122,7 +122,7 @@ async def gather_candidates(
     """
     return Candidates(
         ranking=ranking,
-        memberships=[await dimension.memberships(index, ranking.ids) for dimension in dimensions],
+        memberships=[table.memberships(dimension, ranking.ids) for dimension in dimensions],
         targets=targets,
         dimensions=[dimension.name for dimension in dimensions],
         groups=[dimension.groups for dimension in dimensions],

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.errors import InputError
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import Discount, FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
 from fairqr.retrieval.rerankers.examples import Examples
@@ -102,9 +102,9 @@ class DeltrReranker:
 
     name = "deltr"
 
-    def __init__(self, model: DeltrModel, index: Index) -> None:
+    def __init__(self, model: DeltrModel, engine: SearchEngine) -> None:
         self._model = model
-        self._index = index
+        self._engine = engine
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
@@ -113,7 +113,7 @@ class DeltrReranker:
         )
         if not len(candidates):
             return Reranked(Ranking([], []))
-        columns = await features(self._index, query, candidates.ranking)
+        columns = await features(self._engine, query, candidates.ranking)
         protected = _protected(candidates, dimension, groups)
         scores = self._model.scores(columns, protected).tolist()
         return Reranked(Ranking.of(zip(candidates.ranking.ids, scores, strict=True)).top(k))
@@ -243,9 +243,9 @@ def _protected(candidates: Candidates, dimension: int, groups: Sequence[int]) ->
     return np.isin(belongs, list(groups)).astype(np.float64)
 
 
-def build(options: DeltrOptions, index: Index) -> DeltrReranker:
+def build(options: DeltrOptions, engine: SearchEngine) -> DeltrReranker:
     """Return the re-ranker with the weights of the file that the options name."""
     model = DeltrModel.load(options.weights)
     if model.model.features != (*FEATURES, "protected"):
         raise InputError(f"{options.weights} has other features than this version of fairqr.")
-    return DeltrReranker(model, index)
+    return DeltrReranker(model, engine)

@@ -34,8 +34,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.errors import InputError
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, smooth
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray, normalise
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
 from fairqr.retrieval.rerankers.examples import Examples
@@ -124,10 +124,10 @@ class DlfReranker:
 
     name = "dlf"
 
-    def __init__(self, model: DlfModel, alpha: float, index: Index) -> None:
+    def __init__(self, model: DlfModel, alpha: float, engine: SearchEngine) -> None:
         self._model = model
         self._alpha = alpha
-        self._index = index
+        self._engine = engine
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
@@ -137,7 +137,7 @@ class DlfReranker:
             group_positions(self.name, candidates, dimension, groups)[0]
             for dimension, groups in self._model.dimensions.items()
         ]
-        columns = await features(self._index, query, candidates.ranking)
+        columns = await features(self._engine, query, candidates.ranking)
         scores = self._model.scores(columns, _target_features(candidates, positions), self._alpha)
         pairs = zip(candidates.ranking.ids, scores.tolist(), strict=True)
         return Reranked(Ranking.of(pairs).top(k))
@@ -283,10 +283,10 @@ def _target_features(candidates: Candidates, dimensions: Sequence[int]) -> Float
     )
 
 
-def build(options: DlfOptions, index: Index) -> DlfReranker:
+def build(options: DlfOptions, engine: SearchEngine) -> DlfReranker:
     """Return the re-ranker with the weights of the file that the options name."""
     model = DlfModel.load(options.weights)
     expected = (*FEATURES, *_target_names(list(model.dimensions)))
     if model.relevance.features != FEATURES or model.fairness.features != expected:
         raise InputError(f"{options.weights} has other features than this version of fairqr.")
-    return DlfReranker(model, options.alpha, index)
+    return DlfReranker(model, options.alpha, engine)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairqr.errors import InputError
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Candidates, gather_candidates
+from fairqr.retrieval.rerankers.base import Candidates, candidates_of
 from fairqr.retrieval.rerankers.features import FEATURES, features
+from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["Example", "Examples", "TargetOf", "gather_examples"]
 
-TargetOf = Callable[[str, Ranking], Awaitable[Sequence[FloatArray]]]
-"""Gives the targets of the dimensions for a query and what was retrieved for it."""
+TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
+"""Gives the targets of the dimensions for what was retrieved, and its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,14 @@ class Examples:
 
 
 async def gather_examples(
-    index: Index,
+    engine: SearchEngine,
     topics: Mapping[str, str],
     qrels: Mapping[str, Mapping[str, int]],
     dimensions: Sequence[Dimension],
     target_of: TargetOf,
     *,
     depth: int = 200,
+    target_depth: int = 500,
     discount: Discount = LOG2,
 ) -> Examples:
     """Retrieve for each topic, and look up all that training needs.
@@ -96,12 +98,13 @@ async def gather_examples(
     A topic is left out that retrieves nothing, or for which no judged document is relevant.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         topics: The query of each topic.
         qrels: The grade of each judged document by topic.
         dimensions: What exposure is measured over.
         target_of: ε* of a topic; training should see it as it is estimated at query time.
-        depth: How many documents to retrieve.
+        depth: How many documents to learn from.
+        target_depth: How many to estimate the target from.
         discount: The weight of each rank.
 
     Raises:
@@ -112,15 +115,18 @@ async def gather_examples(
         judged = qrels.get(topic, {})
         if not any(grade > 0 for grade in judged.values()):
             continue
-        ranking = await index.search(topics[topic], depth)
-        if not ranking.ids:
+        (hits,) = await engine.search([Query(topics[topic], max(depth, target_depth))])
+        if not hits.ids:
             continue
-        targets = await target_of(topics[topic], ranking)
+        table = DocumentTable()
+        table.add(hits.ids, hits.memberships)
+        retrieved = Ranking(hits.ids, hits.scores)
+        ranking, targets = retrieved.top(depth), target_of(retrieved, table)
         items.append(
             Example(
                 topic,
-                await gather_candidates(index, ranking, dimensions, targets, discount),
-                await features(index, topics[topic], ranking),
+                candidates_of(table, ranking, dimensions, targets, discount),
+                await features(engine, topics[topic], ranking),
                 np.array([max(0, judged.get(id_, 0)) for id_ in ranking.ids], dtype=np.float64),
             )
         )

@@ -10,8 +10,8 @@ from fairqr.retrieval.divergence import (
     Direction,
     kullback_leibler,
 )
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.rerank import near_target
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 
@@ -63,6 +63,6 @@ class ExposureAwareReranker:
         )
 
 
-def build(options: ExposureAwareOptions, index: Index) -> ExposureAwareReranker:
+def build(options: ExposureAwareOptions, engine: SearchEngine) -> ExposureAwareReranker:
     """Return the re-ranker."""
     return ExposureAwareReranker(options)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fairqr.errors import InputError
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables
 from fairqr.retrieval.rerankers.multinomial_table import (
@@ -166,6 +166,6 @@ def _nearness(table: Table, counts: tuple[int, ...], length: int) -> float:
     return table.cdf(counts, length) if isinstance(table, MultinomialTable) else 0.0
 
 
-def build(options: FairTopKOptions, index: Index) -> FairTopKReranker:
+def build(options: FairTopKOptions, engine: SearchEngine) -> FairTopKReranker:
     """Return the re-ranker."""
     return FairTopKReranker(options)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import min_max
 from fairqr.retrieval.rerankers.terms import terms_of
@@ -22,7 +22,7 @@ FEATURES = (
 """The columns of :func:`features`."""
 
 
-async def features(index: Index, query: str, ranking: Ranking) -> FloatArray:
+async def features(engine: SearchEngine, query: str, ranking: Ranking) -> FloatArray:
     """Return the features of a ranking's documents, shape (n, 5).
 
     ===================  =====================================================================
@@ -36,14 +36,16 @@ async def features(index: Index, query: str, ranking: Ranking) -> FloatArray:
     A document that was deleted meanwhile has zeros where its text or score is needed.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         query: The original query.
         ranking: The n documents, from best to worst.
     """
-    rescored = await index.lexical.rescore(query, ranking.ids)
+    lexical = lexical_of(engine)
+    require(lexical, "rescore", "A re-ranker that was trained")
+    (rescored,) = await lexical.search([Query(query, len(ranking), only=tuple(ranking.ids))])
     score_of = dict(zip(rescored.ids, rescored.scores, strict=True))
     scores = np.array([max(0.0, score_of.get(id_, 0.0)) for id_ in ranking.ids])
-    found = {document.id: document for document in await index.documents(ranking.ids)}
+    found = {document.id: document for document in await engine.documents(ranking.ids)}
     wanted = set(terms_of(query))
     coverage, lengths = np.zeros(len(ranking)), np.zeros(len(ranking))
     for row, id_ in enumerate(ranking.ids):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, min_max
 from fairqr.retrieval.rerankers.terms import terms_of
@@ -49,16 +49,16 @@ class MmrReranker:
 
     name = "mmr"
 
-    def __init__(self, options: MmrOptions, index: Index) -> None:
+    def __init__(self, options: MmrOptions, engine: SearchEngine) -> None:
         self._options = options
-        self._index = index
+        self._engine = engine
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
         # Where marginal relevances are equal the first one wins, and that has to be the first id.
         pairs = sorted(zip(candidates.ranking.ids, candidates.ranking.scores, strict=True))
         ids = [id_ for id_, _ in pairs]
-        found = {document.id: document for document in await self._index.documents(ids)}
+        found = {document.id: document for document in await self._engine.documents(ids)}
         texts = [f"{found[id_].title} {found[id_].text}" if id_ in found else "" for id_ in ids]
         relevance = min_max([score for _, score in pairs])
         order, scores = await asyncio.to_thread(
@@ -151,6 +151,6 @@ class TfIdfSimilarity:
         return cosines
 
 
-def build(options: MmrOptions, index: Index) -> MmrReranker:
+def build(options: MmrOptions, engine: SearchEngine) -> MmrReranker:
     """Return the re-ranker."""
-    return MmrReranker(options, index)
+    return MmrReranker(options, engine)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairqr.errors import InputError, one_line
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.index import Index
+    from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.rerankers.base import Reranker, RerankOptions
 
 __all__ = ["RERANKERS", "RerankerEntry", "open_reranker"]
@@ -30,7 +30,7 @@ class RerankerEntry:
         description: One line.
         reference: Authors and year of the paper.
         is_trained: Whether it needs weights that were trained before.
-        module: Of this package; it has a function ``build(options, index)``.
+        module: Of this package; it has a function ``build(options, engine)``.
         options_name: The class of the options in that module.
     """
 
@@ -46,9 +46,9 @@ class RerankerEntry:
         model: type[RerankOptions] = getattr(self._load(), self.options_name)
         return model
 
-    def build(self, options: RerankOptions, index: Index) -> Reranker:
+    def build(self, options: RerankOptions, engine: SearchEngine) -> Reranker:
         """Return the re-ranker with these options."""
-        reranker: Reranker = self._load().build(options, index)
+        reranker: Reranker = self._load().build(options, engine)
         return reranker
 
     def _load(self) -> Any:
@@ -102,14 +102,14 @@ RERANKERS: dict[str, RerankerEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def open_reranker(
-    name: str, options: Mapping[str, object] | None = None, *, index: Index
+    name: str, options: Mapping[str, object] | None = None, *, engine: SearchEngine
 ) -> Reranker:
     """Return a re-ranker.
 
     Args:
         name: One of :data:`RERANKERS`.
         options: As a command or a file gives them; text is read as the option's type.
-        index: Where the documents are.
+        engine: Where the documents are.
 
     Raises:
         InputError: There is no such re-ranker or option, a value is out of its range, or the file
@@ -122,4 +122,4 @@ def open_reranker(
     entry = RERANKERS[name]
     from fairqr.retrieval.rerankers.base import read_options
 
-    return entry.build(read_options(name, entry.options_model(), options or {}), index)
+    return entry.build(read_options(name, entry.options_model(), options or {}), engine)

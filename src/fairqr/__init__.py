@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
-    from fairqr.api import FairSearch, Step, Token, open_index
+    from fairqr.api import FairSearch, Step, Token, open_engine
     from fairqr.errors import FairqrError
     from fairqr.graph.answer_result import AnswerResult
     from fairqr.graph.answering_context import AnswerSettings
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fairqr.graph.context import Context
     from fairqr.graph.probe_result import ProbeResult
     from fairqr.graph.result import SearchResult
+    from fairqr.retrieval.engines.langchain import from_langchain
+    from fairqr.retrieval.source import Source
 
 __all__ = [
     "AnswerResult",
@@ -23,10 +25,12 @@ __all__ = [
     "FairqrError",
     "ProbeResult",
     "SearchResult",
+    "Source",
     "Step",
     "Token",
     "build_graph",
-    "open_index",
+    "from_langchain",
+    "open_engine",
     "open_model",
 ]
 
@@ -38,10 +42,12 @@ _HOMES = {
     "FairqrError": "fairqr.errors",
     "ProbeResult": "fairqr.graph.probe_result",
     "SearchResult": "fairqr.graph.result",
+    "Source": "fairqr.retrieval.source",
     "Step": "fairqr.api",
     "Token": "fairqr.api",
     "build_graph": "fairqr.graph.builder",
-    "open_index": "fairqr.api",
+    "from_langchain": "fairqr.retrieval.engines.langchain",
+    "open_engine": "fairqr.api",
     "open_model": "fairqr.agents.models",
 }
 

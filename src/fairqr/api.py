@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fairqr.agents.attribution.base import Attributor
@@ -25,37 +26,42 @@ from fairqr.graph.rankers import open_language_model
 from fairqr.graph.result import SearchResult
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog, Choice
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.source import Source
 from fairqr.retrieval.vectors.encoder import Encoder
-from fairqr.retrieval.vectors.open import open_retriever
 
-__all__ = ["FairSearch", "Step", "Token", "open_index"]
+__all__ = ["FairSearch", "Step", "Token", "open_engine"]
 
 T = TypeVar("T")
 
 
-async def open_index(
-    corpus: str,
+async def open_engine(
+    source: str | Path | Source,
     *,
-    backend: str | None = None,
-    url: str | None = None,
     retriever: str | Encoder = "bm25",
-) -> Index:
-    """Open an index by name, or index a built-in corpus or a path first; see :class:`Catalog`.
+    schema: Path | None = None,
+) -> SearchEngine:
+    """Open a search engine; whoever opens it closes it with ``await engine.aclose()``.
 
     Args:
-        corpus: The name of an index or of a built-in corpus, or a path.
-        backend: ``tantivy`` or ``elasticsearch``.
-        url: Of the Elasticsearch server.
+        source: The name of an attached source, of an index or of a built-in corpus; the path of a
+            source file or of a corpus, which is indexed first; or a source.
         retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; or an encoder.
+        schema: The schema of a corpus that is a path.
+
+    Raises:
+        FairqrError: There is no such source, or it cannot be opened; the message says what to do.
     """
-    choice = Choice(backend or "tantivy", url) if backend or url else None  # type: ignore[arg-type]
-    return await open_retriever(await Catalog().resolve(corpus, choice), retriever)
+    named = str(source) if isinstance(source, Path) else source
+    return await Catalog().resolve(named, retriever=retriever, schema=schema)
 
 
 class FairSearch:
-    """Searches an index fairly, answers questions from it, and probes models on it.
+    """Searches fairly through a search engine, answers questions from it, and probes models on it.
+
+    What it opened it closes: use it as ``with FairSearch(…)`` from code that is not asynchronous,
+    and as ``async with FairSearch(…)`` on your own event loop.
 
     Example::
 
@@ -65,7 +71,7 @@ class FairSearch:
         probe = search.probe("physicist", attribute="gender", protected="female")
 
     Args:
-        index: An open index, or what :func:`open_index` takes.
+        source: An open engine, which stays open, or what :func:`open_engine` takes.
         model: What refines queries, or its name; the configured model where None. It also re-ranks
             where a ranker is named, and is what is probed.
         generator: What answers, or its name; the model where None.
@@ -78,7 +84,7 @@ class FairSearch:
 
     def __init__(
         self,
-        index: Index | str,
+        source: SearchEngine | Source | Path | str,
         model: ChatModel | Refiner | RankingModel | str | None = None,
         *,
         ranker: RankingModel | ItemRanker | str | None = None,
@@ -87,7 +93,8 @@ class FairSearch:
         prompts: PromptLibrary | None = None,
         concurrency: int = CONCURRENCY,
     ) -> None:
-        self._corpus = index
+        self._source = source
+        self._engine: SearchEngine | None = None
         self._model = model
         self._ranker = ranker
         self._generator = generator
@@ -224,17 +231,34 @@ class FairSearch:
         """
         return self._run(self.aanswer(question, attribute=attribute, **options))
 
+    async def aclose(self) -> None:
+        """Close what was opened here: the engine's clients on this event loop, and all else."""
+        if self._engine is not None:
+            await self._engine.aclose()
+        await asyncio.to_thread(self.close)
+
     def close(self) -> None:
-        """Close the index if it was opened here, and end the thread of :meth:`search`."""
+        """Close what was opened here, and end the thread of :meth:`search`.
+
+        Clients that :meth:`asearch` used on your own event loop are closed by :meth:`aclose`, since
+        a client cannot leave its loop.
+        """
+        with self._lock:
+            engine, self._engine, self._graph = self._engine, None, None
+            background, self._background = self._background, None
+        if background is None:
+            return
         try:
-            if isinstance(self._corpus, str) and self._graph is not None:
-                self._graph = None
-                self._run(self._index.close())
+            if engine is not None:
+                asyncio.run_coroutine_threadsafe(engine.aclose(), background.loop).result()
         finally:
-            with self._lock:
-                background, self._background = self._background, None
-            if background is not None:
-                background.end()
+            background.end()
+
+    async def __aenter__(self) -> FairSearch:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def __enter__(self) -> FairSearch:
         return self
@@ -243,7 +267,7 @@ class FairSearch:
         self.close()
 
     async def _ready(self) -> Any:
-        """Return the graph. The first who asks opens the index; others wait, on whatever loop."""
+        """Return the graph. The first who asks opens the engine; others wait, on whatever loop."""
         while True:
             with self._lock:
                 if self._graph is not None:
@@ -269,12 +293,15 @@ class FairSearch:
                     waiter.set_result(None)
 
     async def _open(self) -> Any:
-        corpus, model = self._corpus, self._model
-        self._index = await open_index(corpus) if isinstance(corpus, str) else corpus
+        source, model = self._source, self._model
+        if isinstance(source, str | Path | Source):
+            engine = self._engine = await open_engine(source)
+        else:
+            engine = source
         if model is None or isinstance(model, str):
-            model = open_language_model(model, index=self._index)
+            model = open_language_model(model, engine=engine)
         return build_graph(
-            index=self._index,
+            engine=engine,
             model=model,
             ranker=self._ranker,
             generator=self._generator,
