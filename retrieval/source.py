@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from fairqr.errors import SourceError, first_problem, one_line
-from fairqr.retrieval.schema import Attribute, Schema, load_yaml
+from fairqr.retrieval.schema import Attribute, load_yaml
 from fairqr.settings import is_web_address
 
 __all__ = [
@@ -87,10 +87,12 @@ class Source(_Part):
             return {**data, "attributes": named}
         return data
 
-    @property
-    def schema_(self) -> Schema:
-        """The attributes as the file states them; those with a file of labels may lack groups."""
-        return Schema(attributes=self.attributes)
+    @field_validator("attributes")
+    @classmethod
+    def _there_is_an_attribute(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+        if not attributes:
+            raise ValueError("a source needs at least one attribute")
+        return attributes
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,128 @@
+"""A source file says where documents are and which groups they have, and is checked whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairqr.errors import SourceError
+from fairqr.retrieval.source import (
+    ElasticsearchSource,
+    HttpSource,
+    OpenSearchSource,
+    RunSource,
+    Source,
+    TantivySource,
+    load_source,
+)
+
+GENDER = {"gender": {"field": "sex", "groups": {"female": ["F", "f"], "male": ["M"]}}}
+PEOPLE: dict[str, Any] = {
+    "name": "people",
+    "engine": "elasticsearch",
+    "url": "http://127.0.0.1:9200",
+    "index": "hr-people-v3",
+    "title": "headline",
+    "text": ["bio", "skills"],
+    "attributes": GENDER,
+}
+
+
+def test_each_engine_has_its_own_kind_of_source() -> None:
+    kinds = {
+        "elasticsearch": (ElasticsearchSource, {"index": "a", "text": "bio"}),
+        "opensearch": (OpenSearchSource, {"index": "a", "text": "bio"}),
+        "http": (HttpSource, {"url": "http://127.0.0.1/s?q={{query}}", "hits": "h", "id": "id"}),
+        "run": (RunSource, {"runs": "a.run"}),
+        "tantivy": (TantivySource, {"documents": "a.jsonl"}),
+    }
+    assert set(kinds) == set(Source.kinds)
+    for engine, (kind, own) in kinds.items():
+        source = Source.model_validate({"name": "x", "engine": engine, "attributes": GENDER, **own})
+        assert type(source) is kind
+        assert type(source).model_validate_json(source.model_dump_json()) == source
+
+
+def test_a_file_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "people.source.yaml").write_text(
+        yaml.safe_dump({**PEOPLE, "attributes": {"origin": {"labels": "origins.csv"}}})
+    )
+    source = load_source(tmp_path / "people.source.yaml")
+    assert source.path("origins.csv") == tmp_path / "origins.csv"
+    assert source.attributes["origin"].groups == ()
+
+
+def test_the_fields_that_are_searched_are_title_and_text_unless_others_are_named() -> None:
+    plain = Source.model_validate(PEOPLE)
+    assert isinstance(plain, ElasticsearchSource)
+    assert plain.searched_fields == ("headline", "bio", "skills")
+    named = Source.model_validate({**PEOPLE, "query": {"fields": ["headline^3", "bio"]}})
+    assert isinstance(named, ElasticsearchSource)
+    assert named.searched_fields == ("headline^3", "bio")
+
+
+def test_the_fingerprint_follows_the_description() -> None:
+    one = Source.model_validate(PEOPLE)
+    assert one.fingerprint == Source.model_validate(PEOPLE).fingerprint
+    assert one.fingerprint != Source.model_validate({**PEOPLE, "index": "other"}).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"engine": "solr"}, "engine must be one of"),
+        ({"index": None}, "index"),
+        ({"surprise": 1}, "surprise"),
+        ({"name": "People!"}, "name"),
+        ({"url": "localhost"}, "is not an address"),
+        ({"url": "http://user:secret@127.0.0.1:9200"}, "holds a password"),
+        ({"cloud_id": "abc"}, "url or cloud_id"),
+        ({"body": {"query": {"match": {"bio": "x"}}}}, "{{query}}"),
+        ({"body": {"q": "{{query}}"}, "query": {"fields": ["bio"]}}, "query or body"),
+        ({"title": None, "text": []}, "name the fields to search in"),
+        ({"attributes": {}}, "attributes"),
+        (
+            {"attributes": {"g": {"field": "sex", "groups": {"a": ["F"], "b": ["F"]}}}},
+            "the value 'F' is in two groups",
+        ),
+        (
+            {"attributes": {"g": {"field": "y", "groups": {"a": {"gte": 1}, "b": {"lte": 1}}}}},
+            "overlap",
+        ),
+        ({"attributes": {"g": {"groups": ["a", "b"]}}}, "needs a field, or a file of labels"),
+        (
+            {"attributes": {"g": {"field": "x", "labels": "y", "groups": ["a", "b"]}}},
+            "needs a field, or a file of labels",
+        ),
+        ({"attributes": {"g": {"field": "x"}}}, "at least two groups"),
+    ],
+)
+def test_what_is_wrong_in_a_source_is_named(
+    change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "people.source.yaml"
+    wrong = {key: value for key, value in {**PEOPLE, **change}.items() if value is not None}
+    path.write_text(yaml.safe_dump(wrong))
+    with pytest.raises(SourceError) as caught:
+        load_source(path)
+    message = str(caught.value)
+    assert named in message
+    assert str(path) in message
+    assert "secret" not in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "a: b: c", "name: x\nname: y", "folder: /etc"])
+def test_a_file_that_is_no_source_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "people.source.yaml"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=r"^The source .*\.$"):
+        load_source(path)
+
+
+def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot be read"):
+        load_source(tmp_path / "none.source.yaml")
