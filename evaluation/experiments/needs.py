@@ -12,8 +12,8 @@ from fairqr.evaluation.experiments.specification import System
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.rankers import ASKED, Rankers
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.vectors.encoder import PROBE
-from fairqr.retrieval.vectors.open import DEFAULT_ENCODER, open_encoder
+from fairqr.retrieval.encoders.encoder import PROBE
+from fairqr.retrieval.encoders.opening import DEFAULT_ENCODER, open_encoder
 from fairqr.settings import text_of
 
 __all__ = ["check_needs", "check_needs_there", "lacks"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fairqr.retrieval.encoders.encoder import Encoder, encode_documents, encode_query
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
-from fairqr.retrieval.vectors.encoder import Encoder, encode_documents, encode_query
 
 __all__ = ["DensePoolRetriever"]
 
@@ -17,7 +17,7 @@ class DensePoolRetriever:
     """The cosine, in [-1, 1]; 0 for a text that the encoder has no words for.
 
     Args:
-        encoder: See :func:`fairqr.retrieval.vectors.open.open_encoder`.
+        encoder: See :func:`fairqr.retrieval.encoders.opening.open_encoder`.
     """
 
     def __init__(self, encoder: Encoder) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fairqr.errors import InputError, one_line
+from fairqr.retrieval.encoders.opening import DEFAULT_ENCODER, open_encoder
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever
 from fairqr.retrieval.pools.contriever import DEFAULT_CONTRIEVER, ContrieverPoolRetriever
 from fairqr.retrieval.pools.dense import DensePoolRetriever
 from fairqr.retrieval.pools.splade import DEFAULT_SPLADE, SpladePoolRetriever
-from fairqr.retrieval.vectors.open import DEFAULT_ENCODER, open_encoder
 
 __all__ = ["POOL_RETRIEVERS", "open_pool_retriever"]
 

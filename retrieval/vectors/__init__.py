@@ -1,8 +1,6 @@
-"""Vector search: encoders of text, and retrieval by the similarity of vectors, on both backends."""
+"""Vector search by vectors that fairqr has made."""
 
-from fairqr.retrieval.vectors.encoder import Encoder
-from fairqr.retrieval.vectors.langchain_encoder import LangChainEncoder
-from fairqr.retrieval.vectors.open import open_encoder, open_retriever
+from fairqr.retrieval.vectors.open import open_retriever
 from fairqr.retrieval.vectors.vector_index import VectorIndex
 
-__all__ = ["Encoder", "LangChainEncoder", "VectorIndex", "open_encoder", "open_retriever"]
+__all__ = ["VectorIndex", "open_retriever"]

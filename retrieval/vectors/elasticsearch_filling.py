@@ -26,8 +26,7 @@ from fairqr.retrieval.elasticsearch_layout import (
     vector_mapping,
     with_vector,
 )
-from fairqr.retrieval.index import Progress
-from fairqr.retrieval.vectors.encoder import (
+from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
@@ -35,6 +34,7 @@ from fairqr.retrieval.vectors.encoder import (
     key_of,
     text_of,
 )
+from fairqr.retrieval.index import Progress
 
 __all__ = ["Filling", "field_of"]
 

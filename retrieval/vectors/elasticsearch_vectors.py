@@ -7,10 +7,10 @@ from typing import Any
 
 from fairqr.errors import IndexUnavailableError
 from fairqr.retrieval.elasticsearch_index import WHOLE, WINDOW, ElasticsearchIndex
+from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, Float32Array
 from fairqr.retrieval.index import Progress
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.vectors.elasticsearch_filling import Filling, field_of
-from fairqr.retrieval.vectors.encoder import Encoder, EncoderMark, Float32Array
 
 __all__ = ["ElasticsearchVectors"]
 

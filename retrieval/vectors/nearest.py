@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.vectors.encoder import Float32Array
 
 __all__ = ["nearest", "scores_of"]
 

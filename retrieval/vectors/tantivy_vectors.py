@@ -23,10 +23,7 @@ import numpy as np
 
 from fairqr.errors import IndexUnavailableError
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.index import Progress
-from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.tantivy_index import TantivyIndex
-from fairqr.retrieval.vectors.encoder import (
+from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
@@ -35,6 +32,9 @@ from fairqr.retrieval.vectors.encoder import (
     key_of,
     text_of,
 )
+from fairqr.retrieval.index import Progress
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.tantivy_index import TantivyIndex
 from fairqr.retrieval.vectors.nearest import nearest, scores_of
 from fairqr.retrieval.vectors.vector_files import KnownTexts, VectorFiles
 

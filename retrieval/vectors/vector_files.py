@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fairqr.retrieval.encoders.encoder import HASH_BYTES, EncoderMark, Float32Array
 from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.vectors.encoder import HASH_BYTES, EncoderMark, Float32Array
 
 __all__ = ["KnownTexts", "VectorFiles"]
 

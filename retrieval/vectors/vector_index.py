@@ -7,11 +7,11 @@ from typing import Protocol
 
 from fairqr.errors import InputError
 from fairqr.retrieval.documents import Document
+from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, Float32Array, encode_query
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.index import Index, IndexInfo, Progress
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.vectors.encoder import Encoder, EncoderMark, Float32Array, encode_query
 
 __all__ = ["VectorIndex", "Vectors"]
 

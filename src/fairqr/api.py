@@ -27,9 +27,9 @@ from fairqr.graph.result import SearchResult
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.source import Source
-from fairqr.retrieval.vectors.encoder import Encoder
 
 __all__ = ["FairSearch", "Step", "Token", "open_engine"]
 

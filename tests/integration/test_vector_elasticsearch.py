@@ -23,11 +23,11 @@ from fairqr.retrieval.elasticsearch_index import (
     build_elasticsearch,
     delete_elasticsearch,
 )
+from fairqr.retrieval.encoders.encoder import Encoder, text_of
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Schema
-from fairqr.retrieval.vectors import Encoder, VectorIndex, elasticsearch_vectors, open_retriever
-from fairqr.retrieval.vectors.encoder import text_of
+from fairqr.retrieval.vectors import VectorIndex, elasticsearch_vectors, open_retriever
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
 
 pytestmark = pytest.mark.elasticsearch

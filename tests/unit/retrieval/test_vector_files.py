@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.errors import InputError
-from fairqr.retrieval.vectors.encoder import EncoderMark, hash_of
+from fairqr.retrieval.encoders.encoder import EncoderMark, hash_of
 from fairqr.retrieval.vectors.vector_files import KnownTexts, VectorFiles
 
 MARK = EncoderMark("words", 3, (0.1, 0.2, 0.3))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fairqr.retrieval.encoders.encoder import unit_rows
 from fairqr.retrieval.vectors import nearest as module
-from fairqr.retrieval.vectors.encoder import unit_rows
 from fairqr.retrieval.vectors.nearest import nearest, scores_of
 
 # Few distinct values, so that many rows tie, and many are zeros.

@@ -30,11 +30,12 @@ from fairqr.errors import (
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import Corpus, find_corpus
 from fairqr.retrieval.documents import Document
+from fairqr.retrieval.encoders.encoder import Encoder, text_of
+from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.vectors import Encoder, LangChainEncoder, VectorIndex, open_retriever
+from fairqr.retrieval.vectors import VectorIndex, open_retriever
 from fairqr.retrieval.vectors import tantivy_vectors as module
-from fairqr.retrieval.vectors.encoder import text_of
 from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings, word_vector
 
 SCHEMA = "attributes:\n  gender: {field: gender, groups: [female, male]}\n"

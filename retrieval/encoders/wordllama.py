@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.errors import ModelUnavailableError, one_line
-from fairqr.retrieval.vectors.encoder import Float32Array
+from fairqr.retrieval.encoders.encoder import Float32Array
 
 __all__ = ["WordllamaEncoder"]
 

@@ -17,8 +17,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 
 from fairqr.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.vectors import LangChainEncoder, open_encoder
-from fairqr.retrieval.vectors.encoder import (
+from fairqr.retrieval.encoders.encoder import (
     EncoderMark,
     encode_documents,
     encode_query,
@@ -26,7 +25,9 @@ from fairqr.retrieval.vectors.encoder import (
     text_of,
     unit_rows,
 )
-from fairqr.retrieval.vectors.wordllama_encoder import WordllamaEncoder
+from fairqr.retrieval.encoders.langchain import LangChainEncoder
+from fairqr.retrieval.encoders.opening import open_encoder
+from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings
 
 shapes = array_shapes(min_dims=2, max_dims=2, max_side=8)
@@ -184,7 +185,7 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
         "import asyncio, sys\n"
         "sys.modules['wordllama'] = None  # as if it were not installed\n"
         "from fairqr.errors import ModelUnavailableError\n"
-        "from fairqr.retrieval.vectors import open_encoder\n"
+        "from fairqr.retrieval.encoders.opening import open_encoder\n"
         "try: asyncio.run(open_encoder().encode_query('a'))\n"
         "except ModelUnavailableError as error: print(error)\n"
     )
@@ -197,7 +198,7 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
 def test_wordllama_is_loaded_when_it_is_used_and_leaves_logging_alone() -> None:
     said = run(
         "import asyncio, logging, sys\n"
-        "from fairqr.retrieval.vectors import open_encoder\n"
+        "from fairqr.retrieval.encoders.opening import open_encoder\n"
         "encoder = open_encoder()\n"
         "print('wordllama' in sys.modules, 'langchain_core' in sys.modules,\n"
         "      'tantivy' in sys.modules, 'elasticsearch' in sys.modules)\n"

@@ -1,0 +1,64 @@
+"""Opening encoders by name."""
+
+from __future__ import annotations
+
+from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.encoders.langchain import LangChainEncoder
+from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
+
+__all__ = ["DEFAULT_ENCODER", "encoder_of", "open_encoder"]
+
+DEFAULT_ENCODER = "wordllama"
+
+
+def open_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
+    """Return the encoder of a name.
+
+    Args:
+        name: ``wordllama``, the embedded one; or an embedding model as LangChain's
+            ``init_embeddings`` names it, such as ``openai:text-embedding-3-small``.
+
+    Raises:
+        ModelUnavailableError: There is no such encoder, or what it needs is missing.
+    """
+    if name == WordllamaEncoder.name:
+        return WordllamaEncoder()
+    if ":" not in name:
+        raise ModelUnavailableError(
+            f"There is no encoder '{one_line(name)}'; choose {DEFAULT_ENCODER}, or a model of "
+            "LangChain such as openai:text-embedding-3-small."
+        )
+    from langchain.embeddings import init_embeddings
+
+    try:
+        return LangChainEncoder(init_embeddings(name), name)
+    except Exception as error:  # whatever the provider's class raises, a missing key included
+        raise ModelUnavailableError(
+            f"The encoder '{one_line(name)}' cannot be started ({one_line(error, 150)}); install "
+            f"its package and set its key, or choose {DEFAULT_ENCODER}."
+        ) from None
+
+
+def encoder_of(retriever: str | Encoder) -> Encoder | None:
+    """Return the encoder that a retriever searches with, or None for ``bm25``.
+
+    Args:
+        retriever: ``bm25``; ``dense`` for the embedded encoder; ``dense:<encoder>`` for another,
+            see :func:`open_encoder`; or an encoder.
+
+    Raises:
+        InputError: There is no such retriever.
+        ModelUnavailableError: There is no such encoder, or what it needs is missing.
+    """
+    if not isinstance(retriever, str):
+        return retriever
+    kind, _, encoder = retriever.strip().partition(":")
+    if kind == "bm25" and not encoder:
+        return None
+    if kind != "dense":
+        raise InputError(
+            f"There is no retriever '{one_line(retriever)}'; choose bm25, dense or "
+            "dense:<encoder>, such as dense:openai:text-embedding-3-small."
+        )
+    return open_encoder(encoder or DEFAULT_ENCODER)
