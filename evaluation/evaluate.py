@@ -14,12 +14,13 @@ from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.notes import notes_on
+from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.query_results import DEFAULT_TARGET, QueryResults, TargetRule, as_target
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
-from fairqr.evaluation.runs import Qrels, Run
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.runs import Run
 from fairqr.retrieval.target import Target
 from fairqr.statistics import RESAMPLES, bootstrap_mean, stream
 

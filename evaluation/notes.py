@@ -10,8 +10,9 @@ from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import NDCG
 from fairqr.evaluation.memberships import Groups
+from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.query_results import QueryResults
-from fairqr.evaluation.runs import Qrels, Run
+from fairqr.retrieval.runs import Run
 
 __all__ = ["Note", "notes_on"]
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.errors import CorpusError, first_problem, one_line
 from fairqr.evaluation.collections.topics import Topic, read_topics
-from fairqr.evaluation.runs import Qrels, read_qrels
+from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.files import write_beside
 

@@ -15,7 +15,7 @@ from fairqr.evaluation.collections.collection import (
     splits_of,
 )
 from fairqr.evaluation.collections.topics import read_topics, write_topics
-from fairqr.evaluation.runs import read_qrels, write_qrels
+from fairqr.evaluation.qrels import read_qrels, write_qrels
 from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
 from fairqr.retrieval.documents import numbered_lines, parse_document
 from fairqr.retrieval.files import write_beside

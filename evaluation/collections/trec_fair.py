@@ -23,7 +23,7 @@ from fairqr.evaluation.collections.trec_files import (
     sort_files,
 )
 from fairqr.evaluation.collections.trec_labels import Year, labels_of
-from fairqr.evaluation.runs import write_qrels
+from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.index import Progress
 

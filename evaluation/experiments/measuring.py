@@ -14,9 +14,10 @@ from fairqr.evaluation.comparison import Comparisons, compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.plan import fingerprints_of
 from fairqr.evaluation.experiments.store import Manifest, Record, Store, file_name
-from fairqr.evaluation.runs import Qrels, Run, write_run
+from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.scores import Score, Undefined
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.runs import Run, write_run
 
 __all__ = ["Measured", "Table", "measure_experiment", "run_of", "write_results"]
 

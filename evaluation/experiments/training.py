@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fairqr.errors import InputError, first_problem, one_line
-from fairqr.evaluation.runs import Qrels
+from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.context import Context
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, vector_of
 from fairqr.retrieval.dimension import Dimension, dimensions_of

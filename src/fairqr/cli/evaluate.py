@@ -18,7 +18,8 @@ from fairqr.errors import InputError
 
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.labels import Scan
-    from fairqr.evaluation.runs import Qrels, Run
+    from fairqr.evaluation.qrels import Qrels
+    from fairqr.retrieval.runs import Run
 
 __all__ = ["evaluate"]
 
@@ -91,8 +92,8 @@ def evaluate(
     from fairqr.evaluation.comparison import compare as compare_runs
     from fairqr.evaluation.evaluate import evaluate_all
     from fairqr.evaluation.measures.text import parse_measures
+    from fairqr.evaluation.qrels import read_qrels
     from fairqr.evaluation.query_results import DEFAULT_TARGET
-    from fairqr.evaluation.runs import read_qrels
 
     grouped = documents is not None or index is not None
     if not measures and qrels is None:
@@ -162,7 +163,7 @@ def _check_groups(
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
     """Read runs, and tell those apart that have the same name."""
-    from fairqr.evaluation.runs import read_run
+    from fairqr.retrieval.runs import read_run
 
     runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
     counts = Counter(found.name for found in runs)

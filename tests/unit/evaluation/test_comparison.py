@@ -11,8 +11,8 @@ from fairqr.errors import InputError
 from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation
-from fairqr.evaluation.runs import Run
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.runs import Run
 from fairqr.statistics import holm, paired_t
 
 QUERIES = [f"q{number}" for number in range(10)]

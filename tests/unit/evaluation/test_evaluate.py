@@ -26,12 +26,12 @@ from fairqr.evaluation.export import csv_text
 from fairqr.evaluation.measures.text import MEASURES
 from fairqr.evaluation.memberships import Groups, scan_index
 from fairqr.evaluation.results import Evaluation
-from fairqr.evaluation.runs import Run
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.runs import Run
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.target import Target
 

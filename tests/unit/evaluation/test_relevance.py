@@ -18,9 +18,9 @@ from fairqr.evaluation.relevance import (
     recall,
     reciprocal_rank,
 )
-from fairqr.evaluation.runs import Run
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.runs import Run
 
 THEIRS = {
     "nDCG@10(gains=graded)": ir_measures.nDCG @ 10,

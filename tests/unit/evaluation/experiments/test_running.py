@@ -19,8 +19,8 @@ from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.running import Watcher, run_plan
 from fairqr.evaluation.experiments.store import Record, Store
 from fairqr.evaluation.experiments.training import folds_of
-from fairqr.evaluation.runs import read_run
 from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.runs import read_run
 from tests.unit.evaluation.experiments.small import plan_of, write_collection
 
 SYSTEMS: list[dict[str, Any]] = [

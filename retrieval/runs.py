@@ -1,24 +1,24 @@
-"""Runs and judgements in TREC's formats: what a system ranked, and what is relevant.
+"""Run files in TREC's format: what a system ranked.
 
-A run file has lines ``query Q0 document rank score tag``; a qrels file has lines
-``query 0 document grade``. Fields are separated by white space.
+Each line is ``query Q0 document rank score tag``, separated by white space.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from fairqr.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.ranking import Ranking
 
-__all__ = ["Qrels", "Run", "Ties", "read_qrels", "read_run", "write_qrels", "write_run"]
+__all__ = ["Run", "Ties", "read_run", "trec_fields", "whole_number", "write_run", "wrong_line"]
 
 Ties = Literal["rank", "id", "trec_eval", "error"]
 _TIES: tuple[Ties, ...] = get_args(Ties)
@@ -28,11 +28,10 @@ _TOLD = {
     "trec_eval": "id, descending",
     "error": "nothing",
 }
-HIGHEST_GRADE = 1_000_000
+# Narrower than what Python reads as a number: neither `1_0` nor `inf` is one here.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _SAMPLE = re.compile(r"#[0-9]+$")
-
-Qrels = Mapping[str, Mapping[str, int]]
-"""The grade of each judged document by query; above 0 is relevant, what is missing is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +70,17 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     """
     if ties not in _TIES:
         raise InputError(f"There is no way with ties '{ties}'; choose {', '.join(_TIES)}.")
-    found: dict[str, dict[str, dict[str, tuple[float, int]]]] = {}
+    found: dict[str, dict[str, dict[str, _Place]]] = {}
     name = ""
-    for number, fields in _fields(path, 6, "query Q0 document rank score tag"):
+    for number, fields in trec_fields(path, 6, "query Q0 document rank score tag"):
         query, _, document, rank, score, tag = fields
-        try:
-            place = (float(score), int(rank))
-        except ValueError:
-            raise _bad(path, number, "its rank or score is no number") from None
-        if place[0] != place[0]:
-            raise _bad(path, number, "its score is not a number")
+        place = _Place(
+            _finite(path, number, score), whole_number(path, number, "rank", rank), number
+        )
         system = _SAMPLE.sub("", tag)
         name = name or system
         if system != name:
-            raise _bad(
+            raise wrong_line(
                 path,
                 number,
                 f"its tag '{one_line(tag)}' is another run's than '{one_line(name)}', "
@@ -92,7 +88,12 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
             )
         ranking = found.setdefault(query, {}).setdefault(tag, {})
         if document in ranking:
-            raise _bad(path, number, f"the document '{one_line(document)}' stands twice in it")
+            raise wrong_line(
+                path,
+                number,
+                f"the document '{one_line(document)}' is in line {ranking[document].line} already, "
+                "and a ranking has each once",
+            )
         ranking[document] = place
     if not found:
         raise CorpusError(f"The run {path} is empty; name a file with rankings.")
@@ -109,13 +110,19 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     return Run(name, rankings, tied, _TOLD[ties])
 
 
-def _ranked(places: Mapping[str, tuple[float, int]], ties: Ties) -> Ranking:
+class _Place(NamedTuple):
+    score: float
+    rank: int
+    line: int
+
+
+def _ranked(places: Mapping[str, _Place], ties: Ties) -> Ranking:
     # Sorted by id first, and then by what matters more: sorting keeps the order of equals.
     ordered = sorted(places.items(), key=lambda item: item[0], reverse=ties == "trec_eval")
     if ties == "rank":
-        ordered.sort(key=lambda item: item[1][1])
-    ordered.sort(key=lambda item: -item[1][0])
-    return Ranking([document for document, _ in ordered], [place[0] for _, place in ordered])
+        ordered.sort(key=lambda item: item[1].rank)
+    ordered.sort(key=lambda item: -item[1].score)
+    return Ranking([document for document, _ in ordered], [place.score for _, place in ordered])
 
 
 def write_run(path: Path, run: Run) -> None:
@@ -133,43 +140,46 @@ def _run_lines(run: Run) -> Iterator[str]:
                 yield f"{query} Q0 {id_} {rank} {score!r} {tag}\n"
 
 
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Read judgements.
+def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line of a file in one of TREC's formats.
+
+    Args:
+        path: The file; unpacked while it is read where its name ends in ``.gz``.
+        count: How many fields a line has.
+        shape: Their names, for messages.
 
     Raises:
-        CorpusError: A line is no judgement, or a document is judged twice for a query.
+        CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
-    qrels: dict[str, dict[str, int]] = {}
-    for number, (query, _, document, grade) in _fields(path, 4, "query 0 document grade"):
-        try:
-            value = int(grade)
-        except ValueError:
-            raise _bad(path, number, f"its grade '{one_line(grade)}' is no whole number") from None
-        if abs(value) > HIGHEST_GRADE:
-            raise _bad(path, number, f"its grade is beyond {HIGHEST_GRADE:,}")
-        judged = qrels.setdefault(query, {})
-        if document in judged:
-            raise _bad(path, number, f"the document '{one_line(document)}' is judged twice")
-        judged[document] = value
-    return qrels
-
-
-def write_qrels(path: Path, qrels: Qrels) -> None:
-    """Write judgements, whole or not at all."""
-    lines = (f"{q} 0 {d} {g}\n" for q, judged in qrels.items() for d, g in judged.items())
-    write_beside(path, "".join(lines))
-
-
-def _fields(path: Path, count: int, shape: str) -> Iterable[tuple[int, list[str]]]:
     for number, line in numbered_lines(path):
         try:
             fields = line.decode().split()
         except UnicodeDecodeError:
-            raise _bad(path, number, "it is not UTF-8 text") from None
+            raise wrong_line(path, number, "it is not UTF-8 text") from None
         if len(fields) != count:
-            raise _bad(path, number, f"it has {len(fields)} fields, not the {count} of '{shape}'")
+            what = f"it has {len(fields)} fields, not the {count} of '{shape}'"
+            raise wrong_line(path, number, what)
         yield number, fields
 
 
-def _bad(path: Path, number: int, what: str) -> CorpusError:
+def _finite(path: Path, number: int, score: str) -> float:
+    value = float(score) if _NUMBER.fullmatch(score) else math.nan
+    if not math.isfinite(value):
+        raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is no finite number")
+    return value
+
+
+def whole_number(path: Path, number: int, name: str, text: str) -> int:
+    """Read a field that must be a whole number.
+
+    Raises:
+        CorpusError: It is not.
+    """
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is no whole number")
+    return int(text)
+
+
+def wrong_line(path: Path, number: int, what: str) -> CorpusError:
+    """Return the error about a line."""
     return CorpusError(f"{path}, line {number}: {what}; mend the line.")

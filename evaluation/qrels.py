@@ -1,0 +1,44 @@
+"""Judgements in TREC's format: which documents are relevant for which query.
+
+Each line is ``query 0 document grade``, separated by white space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairqr.errors import one_line
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.runs import trec_fields, whole_number, wrong_line
+
+__all__ = ["Qrels", "read_qrels", "write_qrels"]
+
+HIGHEST_GRADE = 1_000_000
+
+Qrels = Mapping[str, Mapping[str, int]]
+"""The grade of each judged document by query; above 0 is relevant, what is missing is not."""
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Read judgements.
+
+    Raises:
+        CorpusError: A line is no judgement, or a document is judged twice for a query.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    for number, (query, _, document, grade) in trec_fields(path, 4, "query 0 document grade"):
+        value = whole_number(path, number, "grade", grade)
+        if abs(value) > HIGHEST_GRADE:
+            raise wrong_line(path, number, f"its grade is beyond {HIGHEST_GRADE:,}")
+        judged = qrels.setdefault(query, {})
+        if document in judged:
+            raise wrong_line(path, number, f"the document '{one_line(document)}' is judged twice")
+        judged[document] = value
+    return qrels
+
+
+def write_qrels(path: Path, qrels: Qrels) -> None:
+    """Write judgements, whole or not at all."""
+    lines = (f"{q} 0 {d} {g}\n" for q, judged in qrels.items() for d, g in judged.items())
+    write_beside(path, "".join(lines))
