@@ -6,7 +6,7 @@ import codecs
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +14,15 @@ from typing import IO, Any
 from fairqr.errors import CorpusError
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = ["Document", "open_text", "parse_document", "read_documents"]
+__all__ = [
+    "Document",
+    "numbered_lines",
+    "open_text",
+    "parse_document",
+    "parse_line",
+    "read_documents",
+    "value_at",
+]
 
 MAX_ID_BYTES = 512
 
@@ -37,18 +45,43 @@ class Document:
 
     def label(self, attribute: Attribute) -> object:
         """Return what the document says of an attribute, as it stands in the corpus."""
-        return self.fields.get(attribute.field)
+        return value_at(self.fields, attribute.field)
 
     def membership(self, attribute: Attribute) -> tuple[float, ...]:
         """Return the share of each group of the attribute; see :meth:`Attribute.membership`."""
         return attribute.membership(self.label(attribute))
 
 
+def value_at(fields: Mapping[str, Any], path: str) -> Any:
+    """Return the value of a field; ``person.sex`` may be its name, or a field of ``person``."""
+    if path in fields:
+        return fields[path]
+    value: Any = fields
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def parse_document(line: str | bytes, schema: Schema) -> Document:
-    """Read one line of a corpus.
+    """Read one line of a corpus, and check it.
 
     Raises:
-        ValueError: The line is no JSON object with an ``id``, or a label does not fit the schema.
+        ValueError: The line is no JSON object with an ``id``, it has neither title nor text, or a
+            label does not fit the schema.
+    """
+    document = parse_line(line)
+    if not document.title.strip() and not document.text.strip():
+        raise ValueError("it has neither title nor text")
+    for attribute in schema.attributes.values():
+        document.membership(attribute)
+    return document
+
+
+def parse_line(line: str | bytes) -> Document:
+    """Read one line of a corpus, whatever its labels are.
+
+    Raises:
+        ValueError: The line is no JSON object with an ``id``.
     """
     try:
         data = json.loads(line)
@@ -58,17 +91,12 @@ def parse_document(line: str | bytes, schema: Schema) -> Document:
         raise ValueError(f"it is not valid JSON ({error})") from None
     if not isinstance(data, dict):
         raise ValueError("it is not a JSON object")
-    document = Document(
+    return Document(
         id=_identifier(data.pop("id", None)),
         title=_text(data.pop("title", ""), "title"),
         text=_text(data.pop("text", ""), "text"),
         fields=data,
     )
-    if not document.title.strip() and not document.text.strip():
-        raise ValueError("it has neither title nor text")
-    for attribute in schema.attributes.values():
-        document.membership(attribute)
-    return document
 
 
 def _identifier(value: object) -> str:
