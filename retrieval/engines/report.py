@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.retrieval.engines.engine import Capability
+from fairqr.errors import one_line
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import Capability, Hits
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = ["AttributeReport", "SampleHit", "SourceReport", "ValueCount"]
+__all__ = [
+    "AttributeReport",
+    "SampleHit",
+    "SourceReport",
+    "ValueCount",
+    "count_groups",
+    "count_values",
+    "sample_hits",
+]
+
+VALUES_SHOWN = 50
+SAMPLE_SIZE = 5
 
 
 class _Frozen(BaseModel):
@@ -89,3 +107,82 @@ class SourceReport(_Frozen):
     sample_query: str = ""
     sample: list[SampleHit] = []
     remarks: list[str] = []
+
+
+def count_values(attribute: Attribute, labels: Sequence[object]) -> AttributeReport:
+    """Count what a field holds, and which group takes it.
+
+    Args:
+        attribute: It reads the field.
+        labels: What the field holds for each document that was looked at.
+    """
+    counts: Counter[str] = Counter()
+    group_of: dict[str, str | None] = {}
+    labelled = 0
+    for label in labels:
+        values = [value for value in _values_of(label) if value not in (None, "")]
+        shown = {one_line(value, 60): attribute.group_of(value) for value in values}
+        counts.update(shown)
+        group_of.update(shown)
+        labelled += any(group is not None for group in shown.values())
+    return AttributeReport(
+        name=attribute.name,
+        origin=attribute.field,
+        documents=len(labels),
+        labelled=labelled,
+        values=[
+            ValueCount(value=value, documents=count, group=group_of[value])
+            for value, count in counts.most_common(VALUES_SHOWN)
+        ],
+        more_values=len(counts) > VALUES_SHOWN,
+    )
+
+
+def count_groups(attribute: Attribute, memberships: FloatArray) -> AttributeReport:
+    """Count the documents of each group, where a file gives the labels.
+
+    Args:
+        attribute: With its groups.
+        memberships: Of the documents that were looked at, shape (n, G).
+    """
+    counts = (memberships > 0).sum(axis=0)
+    groups = sorted(zip(attribute.universe, counts.tolist(), strict=True), key=lambda g: -g[1])
+    known = memberships[:, : len(attribute.groups)]
+    return AttributeReport(
+        name=attribute.name,
+        origin=attribute.labels or attribute.field,
+        documents=len(memberships),
+        labelled=int((known.sum(axis=1) > 0).sum()),
+        values=[ValueCount(value=name, documents=n, group=name) for name, n in groups if n],
+    )
+
+
+def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> list[SampleHit]:
+    """Return the first hits of a sample query, for people."""
+    titles = {document.id: document.title for document in documents}
+    return [
+        SampleHit(
+            id=id_,
+            title=titles.get(id_, ""),
+            score=score,
+            groups={
+                name: {
+                    group: share
+                    for group, share in zip(
+                        schema.attribute(name).universe, array[row].tolist(), strict=True
+                    )
+                    if share
+                }
+                for name, array in hits.memberships.items()
+            },
+        )
+        for row, (id_, score) in enumerate(zip(hits.ids, hits.scores, strict=True))
+    ][:SAMPLE_SIZE]
+
+
+def _values_of(label: object) -> Sequence[object]:
+    if isinstance(label, Mapping):
+        return list(label)
+    if isinstance(label, Sequence) and not isinstance(label, str):
+        return label
+    return [label]
