@@ -2,7 +2,8 @@
 
 Explicit arguments win over the variables ``FAIRQR_…``, these over the settings file, and that over
 the defaults. :data:`SETTINGS` is the one list of what there is; the service has a section of its
-own, ``[service]``, which :mod:`fairqr.graph.service.configuration` describes.
+own, ``[service]``, which :mod:`fairqr.graph.service.configuration` describes, and so have
+credentials of servers (:mod:`fairqr.retrieval.credentials`).
 
 The settings file is that of the variable ``FAIRQR_CONFIG``, else ``fairqr.toml`` in the user's
 configuration folder. It is never looked for in the current folder: whoever unpacks an archive and
@@ -23,6 +24,7 @@ from fairqr.errors import ConfigError, one_line
 from fairqr.settings_file import CONFIG_VARIABLE, config_path, contents_of
 
 __all__ = [
+    "CREDENTIALS",
     "DEFAULT_CORPUS",
     "DEFAULT_MODEL",
     "DEFAULT_POOL",
@@ -54,7 +56,9 @@ DEFAULT_POOL = 20
 """How many documents take part in the sampling of answers where nothing is said."""
 
 SERVICE = "service"
-"""The section that is not described here."""
+CREDENTIALS = "credentials"
+ELSEWHERE = (SERVICE, CREDENTIALS)
+"""The sections that other modules describe."""
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
@@ -254,13 +258,13 @@ def beside(file: Path, held: str) -> Path:
 
 def _check(file: str, table: dict[str, Any], section: str = "") -> None:
     """Refuse what is no setting, or of another kind."""
-    sections = {name.partition(".")[0] for name in _BY_NAME if "." in name} | {SERVICE}
+    sections = {name.partition(".")[0] for name in _BY_NAME if "." in name} | {*ELSEWHERE}
     for key, value in table.items():
         name = f"{section}.{key}" if section else key
         if not section and key in sections:
             if not isinstance(value, dict):
                 raise ConfigError(f"In the settings file {file}, {key} is a section: [{key}].")
-            if key != SERVICE:
+            if key not in ELSEWHERE:
                 _check(file, value, key)
         elif name not in _BY_NAME:
             raise ConfigError(

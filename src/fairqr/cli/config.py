@@ -56,11 +56,11 @@ def path() -> None:
 @app.command()
 def show(as_json: AsJson = False) -> None:
     """Print every setting, and where its value is from; secrets are hidden."""
-    from fairqr.cli.render import printable
+    from fairqr.cli.common import printable
     from fairqr.settings_file import config_path
 
     file = config_path()
-    rows = [*_general(), *_service()]
+    rows = [*_general(), *_credentials(), *_service()]
     warnings = [*unknown_settings(), *_open_to_others(file, rows)]
     if as_json:
         _print_object(file, rows, warnings)
@@ -121,6 +121,24 @@ def _general() -> Iterator[Row]:
         section, _, name = setting.name.rpartition(".")
         value, source = find(setting.name)
         yield _row(section, name, value, source, secret=setting.secret)
+
+
+def _credentials() -> Iterator[Row]:
+    from fairqr.retrieval.credentials import named_credentials
+    from fairqr.settings import CREDENTIALS, Source
+    from fairqr.settings_file import config_path
+
+    source = Source("file", str(config_path()))
+    for name, entry in named_credentials().items():
+        section = f"{CREDENTIALS}.{name}"
+        for key in ("urls", "username", "ca_certs"):
+            if value := getattr(entry, key):
+                yield _row(section, key, value, source)
+        for key in ("api_key", "password", "bearer"):
+            if getattr(entry, key):
+                yield _row(section, key, HIDDEN, source, secret=True)
+        for header in entry.headers:
+            yield _row(section, f"headers.{header}", HIDDEN, source, secret=True)
 
 
 def _service() -> Iterator[Row]:

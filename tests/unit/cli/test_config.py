@@ -15,13 +15,17 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.sources import names_of
 from fairqr.settings import SETTINGS
 
-SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6")
+SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6", "hidden7", "hidden8")
 FILE = """
 model = "openai:mine"
 base_url = "https://me:hidden1@server/v1?key=hidden2"
 [elasticsearch]
 url = "https://elastic:hidden3@host:9200"
 api_key = "hidden4"
+[credentials.production]
+urls = ["https://me:hidden7@host:9243"]
+bearer = "hidden7"
+headers = {X-Key = "hidden8"}
 [service]
 database = "postgresql://me:hid/@den5@host/db?password=hidden5"
 base_urls = ["https://hidden6@a/v1", "http://b/v1"]
@@ -64,6 +68,7 @@ def test_every_setting_is_shown_with_its_source(
     settings = shown()["settings"]
     names = {setting.name for setting in SETTINGS}
     names |= {f"service.{name}" for name, _ in names_of(ServiceSettings) if name != "models"}
+    names |= {f"credentials.production.{name}" for name in ("urls", "bearer", "headers.X-Key")}
     entry = {"base_url", "api_key", "timeout"}
     names |= {f"service.models.openai:gpt-4.1.{name}" for name in entry}
     assert set(settings) == names
@@ -93,7 +98,8 @@ def test_a_database_that_is_no_url_is_hidden(monkeypatch: pytest.MonkeyPatch) ->
 def test_sections_are_headed_as_in_the_file() -> None:
     lines = run("show").stdout.splitlines()
     heads = [line for line in lines if line.startswith("[")]
-    sections = ["[elasticsearch]", "[service]", '[service.models."openai:gpt-4.1"]']
+    credentials = "[credentials.production]"
+    sections = ["[elasticsearch]", credentials, "[service]", '[service.models."openai:gpt-4.1"]']
     assert heads == [*sections, "[service.caps]", "[service.limits]"]
     assert any(line.split() == ["k", "7", "file"] for line in lines)
     assert any(line.split() == ["trace_content", "off", "default"] for line in lines)

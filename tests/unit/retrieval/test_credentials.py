@@ -1,0 +1,175 @@
+"""Which key goes where: never to an address that it was not given for."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from fairqr.errors import ConfigError
+from fairqr.retrieval.credentials import (
+    Credentials,
+    credentials_for,
+    default_url,
+    named_credentials,
+)
+
+ENTRY = """
+[credentials.production]
+urls = ["https://search.example.org:9243", "people:aG9zdCRpZA=="]
+api_key = " s3cret\\n"
+ca_certs = "ca.pem"
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's settings file, which a test writes once; no variable is set."""
+    for name in list(os.environ):
+        if name.startswith("FAIRQR_"):
+            monkeypatch.delenv(name)
+    named = tmp_path / "fairqr.toml"
+    named.write_text("")
+    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
+    return named
+
+
+class TestNamed:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://search.example.org:9243",
+            "https://SEARCH.example.org:9243/es",
+            "people:aG9zdCRpZA==",
+        ],
+    )
+    def test_an_entry_goes_to_its_own_addresses(self, url: str, file: Path) -> None:
+        file.write_text(ENTRY)
+        found = credentials_for("production", url)
+        assert found.request_headers() == {"Authorization": "ApiKey s3cret"}
+        assert found.ca_certs == file.parent / "ca.pem"
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://search.example.org:9243",
+            "https://search.example.org",
+            "https://search.example.org.evil.net:9243",
+            "https://search.example.org:9243@evil.net",
+            "https://other.example.org:9243",
+            "people:aG9zdCRpZA",
+        ],
+    )
+    def test_no_other_address_gets_anything(self, url: str, file: Path) -> None:
+        file.write_text(ENTRY)
+        with pytest.raises(ConfigError, match="'production' may not go to") as caught:
+            credentials_for("production", url)
+        assert "s3cret" not in str(caught.value)
+
+    def test_a_missing_entry_is_named(self, file: Path) -> None:
+        with pytest.raises(ConfigError, match=r"has no \[credentials.staging\]; add it"):
+            credentials_for("staging", "https://search.example.org")
+
+    @pytest.mark.parametrize(
+        ("entry", "words"),
+        [
+            ('api_key = "s3cret"', "wrong at urls: Field required"),
+            ("urls = []", "wrong at urls"),
+            ('urls = ["https://"]', "'https://' is not an address such as"),
+            ('urls = ["https://a"]\nkey = "s3cret"', "wrong at key: Extra inputs"),
+            ('urls = ["https://a"]\nusername = "u"', "a username needs a password"),
+            ('urls = ["https://a"]\napi_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
+            ('urls = ["https://a"]\nheaders = {"X Y" = "s3cret"}', "'X Y' is not a header"),
+            ('urls = ["https://a"]\nheaders = {X = "s3cret\\nY: z"}', "'X' is not a header"),
+        ],
+    )
+    def test_a_malformed_entry_is_named_without_its_secrets(
+        self, entry: str, words: str, file: Path
+    ) -> None:
+        file.write_text(f"[credentials.one]\n{entry}\n")
+        with pytest.raises(ConfigError, match=words) as caught:
+            named_credentials()
+        assert "[credentials.one]" in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+    @pytest.mark.parametrize("content", ["credentials = 3", "[credentials]\none = 3"])
+    def test_what_is_no_section_is_refused(self, content: str, file: Path) -> None:
+        file.write_text(content)
+        with pytest.raises(ConfigError, match="section"):
+            named_credentials()
+
+
+class TestOfElasticsearch:
+    """Without a name, the settings of Elasticsearch serve the address in them alone."""
+
+    FILE = '[elasticsearch]\nurl = "https://mine:9200/"\nusername = "me"\npassword = "s3cret"\n'
+
+    def test_the_settings_file_serves_its_own_address(self, file: Path) -> None:
+        file.write_text(self.FILE)
+        assert default_url() == "https://mine:9200"
+        expected = base64.b64encode(b"me:s3cret").decode()
+        found = credentials_for(None, "https://mine:9200/path")
+        assert found.request_headers() == {"Authorization": f"Basic {expected}"}
+
+    @pytest.mark.parametrize("url", ["https://other:9200", "http://mine:9200", "https://mine"])
+    def test_no_other_address_gets_anything(
+        self, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file.write_text(self.FILE)
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "s3cret")
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_CA_CERTS", "/ca.pem")
+        assert credentials_for(None, url) == Credentials()
+
+    def test_a_key_without_an_address_goes_nowhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "s3cret")
+        assert credentials_for(None, "https://any") == Credentials()
+        assert default_url() is None
+
+    def test_the_files_key_does_not_follow_a_variable_to_another_server(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file.write_text(self.FILE)
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "https://other:9200")
+        assert credentials_for(None, "https://other:9200") == Credentials()
+
+    def test_variables_belong_together(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file.write_text(self.FILE)
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "key")
+        found = credentials_for(None, "https://mine:9200")
+        assert found.request_headers() == {"Authorization": "ApiKey key"}
+
+    def test_credentials_in_the_address_win_and_are_decoded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "https://el%40stic:s3cret%2F%3A@host/es/")
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "other")
+        assert default_url() == "https://host/es"
+        found = credentials_for(None, "https://host")
+        assert (found.username, found.api_key) == ("el@stic", None)
+        assert found.password
+        assert found.password.get_secret_value() == "s3cret/:"
+
+    @pytest.mark.parametrize("url", ["localhost:9200", "ftp://u:s3cret@h", "http://", "s3cret"])
+    def test_what_is_no_address_is_refused_and_not_shown(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", url)
+        for call in (default_url, lambda: credentials_for(None, "http://any")):
+            with pytest.raises(ConfigError, match="FAIRQR_ELASTICSEARCH_URL") as caught:
+                call()
+            assert "s3cret" not in str(caught.value)
+
+    def test_a_name_without_a_password_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "http://host")
+        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_USERNAME", "me")
+        with pytest.raises(ConfigError, match=r"a username needs a password.*FAIRQR_ELASTIC"):
+            credentials_for(None, "http://host")
+
+
+def test_secrets_do_not_show() -> None:
+    found = Credentials(username="u", password="s3cret", headers={"X": "s3cret"})
+    assert "s3cret" not in f"{found!r} {found} {found.model_dump()} {found.model_dump_json()}"
+    assert Credentials(bearer="t").request_headers() == {"Authorization": "Bearer t"}
+    assert Credentials(headers={"X-Key": "k"}).request_headers() == {"X-Key": "k"}
