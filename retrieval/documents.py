@@ -16,6 +16,7 @@ from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = [
     "Document",
+    "Progress",
     "numbered_lines",
     "open_text",
     "parse_document",
@@ -23,6 +24,9 @@ __all__ = [
     "read_documents",
     "value_at",
 ]
+
+Progress = Callable[[int], None]
+"""Called now and then while documents are read or written, with the number so far."""
 
 MAX_ID_BYTES = 512
 
