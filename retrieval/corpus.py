@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +25,8 @@ BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
 DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
 SCHEMA = "schema.yaml"
 MAX_PROBLEMS = 100
+SECONDS_OF_DOUBT = 1.0
+"""A file that was written this short ago may be written again without a new time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +36,56 @@ class Corpus:
     Attributes:
         path: The file; unpacked while it is read where its name ends in ``.gz``.
         schema: Its attributes.
+        folder: What the paths of files of labels are relative to; that of the file by default.
     """
 
     path: Path
     schema: Schema
+    folder: Path | None = None
+
+    @property
+    def labels_folder(self) -> Path:
+        """The folder that the paths of files of labels are relative to."""
+        return self.folder or self.path.parent
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents, one at a time; see :func:`read_documents`."""
         return read_documents(self.path, self.schema)
 
     def sha256(self) -> str:
-        """Return the hash of the file."""
+        """Return the hash of the file of documents."""
         return sha256_of(self.path)
+
+    def files(self) -> str:
+        """Return the sizes and times of all files and the schema as one text.
+
+        It is empty if a file is so new that it may still change unnoticed.
+
+        Raises:
+            CorpusError: A file is missing.
+        """
+        found = []
+        for path in self._paths():
+            state = _readable(path).stat()
+            if time.time() - state.st_mtime < SECONDS_OF_DOUBT:
+                return ""
+            found.append((str(path.absolute()), state.st_size, state.st_mtime_ns))
+        schema = hashlib.sha256(self.schema.model_dump_json().encode()).hexdigest()
+        return json.dumps([*found, schema])
+
+    def fingerprint(self) -> str:
+        """Return a hash of the content of all files and of the schema.
+
+        Raises:
+            CorpusError: A file is missing.
+        """
+        hashes = [sha256_of(_readable(path)) for path in self._paths()]
+        content = "".join(hashes) + self.schema.model_dump_json()
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def _paths(self) -> list[Path]:
+        labels = [a.labels for a in self.schema.attributes.values() if a.labels]
+        return [self.path, *(self.labels_folder / name for name in labels)]
 
 
 def holds_documents(path: Path) -> bool:
@@ -80,7 +123,13 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
                 f"The corpus {path} has no schema; write {beside[0].name} beside it, "
                 "which names the attributes and their groups."
             )
-    return Corpus(path, load_schema(schema))
+    return Corpus(path, load_schema(schema), schema.parent)
+
+
+def _readable(path: Path) -> Path:
+    if not path.is_file():
+        raise CorpusError(f"There is no file {path}; the corpus needs it.")
+    return path
 
 
 @dataclass(slots=True)

@@ -1,0 +1,155 @@
+"""The embedded engine: BM25 by tantivy over title and text, in process, in one folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tantivy
+
+from fairqr.retrieval.analysis import english_analyzer
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
+from fairqr.retrieval.engines.tantivy_folder import (
+    columns_of,
+    open_text,
+    read_manifest,
+    refuse_damaged,
+)
+from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.id_store import IdReader
+from fairqr.retrieval.schema import Schema
+
+__all__ = ["TantivyEngine"]
+
+
+class TantivyEngine:
+    """An embedded index, opened for reading; see :class:`SearchEngine` for what its methods promise.
+
+    Any number of processes may read at once. A search sees what was written before it, by whatever
+    process. All files are opened at once, so an index that is built again meanwhile stays readable.
+    """
+
+    retriever = "bm25"
+    capabilities: frozenset[Capability] = frozenset(
+        {"rescore", "document_frequencies", "corpus_shares"}
+    )
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Open the index in a folder.
+
+        Raises:
+            IndexVersionError: The folder holds no index that this version can read.
+        """
+        self.folder = folder
+        self.name = name
+        self.manifest = read_manifest(folder)
+        self._columns = columns_of(self.schema)
+        self._analyzer = english_analyzer()
+        self._lock = threading.Lock()
+        self._stamp = self.stamp()
+        self._index = open_text(folder)
+        try:
+            self._ids = IdReader(folder)
+        except (OSError, ValueError) as error:
+            refuse_damaged(folder, error)
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and groups of its documents."""
+        return self.manifest.corpus_schema
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the index."""
+        return EngineInfo(
+            name=self.name,
+            engine="tantivy",
+            documents=len(await asyncio.to_thread(self.snapshot)),
+            location=str(self.folder),
+            source=self.manifest.source,
+            fingerprint=self.manifest.fingerprint,
+        )
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries, each with at most ``n`` hits."""
+        return await asyncio.to_thread(self._search, queries)
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the index lacks are left out."""
+        return await asyncio.to_thread(lambda: self.snapshot().documents(ids))
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Return for each attribute the mean membership over all documents."""
+        return await asyncio.to_thread(lambda: self.snapshot().shares())
+
+    async def aclose(self) -> None:
+        """Do nothing: the files are closed when the object goes."""
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Return what changes with each write by any process, or None if the folder is gone."""
+        try:
+            state = (self.folder / "text" / "meta.json").stat()
+        except OSError:
+            return None
+        return state.st_ino, state.st_mtime_ns
+
+    def snapshot(self) -> Snapshot:
+        """Return the index as it is now; this blocks."""
+        stamp = self.stamp()
+        with self._lock:
+            if stamp not in (self._stamp, None):
+                # An index that is replaced just now cannot be loaded; what is open is read on.
+                with contextlib.suppress(ValueError):
+                    self._index.reload()
+                    self._stamp = stamp
+            searcher = self._index.searcher()
+        return Snapshot(self.folder, self._index.schema, searcher, self._ids, self._columns)
+
+    def _search(self, queries: Sequence[Query]) -> list[Hits]:
+        now = self.snapshot()
+        return [self._answer(now, query) for query in queries]
+
+    def _answer(self, now: Snapshot, query: Query) -> Hits:
+        occur = tantivy.Occur
+        counts = query.n < 1
+        wanted = self._matching(query)
+        if query.only is not None:
+            these = now.with_ids(query.only)
+            if query.text:
+                # Documents that do not match are hits of a ranking, and are not counted.
+                among = occur.Must if counts else occur.Should
+                wanted = tantivy.Query.boolean_query([(occur.Must, these), (among, wanted)])
+            else:
+                wanted = these
+        elif counts and not query.text:
+            wanted = tantivy.Query.all_query()
+        if counts:
+            nothing = now.hits([], [], 0)
+            return Hits([], [], nothing.memberships, now.count(wanted))
+        return now.best(wanted, query.n)
+
+    def _matching(self, query: Query) -> tantivy.Query:
+        """Return the query for the documents that match the words."""
+        text = self._terms(query.text, tantivy.Occur.Must if query.every_word else None)
+        if not query.boost:
+            return text
+        boost = self._terms(query.boost)
+        return tantivy.Query.boolean_query(
+            [(tantivy.Occur.Must, text), (tantivy.Occur.Should, boost)]
+        )
+
+    def _terms(self, text: str, occur: tantivy.Occur | None = None) -> tantivy.Query:
+        """Return the disjunction of the text's terms, or their conjunction."""
+        # Half a surrogate pair, which a query can hold, is no text to tantivy.
+        terms = self._analyzer.analyze(text.encode("utf-8", "replace").decode())
+        schema = self._index.schema
+        return tantivy.Query.boolean_query(
+            [
+                (occur or tantivy.Occur.Should, tantivy.Query.term_query(schema, "body", term))
+                for term in terms
+            ]
+        )

@@ -1,0 +1,149 @@
+"""The folder of an embedded index: what lies in it, and what is wrong with it.
+
+``manifest.json`` says what was indexed, ``text/`` holds tantivy's own files, ``ids.*`` the ids (see
+:mod:`fairqr.retrieval.id_store`), and ``dense/`` the vectors that were made of the documents. The
+share of each group in a document is a column of numbers, read together with the hits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tantivy
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairqr.errors import IndexVersionError, one_line
+from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.schema import Schema
+
+__all__ = [
+    "FORMAT",
+    "Manifest",
+    "columns_of",
+    "create_text",
+    "from_stored",
+    "open_text",
+    "read_manifest",
+    "refuse_damaged",
+    "to_stored",
+]
+
+FORMAT = 2
+
+
+class Manifest(BaseModel):
+    """What was indexed.
+
+    Attributes:
+        format: The layout of the folder.
+        source: Where the documents are from, for people.
+        fingerprint: Of the corpus, by its content.
+        files: Of the corpus, by the sizes and times of its files; empty where these say too little.
+        labels_folder: What the paths of files of labels are relative to.
+        corpus_schema: The attributes, with the groups that files of labels named.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    source: str
+    fingerprint: str
+    files: str = ""
+    labels_folder: Path = Path()
+    corpus_schema: Schema
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a folder.
+
+    Raises:
+        IndexVersionError: It is damaged, or of another version.
+    """
+    try:
+        text = (folder / "manifest.json").read_text(encoding="utf-8")
+        found = json.loads(text).get("format")
+        if found == FORMAT:
+            return Manifest.model_validate_json(text)
+    except (OSError, ValueError, AttributeError, ValidationError):
+        found = "damaged"
+    raise IndexVersionError(
+        f"The index in {folder} has format {found}, and this version of fairqr reads {FORMAT}; "
+        "delete it with 'fairqr index delete' and create it again."
+    )
+
+
+def refuse_damaged(folder: Path, why: object) -> NoReturn:
+    """Raise for a folder that is not as it was written.
+
+    Raises:
+        IndexVersionError: In any case.
+    """
+    if not folder.exists():
+        raise IndexVersionError(
+            f"The index in {folder} was built again or deleted meanwhile; open it again."
+        ) from None
+    raise IndexVersionError(
+        f"The index in {folder} is damaged ({one_line(why)}); "
+        "delete it with 'fairqr index delete' and create it again."
+    ) from None
+
+
+def columns_of(schema: Schema) -> Mapping[str, list[str]]:
+    """Return for each attribute the names of the columns of its groups, in order."""
+    return {
+        name: [f"group{place}_{group}" for group in range(len(attribute.universe))]
+        for place, (name, attribute) in enumerate(schema.attributes.items())
+    }
+
+
+def create_text(folder: Path, schema: Schema) -> tantivy.Index:
+    """Make an empty tantivy index for documents with these attributes."""
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("id", fast=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
+    builder.add_bytes_field("source", stored=True)
+    builder.add_unsigned_field("number", fast=True)
+    for columns in columns_of(schema).values():
+        for column in columns:
+            builder.add_float_field(column, fast=True)
+    path = folder / "text"
+    path.mkdir(parents=True)
+    index = tantivy.Index(builder.build(), str(path), sort_by_field="id")
+    index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+    return index
+
+
+def open_text(folder: Path) -> tantivy.Index:
+    """Open the tantivy index in a folder.
+
+    Raises:
+        IndexVersionError: It is damaged.
+    """
+    try:
+        index = tantivy.Index.open(str(folder / "text"))
+    except ValueError as error:
+        refuse_damaged(folder, error)
+    index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+    # Readers look for themselves whether something was written; see TantivyEngine.snapshot.
+    index.config_reader("Manual")
+    return index
+
+
+def to_stored(document: Document) -> bytes:
+    """Return a document as the index keeps it."""
+    stored: dict[str, Any] = {
+        "id": document.id,
+        "title": document.title,
+        "text": document.text,
+        "fields": dict(document.fields),
+    }
+    return json.dumps(stored, ensure_ascii=False).encode()
+
+
+def from_stored(stored: bytes) -> Document:
+    """Return a document that the index kept."""
+    return Document(**json.loads(bytes(stored)))

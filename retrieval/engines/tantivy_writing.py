@@ -1,0 +1,199 @@
+"""Writing an embedded index: building one, and adding and removing documents.
+
+One process may write at a time. Everything that is read in order to write is read under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tantivy
+
+from fairqr.errors import BuildInProgressError, CorpusError
+from fairqr.retrieval.documents import Document, Progress
+from fairqr.retrieval.engines.tantivy_folder import (
+    Manifest,
+    columns_of,
+    create_text,
+    open_text,
+    read_manifest,
+    refuse_damaged,
+    to_stored,
+)
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.id_store import IdReader, IdWriter
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.labels import LabelReader
+
+__all__ = ["build_index", "remove_documents", "upsert_documents"]
+
+WRITER_BYTES = 64 << 20
+DOCUMENTS_AT_ONCE = 500
+
+
+def build_index(
+    folder: Path,
+    manifest: Manifest,
+    documents: Iterable[Document],
+    labels: LabelReader | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a new index into an empty folder.
+
+    Args:
+        folder: Where.
+        manifest: Of the index.
+        documents: At least one, with distinct ids.
+        labels: Reads the labels that are in files beside the corpus, if there are any.
+        progress: Told how many documents are written.
+
+    Raises:
+        CorpusError: There are no documents, two have the same id, or a label fits no group.
+    """
+    index = create_text(folder, manifest.corpus_schema)
+    write_beside(folder / "manifest.json", manifest.model_dump_json(indent=1))
+    count = _write(index, folder, manifest, documents, labels, progress, replace=False)
+    if count == 0:
+        raise CorpusError(f"The corpus {manifest.source} is empty; it needs a document.")
+    _refuse_duplicates(folder, manifest.source)
+
+
+def upsert_documents(
+    folder: Path,
+    documents: Iterable[Document],
+    labels: LabelReader | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Add documents, in place of those with the same ids, and return how many were written.
+
+    An error changes nothing.
+
+    Raises:
+        BuildInProgressError: Another process writes to the index.
+        CorpusError: A label fits no group.
+    """
+    manifest = read_manifest(folder)
+    return _write(open_text(folder), folder, manifest, documents, labels, progress, replace=True)
+
+
+def remove_documents(folder: Path, ids: Sequence[str]) -> int:
+    """Remove documents, and return how many there were.
+
+    Raises:
+        BuildInProgressError: Another process writes to the index.
+    """
+    index = open_text(folder)
+    with _open_writer(index, folder) as writer:
+        before = _count(index)
+        for id_ in ids:
+            writer.delete_documents_by_term("id", id_)
+        writer.commit()
+    return before - _count(index)
+
+
+def _count(index: tantivy.Index) -> int:
+    index.reload()
+    return int(index.searcher().num_docs)
+
+
+def _open_writer(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
+    try:
+        # One thread keeps the order of the documents, and so the files, the same each time.
+        return index.writer(WRITER_BYTES, 1)
+    except ValueError as error:
+        if "Lock" in str(error):
+            raise BuildInProgressError(
+                f"Another process is writing to the index in {folder}; wait until it has finished."
+            ) from None
+        refuse_damaged(folder, error)
+
+
+def _write(
+    index: tantivy.Index,
+    folder: Path,
+    manifest: Manifest,
+    documents: Iterable[Document],
+    labels: LabelReader | None,
+    progress: Progress | None,
+    *,
+    replace: bool,
+) -> int:
+    columns = columns_of(manifest.corpus_schema)
+    count = 0
+    with _open_writer(index, folder) as writer, IdWriter(folder) as ids:
+        try:
+            for some in _chunks(documents):
+                shares = _shares(some, manifest, labels)
+                for row, document in enumerate(some):
+                    if replace:
+                        writer.delete_documents_by_term("id", document.id)
+                    entry = tantivy.Document()
+                    entry.add_text("id", document.id)
+                    entry.add_text("body", f"{document.title}\n{document.text}")
+                    entry.add_bytes("source", to_stored(document))
+                    entry.add_unsigned("number", ids.append(document.id))
+                    for name, names in columns.items():
+                        for column, share in zip(names, shares[name][row], strict=True):
+                            entry.add_float(column, share)
+                    writer.add_document(entry)
+                count += len(some)
+                if progress:
+                    progress(count)
+        except BaseException:
+            writer.rollback()
+            raise
+        # The ids are on disk before the documents that refer to them.
+        ids.flush()
+        writer.commit()
+    return count
+
+
+def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    iterator = iter(documents)
+    while some := list(islice(iterator, DOCUMENTS_AT_ONCE)):
+        yield some
+
+
+def _shares(
+    documents: Sequence[Document], manifest: Manifest, labels: LabelReader | None
+) -> dict[str, list[tuple[float, ...]]]:
+    """Return for each attribute the share of each group in each document."""
+    beside = labels.memberships([document.id for document in documents], {}) if labels else {}
+    shares: dict[str, list[tuple[float, ...]]] = {
+        name: [tuple(row) for row in rows.tolist()] for name, rows in beside.items()
+    }
+    for name, attribute in manifest.corpus_schema.attributes.items():
+        if attribute.labels:
+            continue
+        shares[name] = []
+        for document in documents:
+            try:
+                shares[name].append(document.membership(attribute))
+            except ValueError as error:
+                raise CorpusError(f"The document '{document.id}' is wrong: {error}.") from None
+    return shares
+
+
+def _refuse_duplicates(folder: Path, source: str) -> None:
+    """Look for ids that stand twice in what was written.
+
+    Raises:
+        CorpusError: One does; it and its places are named.
+    """
+    reader = IdReader(folder)
+    hashes = np.fromiter(reader.hashes(), dtype=np.int64)
+    order = np.argsort(hashes, kind="stable")
+    twice = np.flatnonzero(np.diff(hashes[order]) == 0)
+    for position in twice:
+        first, second = sorted(int(n) for n in order[position : position + 2])
+        id_, other = reader[[first, second]]
+        if id_ == other:
+            raise CorpusError(
+                f"The id '{id_}' stands twice in {source}, in documents {first + 1} and "
+                f"{second + 1}; 'fairqr corpus check' names the lines."
+            )
