@@ -60,7 +60,7 @@ def evaluate_all(
             measured.
         measures: As text or as objects; see :mod:`fairqr.evaluation.measures.text`.
         documents: Where the groups of documents are known from: a corpus, which is read once, or
-            what a scan or an index knows of :func:`ids_of` (``scan_corpus``, ``scan_index``).
+            what a scan or an engine knows of :func:`ids_of` (``scan_corpus``, ``scan_engine``).
         target: ``relevance:0.5,population:0.5`` unless said otherwise; ``trec2022`` for the
             track's, with which measures that do not say otherwise have the unknown as a group; see
             :func:`fairqr.evaluation.query_results.as_target`.
@@ -153,7 +153,7 @@ def bind(
             if groups is None:
                 raise InputError(
                     f"{measure} needs the groups of the documents; "
-                    "name them with --documents or --index."
+                    "name them with --documents or --corpus."
                 )
             names = tuple(groups.schema.attributes)
             if len(names) > 1:

@@ -119,7 +119,7 @@ class Measure(ABC):
         """
         if groups is None and Need.GROUPS in self.needs:
             raise InputError(
-                f"{self} needs the groups of the documents; name them with --documents or --index."
+                f"{self} needs the groups of the documents; name them with --documents or --corpus."
             )
 
     def targeted(self, groups: Groups) -> list[Dimension]:

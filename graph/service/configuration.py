@@ -138,7 +138,9 @@ class ServiceSettings(_Section):
         host, port: Where it listens; port 0 is any free one.
         database: URL of the database of runs, ``sqlite:///…`` or ``postgresql://…``. Empty for the
             file ``service/runs.sqlite`` in the data folder.
-        corpora: Names of the indexes and built-in corpora that may be searched; all where empty.
+        corpora: Names of the sources, indexes and built-in corpora that may be searched; all where
+            empty.
+        sources: Source files that may be searched too, by the names in them.
         models: Those that requests may name. Where empty, the configured default model and
             ``feedback``.
         base_urls: Servers that a request may name as ``base_url``.
@@ -160,6 +162,7 @@ class ServiceSettings(_Section):
     port: int = Field(8080, ge=0, le=65_535)
     database: str = Field("", repr=False)  # may hold a password
     corpora: tuple[str, ...] = ()
+    sources: tuple[Path, ...] = ()
     models: dict[str, ModelEntry] = {}
     base_urls: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()

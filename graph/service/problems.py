@@ -28,9 +28,11 @@ from fairqr.errors import (
     RunNotFoundError,
     RunTimeoutError,
     ScopeError,
+    SourceError,
     StoreUnavailableError,
     TargetError,
     UnknownAttributeError,
+    UnsupportedError,
     WorkersError,
     one_line,
 )
@@ -75,6 +77,8 @@ STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     IndexVersionError: (503, "The index cannot be read"),
     IndexUnavailableError: (503, "The index cannot be reached"),
     BuildInProgressError: (503, "The index is being built"),
+    SourceError: (503, "The source cannot be used"),
+    UnsupportedError: (422, "The search engine cannot do this"),
     ModelUnavailableError: (503, "The model cannot be used"),
     StoreUnavailableError: (503, "The database cannot be reached"),
     RunInterruptedError: (503, "The run was interrupted"),
@@ -88,6 +92,7 @@ PRIVATE: Mapping[type[FairqrError], str] = {
     ConfigError: f"The service is configured wrongly; {_LOOK}",
     IndexVersionError: f"The index cannot be read as it is; {_LOOK}",
     IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
+    SourceError: f"The source cannot be used as it is described; {_LOOK}",
 }
 """What is said instead of errors that name folders and servers, which are no client's business."""
 

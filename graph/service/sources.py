@@ -28,8 +28,11 @@ def of_file(section: str, model: type[BaseModel]) -> tuple[dict[str, Any], Sourc
     held, file = file_section(section)
     values = _copied(held)
     for name, field in model.model_fields.items():
-        if Path in get_args(field.annotation) and isinstance(values.get(name), str):
-            values[name] = str(beside(file, values[name]))
+        held = values.get(name)
+        if Path in get_args(field.annotation) and isinstance(held, str):
+            values[name] = str(beside(file, held))
+        elif Path in get_args(field.annotation) and isinstance(held, list):
+            values[name] = [str(beside(file, one)) for one in held if isinstance(one, str)]
     return values, {name: Source("file", str(file)) for name in _leaves(values)}
 
 

@@ -35,7 +35,8 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.recording import record_to
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.index import Index, IndexInfo, Progress
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.settings import is_on
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Engine:
     Args:
         settings: Of the service.
         saver: Keeps the states of runs that are to be resumed; None where none is.
-        catalog: Of the indexes; those in the user's data folder where None.
+        catalog: Of what can be searched; the one in the user's data folder where None.
         prompts: Where prompts come from; read again as they change where None.
         default_model: That of requests which name none; the configured one where None.
     """
@@ -80,7 +81,7 @@ class Engine:
         )
 
     async def start(self, progress: Callable[[str], Progress] | None = None) -> None:
-        """Open the indexes that are named in the configuration, or the default one, and the model.
+        """Open what the configuration names, or the default corpus, and the model.
 
         Args:
             progress: Told of what is being indexed.
@@ -90,7 +91,7 @@ class Engine:
         """
         await self._start_model()
         for name in self._named():
-            await self._resources.index(name, progress=progress)
+            await self._resources.engine(name, progress=progress)
         if self.settings.traces is not None:
             # What is recorded may be private.
             await asyncio.to_thread(self.settings.traces.mkdir, 0o700, parents=True, exist_ok=True)
@@ -101,13 +102,13 @@ class Engine:
         await self._resources.close()
 
     async def check_index(self) -> None:
-        """Check that the indexes can be reached that are named in the configuration.
+        """Check that what the configuration names can be reached.
 
         Raises:
             FairqrError: One cannot.
         """
         for name in self._named():
-            await (await self._resources.index(name)).info()
+            await (await self._resources.engine(name)).info()
 
     async def check_model(self) -> None:
         """Check that the default model can be reached; it is asked nothing.
@@ -141,8 +142,8 @@ class Engine:
         """
         request = self.checked(run.kind, run.request)
         with _others_untold(request.corpus), _caps_named(self.settings.caps):
-            graph, index = await self._resources.graph(request)
-            context = await _fitting(request, index)
+            graph, engine = await self._resources.graph(request)
+            context = await _fitting(request, engine)
             thread = run.id if run.keep else None
             events = run_graph(graph, request.query, context, thread=thread, resume=resume)
             with self._recorded(run.id, resume):
@@ -150,17 +151,17 @@ class Engine:
                     async for event in events:
                         yield event
 
-    async def infos(self) -> list[tuple[Index, IndexInfo]]:
-        """Return the indexes that are offered and can be opened."""
+    async def infos(self) -> list[tuple[SearchEngine, EngineInfo]]:
+        """Return the search engines that are offered and can be opened."""
         names = await asyncio.to_thread(self.offers.corpora)
         # At once, since each that is out of reach takes its time to be found so.
         found = await asyncio.gather(*map(self._info, names))
         return [one for one in found if one is not None]
 
-    async def _info(self, name: str) -> tuple[Index, IndexInfo] | None:
+    async def _info(self, name: str) -> tuple[SearchEngine, EngineInfo] | None:
         try:
-            index = await self._resources.index(name)
-            return index, await index.info()
+            engine = await self._resources.engine(name)
+            return engine, await engine.info()
         except FairqrError:
             return None
 
@@ -172,9 +173,9 @@ class Engine:
             return None
 
     def _named(self) -> list[str]:
-        """Return the names of the indexes that have to be there."""
+        """Return the names of what has to be there."""
         exact = [name for name in self.settings.corpora if "*" not in name]
-        return exact or self.offers.corpora()[:1]
+        return [*exact, *self.offers.sources] or self.offers.corpora()[:1]
 
     async def _start_model(self) -> ChatModel | None:
         """Start the default model; None where it is none that has to be started."""
@@ -223,12 +224,14 @@ def _others_untold(corpus: str) -> Iterator[None]:
         ) from None
 
 
-async def _fitting(request: Request, index: Index) -> Context:
+async def _fitting(request: Request, engine: SearchEngine) -> Context:
     """Return the context; where nobody said otherwise, a small corpus takes part as a whole."""
     if not request.fits_pool:
         return request.context
-    size = max((await index.info()).documents, 1)
-    return request.context.model_copy(update={"k": min(request.context.k, size)})
+    size = (await engine.info()).documents
+    if size is None:
+        return request.context
+    return request.context.model_copy(update={"k": min(request.context.k, max(size, 1))})
 
 
 @contextlib.contextmanager

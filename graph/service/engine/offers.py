@@ -1,21 +1,30 @@
-"""What the service offers: which indexes, models, servers, prompts and judges may be named."""
+"""What the service offers: which corpora, models, servers, prompts and judges may be named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.errors import IndexNotFoundError, InputError, NotAllowedError, PromptError, one_line
+from fairqr.errors import (
+    ConfigError,
+    IndexNotFoundError,
+    InputError,
+    NotAllowedError,
+    PromptError,
+    one_line,
+)
 from fairqr.graph.answering import PROMPT as ANSWER
 from fairqr.graph.context import METHODS, FinalStep, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, check_name
 from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.settings import default_corpus, default_model, text_of
+from fairqr.retrieval.source import Source, load_source
+from fairqr.settings import default_corpus, default_model
 
 __all__ = ["NOTHING", "Offers"]
 
@@ -38,10 +47,17 @@ class Offers:
 
     Args:
         settings: Of the service.
-        catalog: Of the indexes.
+        catalog: Of what can be searched.
         prompts: Where prompts come from.
         model: That of requests which name none; the configured one, if it is offered, or the first
             that is, where None.
+
+    Attributes:
+        sources: Those whose files the configuration lists, by name.
+
+    Raises:
+        SourceError: Such a file is wrong.
+        ConfigError: Two have the same name.
     """
 
     def __init__(
@@ -59,17 +75,17 @@ class Offers:
             default_model(): ModelEntry(),
             FeedbackRefiner.name: ModelEntry(),
         }
+        self.sources = _sources(settings.sources)
+        # What is listed as a source is offered; `corpora` is about the rest.
+        self._corpora = settings.corpora and (*settings.corpora, *self.sources)
 
     def corpora(self) -> list[str]:
         """Return the names of what can be searched, the default one first."""
-        known = [*BUILT_IN, *(name for name, _ in self._catalog.names() if name not in BUILT_IN)]
-        allowed = self._settings.corpora
-        if allowed:
-            named = [name for name in allowed if not _is_glob(name) and name not in known]
-            known = [*named, *(name for name in known if _is_among(name, allowed))]
-            first = next((name for name in allowed if name in known), None)
-        else:
-            first = default_corpus()
+        known = [*dict.fromkeys((*self.sources, *BUILT_IN, *self._catalog.names()))]
+        first: str | None = default_corpus()
+        if self._corpora:
+            known = [name for name in known if _is_among(name, self._corpora)]
+            first = next((name for name in self._corpora if name in known), None)
         return sorted(known, key=lambda name: name != first)
 
     def corpus(self, name: str | None) -> str:
@@ -88,13 +104,12 @@ class Offers:
             check_name(name)  # what is no name could be a path
         except InputError:
             raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'.") from None
-        if self._settings.corpora and not _is_among(name, self._settings.corpora):
+        if self._corpora and not _is_among(name, self._corpora):
             raise NotAllowedError(
                 f"The index '{name}' is not offered; GET /v1/indexes lists those that are."
             )
         # The folders are looked into last: this is asked twice for each run.
-        known = name in BUILT_IN or text_of("elasticsearch.url") or name in self.corpora()
-        if not known:
+        if not (name in BUILT_IN or name in self.sources or name in self._catalog.names()):
             raise IndexNotFoundError(
                 f"There is no index '{name}'; GET /v1/indexes lists those that there are."
             )
@@ -239,6 +254,15 @@ class Offers:
             return None
         matching = (entry for pattern, entry in self._models.items() if fnmatchcase(name, pattern))
         return next(matching, None)
+
+
+def _sources(files: Iterable[Path]) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for source in map(load_source, files):
+        if source.name in found:
+            raise ConfigError(f"Two sources of the service are named '{source.name}'; rename one.")
+        found[source.name] = source
+    return found
 
 
 def _is_glob(name: str) -> bool:

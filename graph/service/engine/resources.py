@@ -1,8 +1,7 @@
-"""What runs are made with: indexes, models, judges and graphs, opened once and shared."""
+"""What runs are made with: search engines, models, judges and graphs, opened once and shared."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +23,16 @@ from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Catalog, Choice
-from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.retrieval.index import Index, Progress
-from fairqr.retrieval.vectors.open import open_retriever
-from fairqr.settings import text_of
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 __all__ = ["Resources"]
 
-INDEXES, MODELS, GRAPHS = 1000, 32, 64
+ENGINES, MODELS, GRAPHS = 1000, 32, 64
 """How many of each are kept open."""
 
 NO_KEY = SecretStr("none")
@@ -44,7 +41,7 @@ Model = ChatModel | Refiner | RankingModel
 
 
 class Resources:
-    """Indexes, models and graphs.
+    """Search engines, models and graphs.
 
     Args:
         catalog: Of the indexes.
@@ -64,22 +61,22 @@ class Resources:
         self._prompts = prompts
         self._offers = offers
         self._saver = saver
-        self._indexes: KeptOpen[tuple[str, str], Index] = KeptOpen(INDEXES)
+        self._engines: KeptOpen[tuple[str, str], SearchEngine] = KeptOpen(ENGINES)
         self._models: KeptOpen[tuple[str, str | None], Model] = KeptOpen(MODELS)
         self._generators: KeptOpen[str, Generator] = KeptOpen(MODELS)
         self._attributors: KeptOpen[tuple[Any, ...], Attributor] = KeptOpen(MODELS)
         self._graphs: KeptOpen[tuple[Any, ...], Any] = KeptOpen(GRAPHS)
 
-    async def index(
+    async def engine(
         self,
         corpus: str,
         retriever: str = "bm25",
         progress: Callable[[str], Progress] | None = None,
-    ) -> Index:
-        """Return an index, opened or built where it has to be.
+    ) -> SearchEngine:
+        """Return a search engine, opened or built where it has to be.
 
         Args:
-            corpus: The name of an index or of a built-in corpus.
+            corpus: The name of a source, an index or a built-in corpus; never a path.
             retriever: ``bm25`` or ``dense``.
             progress: As of :meth:`Catalog.resolve`.
 
@@ -88,27 +85,26 @@ class Resources:
             IndexUnavailableError: It cannot be reached.
         """
 
-        async def opening() -> Index:
-            if retriever != "bm25":
-                return await open_retriever(await self.index(corpus), retriever)
-            if corpus in BUILT_IN:
-                return await self._catalog.resolve(corpus, progress=progress)
-            known = await asyncio.to_thread(self._catalog.names)
-            elsewhere = corpus not in (name for name, _ in known) and text_of("elasticsearch.url")
-            return await self._catalog.open(corpus, Choice("elasticsearch") if elsewhere else None)
+        async def opening() -> SearchEngine:
+            named = self._offers.sources.get(corpus, corpus)
+            return await self._catalog.resolve(named, retriever=retriever, progress=progress)
 
-        return await self._indexes.get((corpus, retriever), opening)
+        return await self._engines.get((corpus, retriever), opening)
 
     async def model(
-        self, name: str, entry: ModelEntry, base_url: str | None, index: Index | None = None
+        self,
+        name: str,
+        entry: ModelEntry,
+        base_url: str | None,
+        engine: SearchEngine | None = None,
     ) -> Model:
-        """Return a language model, or what refines by relevance feedback in this index.
+        """Return a language model, or what refines by relevance feedback in this engine.
 
         Args:
             name: Of the model.
             entry: What is configured of it.
             base_url: Instead of the configured address, which alone is sent the key.
-            index: For ``feedback``.
+            engine: For ``feedback``.
         """
 
         async def opening() -> Model:
@@ -120,18 +116,18 @@ class Resources:
                 options["api_key"] = NO_KEY
             elif entry.api_key is not None:
                 options["api_key"] = entry.api_key
-            return open_language_model(name, index=index, **options)
+            return open_language_model(name, engine=engine, **options)
 
         if name == FeedbackRefiner.name:
-            return open_language_model(name, index=index)
+            return open_language_model(name, engine=engine)
         return await self._models.get((name, base_url), opening)
 
-    async def graph(self, request: Request) -> tuple[Any, Index]:
-        """Return the graph that does what is asked, and the index that it searches.
+    async def graph(self, request: Request) -> tuple[Any, SearchEngine]:
+        """Return the graph that does what is asked, and the engine that it searches.
 
         The graph keeps its states if the run is one to be kept.
         """
-        index = await self.index(request.corpus, request.retriever)
+        engine = await self.engine(request.corpus, request.retriever)
         key = (
             request.corpus,
             request.retriever,
@@ -150,24 +146,24 @@ class Resources:
 
                 generator = await self._generators.get(request.model, open_it)
             else:
-                model = await self.model(request.model, request.entry, request.base_url, index)
+                model = await self.model(request.model, request.entry, request.base_url, engine)
             return build_graph(
-                index=index,
+                engine=engine,
                 model=model,
                 generator=generator,
-                attributor=await self._attributor(request, model, index),
+                attributor=await self._attributor(request, model, engine),
                 prompts=self._prompts,
                 checkpointer=self._saver if request.keep else None,
             )
 
-        return await self._graphs.get(key, opening), index
+        return await self._graphs.get(key, opening), engine
 
     async def close(self) -> None:
-        """Close all indexes."""
-        for index in self._indexes:
-            await index.close()
+        """Close all search engines."""
+        for engine in self._engines:
+            await engine.aclose()
         for kept in (
-            self._indexes,
+            self._engines,
             self._models,
             self._generators,
             self._attributors,
@@ -176,7 +172,7 @@ class Resources:
             kept.clear()
 
     async def _attributor(
-        self, request: Request, model: Model | None, index: Index
+        self, request: Request, model: Model | None, engine: SearchEngine
     ) -> Attributor | None:
         name = request.attributor
         if name is None:
@@ -185,7 +181,7 @@ class Resources:
         chat = model if isinstance(model, ChatModel) else None
         if parsed.kind == "llm" and parsed.model not in ("", request.model):
             named, entry = self._offers.model(parsed.model)
-            judge = await self.model(named, entry, None, index)
+            judge = await self.model(named, entry, None, engine)
             chat = judge if isinstance(judge, ChatModel) else None
 
         async def opening() -> Attributor:

@@ -15,7 +15,7 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts, Readiness
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.retrieval.index import Progress
+from fairqr.retrieval.documents import Progress
 
 __all__ = ["running"]
 

@@ -10,7 +10,6 @@ import typer
 
 from fairqr.cli.common import (
     AsJson,
-    BackendOption,
     BaseUrl,
     Corpus,
     NoCache,
@@ -19,8 +18,6 @@ from fairqr.cli.common import (
     Timeout,
     TraceContent,
     TracePath,
-    UrlOption,
-    choice,
     open_to_search,
     pairs,
     print_json,
@@ -32,7 +29,7 @@ from fairqr.settings import DEFAULT_POOL
 
 if TYPE_CHECKING:
     from fairqr.graph.answer_result import AnswerResult
-    from fairqr.retrieval.index import Index
+    from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["answer"]
 
@@ -116,8 +113,6 @@ def answer(
         int, typer.Option(min=1, help="How many requests are made at the same time.")
     ] = 8,
     no_cache: NoCache = False,
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
     schema: SchemaPath = None,
     trace: TracePath = None,
     trace_content: TraceContent = False,
@@ -198,14 +193,14 @@ def answer(
         if judge is not None:
             await judge.start()
         searched = default_corpus() if corpus is None else corpus
-        index = await open_to_search(searched, choice(backend, url), schema, retriever)
+        engine = await open_to_search(searched, schema=schema, retriever=retriever)
         shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
         ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
         view = AnswerView(question, ranks) if shows_pieces else QuietAnswerView(ranks)
         try:
-            context["k"] = await _pool_of(index, pool, k)
+            context["k"] = await _pool_of(engine, pool, k)
             fair = FairSearch(
-                index,
+                engine,
                 refiner,
                 generator=generator,
                 attributor=judge,
@@ -219,7 +214,7 @@ def answer(
                     async for step in steps:
                         view.show(step)
         finally:
-            await index.close()
+            await engine.aclose()
         return view.result, view.has_written
 
     result, written = run_recorded(work(), trace, content=trace_content, command="answer")
@@ -237,17 +232,20 @@ def answer(
         print_answer(result, written=written)
 
 
-async def _pool_of(index: Index, pool: int | None, k: int) -> int:
+async def _pool_of(engine: SearchEngine, pool: int | None, k: int) -> int:
     """Return how many documents take part; a small corpus takes part as a whole.
 
     Raises:
         InputError: More are asked for than there are.
     """
-    size = (await index.info()).documents
-    if pool is not None and pool > size:
-        raise InputError(
-            f"The pool is to have {pool} documents, but '{index.name}' has only {size}; "
-            "lower --pool."
-        )
+    size = (await engine.info()).documents
+    if pool is not None:
+        if size is not None and pool > size:
+            raise InputError(
+                f"The pool is to have {pool} documents, but '{engine.name}' has only {size}; "
+                "lower --pool."
+            )
+        return pool
+    wanted = max(DEFAULT_POOL, k)
     # An empty index is complained of later, as anywhere.
-    return min(max(DEFAULT_POOL, k), max(size, 1)) if pool is None else pool
+    return wanted if size is None else min(wanted, max(size, 1))

@@ -14,12 +14,10 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fairqr.retrieval.catalog import Choice
-    from fairqr.retrieval.index import Index
+    from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = [
     "AsJson",
-    "BackendOption",
     "BaseUrl",
     "Corpus",
     "NoCache",
@@ -28,14 +26,13 @@ __all__ = [
     "Timeout",
     "TraceContent",
     "TracePath",
-    "UrlOption",
     "Yes",
-    "choice",
     "indexing_bar",
     "notes",
     "open_to_search",
     "pairs",
     "print_json",
+    "printable",
     "recorded",
     "run",
     "run_recorded",
@@ -44,21 +41,13 @@ __all__ = [
 
 T = TypeVar("T")
 
-BackendOption = typer.Option(
-    help="Where the index is: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
-)
-UrlOption = typer.Option(
-    help="The Elasticsearch server; FAIRQR_ELASTICSEARCH_URL where not given.", metavar="URL"
-)
-
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 BaseUrl = Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")]
 Corpus = Annotated[
     str | None,
     typer.Option(
-        help="A built-in corpus, an index, or the path of a corpus; FAIRQR_CORPUS where not given. "
-        "[default: notables]"
+        help="An attached source, an index or a built-in corpus; or the path of a source file or "
+        "of a corpus. FAIRQR_CORPUS where not given. [default: notables]"
     ),
 ]
 NoCache = Annotated[
@@ -140,31 +129,30 @@ def recorded(trace: Path | None = None, *, content: bool = False, command: str) 
 
 
 async def open_to_search(
-    corpus: str,
-    where: Choice | None,
-    schema: Path | None,
-    retriever: str,
-) -> Index:
-    """Open an index, made first where it has to be; a bar shows that.
+    corpus: str, *, schema: Path | None = None, retriever: str = "bm25"
+) -> SearchEngine:
+    """Open a search engine; a bar shows what has to be indexed first.
 
     Args:
-        corpus: A built-in corpus, an index, or a path.
-        where: The index is; None where nothing was said.
+        corpus: A source, an index, a built-in corpus, or a path.
         schema: Of a corpus that is a path.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
     """
     from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.vectors.open import open_retriever
 
     with indexing_bar() as bar:
-        index = await Catalog().resolve(corpus, where, bar, schema)
-        return await open_retriever(index, retriever, bar(f"vectors of {index.name}"))
+        return await Catalog().resolve(corpus, retriever=retriever, schema=schema, progress=bar)
 
 
 def print_json(text: str) -> None:
     """Print a JSON text as UTF-8, as JSON is, whatever the terminal takes."""
     sys.stdout.buffer.write(text.encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot steer the terminal, which a document could otherwise do."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def notes() -> Console:
@@ -177,24 +165,6 @@ def notes() -> Console:
 def warn(message: str) -> None:
     """Print a warning to stderr."""
     typer.echo(f"fairqr: {message}", err=True)
-
-
-def choice(backend: str | None, url: str | None) -> Choice | None:
-    """Return where an index is to be, or None where nothing was said.
-
-    Raises:
-        InputError: There is no such backend, or a server is given for the embedded one.
-    """
-    from fairqr.errors import InputError
-    from fairqr.retrieval.catalog import Choice
-
-    if backend is None:
-        return Choice("elasticsearch", url) if url else None
-    if backend not in ("tantivy", "elasticsearch"):
-        raise InputError(f"There is no backend '{backend}'; choose tantivy or elasticsearch.")
-    if backend == "tantivy" and url:
-        raise InputError("The embedded index needs no --url; leave it out or choose elasticsearch.")
-    return Choice(backend, url)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

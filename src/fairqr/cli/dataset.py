@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import notes
+from fairqr.cli.common import notes, printable
 
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.statistics import AttributeStatistics, CollectionStatistics
@@ -103,11 +103,6 @@ def import_(
     typer.echo(f"{name}: imported into {folder}")
     for line in report.lines():
         typer.echo(printable(f"  {line}"))
-
-
-def printable(text: str) -> str:
-    # What stands in a file must not be able to steer the terminal.
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _sizes(found: CollectionStatistics) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson, BackendOption, UrlOption, choice, notes, print_json, run, warn
+from fairqr.cli.common import AsJson, notes, open_to_search, print_json, run, warn
 from fairqr.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,11 +45,13 @@ def evaluate(
     schema: Annotated[
         Path | None, typer.Option(help="Their schema; the one beside the file if not given.")
     ] = None,
-    index: Annotated[
-        str | None, typer.Option(help="An index to ask for the groups, instead of --documents.")
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="A source, an index or the path of a source file to ask for the groups, instead "
+            "of --documents."
+        ),
     ] = None,
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option(help="For measures that name none; gender×continent for a product."),
@@ -88,14 +90,14 @@ def evaluate(
         return
     if run_file is None:
         raise InputError("There is no run to evaluate; name a run file in TREC's format.")
-    _check_groups(documents, index, schema, backend or url)
+    _check_groups(documents, corpus, schema)
     from fairqr.evaluation.comparison import compare as compare_runs
     from fairqr.evaluation.evaluate import evaluate_all
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
     from fairqr.evaluation.query_results import DEFAULT_TARGET
 
-    grouped = documents is not None or index is not None
+    grouped = documents is not None or corpus is not None
     if not measures and qrels is None:
         raise InputError(
             "There is nothing to measure the run by; name judgements with --qrels, "
@@ -108,7 +110,7 @@ def evaluate(
     wanted = parse_measures(measures or (f"{RELEVANCE},{FAIRNESS}" if grouped else RELEVANCE))
     runs = _read_runs([run_file, *(compare or [])], ties)
     judged = None if qrels is None else read_qrels(qrels)
-    scan = _scan(documents, index, schema, backend, url, runs, judged) if grouped else None
+    scan = _scan(documents, corpus, schema, runs, judged) if grouped else None
     evaluations = evaluate_all(
         runs,
         judged,
@@ -150,15 +152,11 @@ def evaluate(
         print_comparisons(comparisons)
 
 
-def _check_groups(
-    documents: str | None, index: str | None, schema: Path | None, server: str | None
-) -> None:
-    if documents is not None and index is not None:
-        raise InputError("Groups come from --documents or from --index; leave one of them out.")
+def _check_groups(documents: str | None, corpus: str | None, schema: Path | None) -> None:
+    if documents is not None and corpus is not None:
+        raise InputError("Groups come from --documents or from --corpus; leave one of them out.")
     if schema is not None and documents is None:
         raise InputError("A --schema belongs to --documents; name these too.")
-    if server and index is None:
-        raise InputError("--backend and --url belong to --index; name it too.")
 
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
@@ -180,10 +178,8 @@ def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
 
 def _scan(
     documents: str | None,
-    index: str | None,
+    corpus: str | None,
     schema: Path | None,
-    backend: str | None,
-    url: str | None,
     runs: Sequence[Run],
     qrels: Qrels | None,
 ) -> Scan:
@@ -195,19 +191,17 @@ def _scan(
 
     ids = ids_of(runs, qrels)
     if documents is not None:
-        corpus = find_corpus(BUILT_IN.get(documents, Path(documents)), schema)
+        labelled = find_corpus(BUILT_IN.get(documents, Path(documents)), schema)
         watched = sys.stderr.isatty()
         status = notes().status("reading documents") if watched else contextlib.nullcontext()
         with status:
-            return scan_corpus(corpus, ids)
+            return scan_corpus(labelled, ids)
 
     async def ask() -> Scan:
-        from fairqr.retrieval.catalog import Catalog
-
-        found = await Catalog().open(index or "", choice(backend, url))
+        engine = await open_to_search(corpus or "")
         try:
-            return await scan_index(found, ids)
+            return await scan_index(engine, ids)
         finally:
-            await found.close()
+            await engine.aclose()
 
     return run(ask())

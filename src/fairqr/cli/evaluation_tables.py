@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from fairqr.cli.common import printable as plain
 from fairqr.cli.render import Output as Output
-from fairqr.cli.render import printable as plain
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import MEASURES, parse_measure

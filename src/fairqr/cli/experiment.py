@@ -75,7 +75,6 @@ def run_(
             help="Instead of the file's model; several for RAG and rankers.",
         ),
     ] = None,
-    backend: Annotated[str | None, typer.Option(help="tantivy or elasticsearch.")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="RAG: instead of the file's retrievers.")
     ] = None,
@@ -129,7 +128,7 @@ def run_(
     path = find_experiment(experiment)
     kind = kind_of_file(path)
     who = parse_workers(workers or workers_of_file(path), concurrency)
-    of_searches = {"attribute": attribute, "queries": queries, "backend": backend}
+    of_searches = {"attribute": attribute, "queries": queries}
     of_rag = {
         "retriever": retriever,
         "attributor": attributor,
@@ -190,7 +189,6 @@ def run_(
         "queries": tuple(queries) if queries else None,
         "topics": topics,
         "model": _only(model, "--model", "with searches"),
-        "backend": backend,
         "seeds": seeds,
     }
     run_searches(path, changes, output, prompts=prompts, workers=who, report=report)

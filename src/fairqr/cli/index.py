@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, indexing_bar, run
+from fairqr.cli.common import indexing_bar, open_to_search, print_json, printable, run
+from fairqr.errors import InputError
 
 __all__ = ["app"]
 
@@ -26,21 +27,53 @@ def create(
     schema: Annotated[
         Path | None, typer.Option(help="The schema; the one beside the file where not given.")
     ] = None,
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="Where the index is to be: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
+        ),
+    ] = "tantivy",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="With elasticsearch: the server; FAIRQR_ELASTICSEARCH_URL where not given.",
+            metavar="URL",
+        ),
+    ] = None,
+    credentials: Annotated[
+        str | None,
+        typer.Option(help="With elasticsearch: an entry [credentials.NAME] of the settings file."),
+    ] = None,
 ) -> None:
-    """Index a corpus; an index of the same name is replaced once the new one is whole."""
-    from fairqr.retrieval.catalog import Catalog, Choice
+    """Index a corpus; an index of the same name is replaced once the new one is whole.
+
+    On Elasticsearch this makes an index and attaches it. To search an index that you have already,
+    see 'fairqr attach --help'.
+    """
+    from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.corpus import find_corpus
 
+    if backend not in ("tantivy", "elasticsearch"):
+        raise InputError(f"There is no backend '{backend}'; choose tantivy or elasticsearch.")
+    if backend == "tantivy" and (url or credentials):
+        raise InputError(
+            "The embedded index takes no --url and no --credentials; leave them out, or add "
+            "--backend elasticsearch."
+        )
     corpus = find_corpus(path, schema)
 
     async def work() -> None:
+        catalog = Catalog()
         with indexing_bar() as bar:
-            where = choice(backend, url) or Choice()
-            index = await Catalog().create(name, corpus, where, bar(name))
-        info = await index.info()
-        await index.close()
+            if backend == "elasticsearch":
+                await catalog.create_on_elasticsearch(
+                    name, corpus, url=url, credentials=credentials, progress=bar(name)
+                )
+                engine = await catalog.resolve(name)
+            else:
+                engine = await catalog.create(name, corpus, progress=bar(name))
+        info = await engine.info()
+        await engine.aclose()
         typer.echo(f"{name}: {info.documents} documents in {info.location}")
 
     run(work())
@@ -48,126 +81,103 @@ def create(
 
 @app.command()
 def add(
-    name: Name,
-    path: Annotated[Path, typer.Argument(help="A JSON Lines file of documents.")],
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
+    name: Name, path: Annotated[Path, typer.Argument(help="A JSON Lines file of documents.")]
 ) -> None:
     """Add documents to an index, in place of those with the same ids."""
     from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.documents import read_documents
 
     async def work() -> None:
-        index = await Catalog().open(name, choice(backend, url))
         with indexing_bar() as bar:
-            count = await index.upsert(read_documents(path, index.schema), bar(name))
-        info = await index.info()
-        await index.close()
-        typer.echo(f"{name}: {count} documents written, {info.documents} in all")
+            written, documents = await Catalog().upsert(name, path, progress=bar(name))
+        typer.echo(f"{name}: {written} documents written, {documents} in all")
 
     run(work())
 
 
 @app.command()
 def remove(
-    name: Name,
-    ids: Annotated[list[str], typer.Argument(help="The ids of the documents.")],
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
+    name: Name, ids: Annotated[list[str], typer.Argument(help="The ids of the documents.")]
 ) -> None:
     """Remove documents from an index."""
     from fairqr.retrieval.catalog import Catalog
 
     async def work() -> None:
-        index = await Catalog().open(name, choice(backend, url))
-        count = await index.delete(ids)
-        info = await index.info()
-        await index.close()
-        typer.echo(f"{name}: {count} of {len(ids)} documents removed, {info.documents} left")
+        removed, documents = await Catalog().remove(name, ids)
+        typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {documents} left")
 
     run(work())
 
 
 @app.command("list")
-def list_(
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
-    as_json: Json = False,
-) -> None:
-    """List the indexes made here and the built-in corpora, or all of fairqr's on a server."""
+def list_(as_json: Json = False) -> None:
+    """List what can be searched by name: indexes, attached sources, and the built-in corpora."""
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.corpus import BUILT_IN
-    from fairqr.retrieval.index import IndexInfo
+    from fairqr.retrieval.engines.engine import EngineInfo
 
-    where = choice(backend, url)
-    infos = run(Catalog().infos(where))
+    infos = run(Catalog().infos())
     if as_json:
         rows = [
             dataclasses.asdict(info)
-            if isinstance(info, IndexInfo)
-            else dict(zip(("name", "backend", "error"), info, strict=True))
+            if isinstance(info, EngineInfo)
+            else dict(zip(("name", "engine", "error"), info, strict=True))
             for info in infos
         ]
-        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        print_json(json.dumps(rows, ensure_ascii=False, indent=2))
         return
     for info in infos:
-        if isinstance(info, IndexInfo):
-            typer.echo(f"{info.name}\t{info.backend}\t{info.documents} documents\t{info.source}")
+        if isinstance(info, EngineInfo):
+            size = "" if info.documents is None else f"{info.documents} documents"
+            cells: tuple[str, ...] = (info.name, info.engine, size, info.source)
         else:
-            typer.echo("\t".join(info))
-    if where is not None:
-        return
-    indexed = {info.name if isinstance(info, IndexInfo) else info[0] for info in infos}
+            cells = info
+        typer.echo("\t".join(map(printable, cells)))
+    listed = {info.name if isinstance(info, EngineInfo) else info[0] for info in infos}
     for name in BUILT_IN:
-        if name not in indexed:
+        if name not in listed:
             typer.echo(f"{name}\tbuilt in\tindexed when it is first searched")
 
 
 @app.command()
-def info(
-    name: Name,
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
-    as_json: Json = False,
-) -> None:
+def info(name: Name, as_json: Json = False) -> None:
     """Show what is known of an index: its documents, attributes and the share of each group."""
-    from fairqr.retrieval.catalog import Catalog
 
     async def work() -> None:
-        index = await Catalog().open(name, choice(backend, url))
-        found = dataclasses.asdict(await index.info())
+        engine = await open_to_search(name)
+        try:
+            found = dataclasses.asdict(await engine.info())
+            counts = "corpus_shares" in engine.capabilities
+            shares = await engine.corpus_shares() if counts else {}
+        finally:
+            await engine.aclose()
         found["attributes"] = {
             attribute.name: dict(
-                zip(
-                    attribute.universe,
-                    (await index.corpus_shares(attribute.name)).tolist(),
-                    strict=True,
-                )
+                zip(attribute.universe, shares[attribute.name].tolist(), strict=True)
             )
-            for attribute in index.schema.attributes.values()
+            if attribute.name in shares
+            else dict.fromkeys(attribute.universe)
+            for attribute in engine.schema.attributes.values()
         }
-        await index.close()
         if as_json:
-            typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+            print_json(json.dumps(found, ensure_ascii=False, indent=2))
             return
         for key, value in found.items():
-            if key != "attributes":
-                typer.echo(f"{key}: {value}")
-        for attribute, shares in found["attributes"].items():
-            listed = ", ".join(f"{group} {share:.1%}" for group, share in shares.items())
-            typer.echo(f"{attribute}: {listed}")
+            if key != "attributes" and value is not None:
+                typer.echo(f"{key}: {printable(str(value))}")
+        for attribute, groups in found["attributes"].items():
+            listed = ", ".join(
+                group if share is None else f"{group} {share:.1%}"
+                for group, share in groups.items()
+            )
+            typer.echo(f"{attribute}: {printable(listed)}")
 
     run(work())
 
 
 @app.command()
-def delete(
-    name: Name,
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
-) -> None:
-    """Delete an index."""
+def delete(name: Name) -> None:
+    """Delete an index, also from the server that it was made on."""
     from fairqr.retrieval.catalog import Catalog
 
-    run(Catalog().delete(name, choice(backend, url)))
+    run(Catalog().delete(name))
     typer.echo(f"{name}: deleted")

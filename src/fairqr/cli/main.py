@@ -25,6 +25,7 @@ from fairqr.cli import (
     prompts,
     search,
     serve,
+    source,
     trace,
     train,
     tune,
@@ -47,6 +48,7 @@ app = typer.Typer(
 )
 app.command("search")(search.search)
 app.command("answer")(answer.answer)
+app.command("attach")(source.attach)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("train")(train.train)
@@ -62,6 +64,7 @@ app.add_typer(lamp.app, name="lamp")
 app.add_typer(models.app, name="models")
 app.add_typer(probe.app, name="probe")
 app.add_typer(prompts.app, name="prompts")
+app.add_typer(source.app, name="source")
 app.add_typer(trace.app, name="trace")
 
 

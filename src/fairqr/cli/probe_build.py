@@ -94,7 +94,7 @@ def build(
         data = {"folder": str(output), "items": items, **built.manifest.model_dump(mode="json")}
         print_json(json.dumps(data, ensure_ascii=False))
         return
-    from fairqr.cli.render import printable
+    from fairqr.cli.common import printable
 
     for line in [*_told(built, items), f"written: {output}"]:
         typer.echo(printable(line))

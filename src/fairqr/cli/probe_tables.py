@@ -9,7 +9,8 @@ from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
 from fairqr.agents.ranking.pairwise import By
-from fairqr.cli.render import Output, counted, printable
+from fairqr.cli.common import printable
+from fairqr.cli.render import Output, counted
 from fairqr.evaluation.probes.measured import (
     Average,
     ListwiseRow,

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fairqr.cli.common import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -27,7 +29,6 @@ __all__ = [
     "exposure_bars",
     "labels_of",
     "print_result",
-    "printable",
     "shortened",
 ]
 
@@ -291,11 +292,6 @@ def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[i
 def counted(number: int, what: str) -> str:
     """Return a number of things, in words."""
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def printable(text: str) -> str:
-    """Return a text that cannot steer the terminal, which a document could otherwise do."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def shortened(text: str, width: int) -> str:

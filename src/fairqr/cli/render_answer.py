@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fairqr.cli.common import printable
 from fairqr.cli.render import (
     NAME,
     TITLE,
@@ -15,7 +16,6 @@ from fairqr.cli.render import (
     cost_of_ranking,
     counted,
     labels_of,
-    printable,
     shortened,
 )
 from fairqr.graph.answer_result import AnswerResult

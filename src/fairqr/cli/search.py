@@ -11,7 +11,6 @@ import typer
 
 from fairqr.cli.common import (
     AsJson,
-    BackendOption,
     BaseUrl,
     Corpus,
     NoCache,
@@ -20,9 +19,7 @@ from fairqr.cli.common import (
     Timeout,
     TraceContent,
     TracePath,
-    UrlOption,
     Yes,
-    choice,
     open_to_search,
     pairs,
     print_json,
@@ -180,8 +177,6 @@ def search(
     yes: Yes = False,
     timeout: Timeout = 60,
     no_cache: NoCache = False,
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
     schema: SchemaPath = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 2 if the model failed.")
@@ -253,22 +248,22 @@ def search(
         if ranker is not None:
             await ranker.start()
         searched = default_corpus() if corpus is None else corpus
-        index = await open_to_search(searched, choice(backend, url), schema, retriever)
+        engine = await open_to_search(searched, schema=schema, retriever=retriever)
         if asked.rounds and refiner is None:
-            refiner = open_language_model(name, index=index)
+            refiner = open_language_model(name, engine=engine)
         ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
         view = QuietView(ranks) if as_json else LiveView(query, searched, asked, refiner, ranks)
         result: dict[str, Any] = {}
         try:
             with view:
-                fair = FairSearch(index, refiner, ranker=ranker, prompts=library)
+                fair = FairSearch(engine, refiner, ranker=ranker, prompts=library)
                 async with contextlib.aclosing(fair.stream(query, **context)) as steps:
                     async for step in steps:
                         _agree(step.update.get("cost"), asked.budget, yes=yes)
                         view.show(step)
                         result = step.update.get("result", result)
         finally:
-            await index.close()
+            await engine.aclose()
         return SearchResult.model_validate(result)
 
     result = run_recorded(work(), trace, content=trace_content, command="search")

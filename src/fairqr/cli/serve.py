@@ -28,8 +28,9 @@ def serve(
     corpus: Annotated[
         list[str] | None,
         typer.Option(
-            help="What may be searched: an index, a built-in corpus, or the path of a corpus; the "
-            "first is the default. May be repeated. [default: all indexes]"
+            help="What may be searched: a source, an index, a built-in corpus, or the path of a "
+            "source file or of a corpus; the first is the default. May be repeated. "
+            "[default: all that have a name]"
         ),
     ] = None,
     model: Annotated[
@@ -87,8 +88,7 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
         url = url_of(listener)
         with indexing_bar() as bar:
             if corpora:
-                named = [await _index_name(corpus, bar) for corpus in corpora]
-                settings = settings.model_copy(update={"corpora": tuple(named)})
+                settings = await _with_corpora(settings, corpora, bar)
             app, drain = await stack.enter_async_context(running(settings, model, bar))
 
         def started() -> None:
@@ -106,15 +106,23 @@ def _models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | N
     return {**{name: {"base_url": base_url} for name in names}, "feedback": {}}
 
 
-async def _index_name(corpus: str, bar: Any) -> str:
-    """Return the name of an index; a corpus at a path is indexed first."""
+async def _with_corpora(settings: ServiceSettings, corpora: list[str], bar: Any) -> ServiceSettings:
+    """Return settings that offer these corpora; a corpus at a path is indexed first."""
     from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.source import is_source_file, load_source
 
-    if not ("/" in corpus or await asyncio.to_thread(Path(corpus).exists)):
-        return corpus
-    index = await Catalog().resolve(corpus, progress=bar)
-    await index.close()
-    return index.name
+    names, files = [], [*settings.sources]
+    for corpus in corpora:
+        if is_source_file(corpus):
+            names.append(load_source(Path(corpus)).name)
+            files.append(Path(corpus))
+        elif "/" in corpus or await asyncio.to_thread(Path(corpus).exists):
+            engine = await Catalog().resolve(corpus, progress=bar)
+            await engine.aclose()
+            names.append(engine.name)
+        else:
+            names.append(corpus)
+    return settings.model_copy(update={"corpora": tuple(names), "sources": tuple(files)})
 
 
 def require_service() -> None:

@@ -125,7 +125,7 @@ def _draw_list(runs: list[Listed]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fairqr.cli.render import printable
+    from fairqr.cli.common import printable
 
     table = Table(*_HEADS, box=None, pad_edge=False, header_style="bold")
     for name, summary, status in runs:
@@ -161,7 +161,7 @@ def _draw_comparison(one: str, other: str, rows: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fairqr.cli.render import printable
+    from fairqr.cli.common import printable
 
     # As texts, since a name of a file may hold what rich takes for markup.
     heads = (Text(""), Text(""), Text(printable(one)), Text(printable(other)))

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from fairqr.cli.render import printable
+from fairqr.cli.common import printable
 from fairqr.cli.trace_reading import Span
 
 __all__ = ["trees_of", "value_text"]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import BackendOption, UrlOption, choice, open_to_search, pairs, run
+from fairqr.cli.common import open_to_search, pairs, run
 from fairqr.errors import InputError
 
 __all__ = ["train"]
@@ -34,8 +34,6 @@ def train(
         list[str] | None, typer.Option(help="Of the training, e.g. gamma=1000.")
     ] = None,
     retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
-    backend: Annotated[str | None, BackendOption] = None,
-    url: Annotated[str | None, UrlOption] = None,
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
 
@@ -61,13 +59,13 @@ def train(
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> TrainedModel:
-        index = await open_to_search(found.corpus_name, choice(backend, url), None, retriever)
+        engine = await open_to_search(found.corpus_name, retriever=retriever)
         try:
             topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
-            examples = await gather(index, topics, found.qrels, context, depth=depth)
+            examples = await gather(engine, topics, found.qrels, context, depth=depth)
             return await fit(method, examples, list(topics), options)
         finally:
-            await index.close()
+            await engine.aclose()
 
     model = run(work())
     model.save(output)

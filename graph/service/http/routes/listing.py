@@ -31,8 +31,8 @@ class IndexDescription(BaseModel):
     """An index that can be searched."""
 
     name: str
-    backend: str = Field(description="`tantivy` or `elasticsearch`.")
-    documents: int = Field(description="How many it holds.")
+    engine: str = Field(description="What searches it: `tantivy`, `elasticsearch` and the like.")
+    documents: int | None = Field(description="How many it holds; null where it does not say.")
     attributes: dict[str, AttributeInfo]
 
 
@@ -95,17 +95,17 @@ async def list_indexes(request: Request) -> IndexList:
     found = [
         IndexDescription(
             name=info.name,
-            backend=info.backend,
+            engine=info.engine,
             documents=info.documents,
             attributes={
                 name: AttributeInfo(
                     groups=[*attribute.universe],
                     population=attribute.population and {**attribute.population},
                 )
-                for name, attribute in index.schema.attributes.items()
+                for name, attribute in engine.schema.attributes.items()
             },
         )
-        for index, info in await parts_of(request).engine.infos()
+        for engine, info in await parts_of(request).engine.infos()
     ]
     return IndexList(indexes=found)
 

@@ -1,0 +1,170 @@
+"""The commands ``fairqr attach`` and ``fairqr source …``: search engines that are not ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairqr.cli.common import AsJson, indexing_bar, print_json, printable, run
+from fairqr.errors import InputError
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.engines.report import SourceReport
+    from fairqr.retrieval.source import Source
+
+__all__ = ["app", "attach"]
+
+app = typer.Typer(no_args_is_help=True, help="Look at attached search engines.")
+
+Name = Annotated[str, typer.Argument(help="The name of an attached source.")]
+
+
+def attach(
+    file: Annotated[
+        Path | None, typer.Argument(help="A source file, such as people.source.yaml.")
+    ] = None,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="Write a source file from the mapping of an index.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="With --draft: the Elasticsearch or OpenSearch server; FAIRQR_ELASTICSEARCH_URL "
+            "where not given.",
+            metavar="URL",
+        ),
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option(help="With --draft: an index, an alias, or a pattern.")
+    ] = None,
+    credentials: Annotated[
+        str | None,
+        typer.Option(help="With --draft: an entry [credentials.NAME] of the settings file."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="With --draft: the file to write; stdout by default."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attach a search engine as a source file describes it: check the file, and register its name.
+
+    Nothing is ever written to the engine. The file stays where it is, so that edits take effect.
+    """
+    if draft:
+        _refuse({"FILE": file, "--json": as_json}, "do not go with --draft; leave them out.")
+        if index is None:
+            raise InputError("--draft needs the index to describe; name it with --index.")
+        _draft(url, index, credentials, output)
+        return
+    of_draft = {"--url": url, "--index": index, "--credentials": credentials, "--output": output}
+    _refuse(of_draft, "belong to --draft; add it, or leave them out.")
+    if file is None:
+        raise InputError(
+            "There is no source to attach; name a source file, or write one with --draft."
+        )
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.source import load_source
+
+    source = load_source(file)
+    report = _checked(source)
+    Catalog().attach(file)
+    _show(report, as_json=as_json)
+    if not as_json:
+        typer.echo(f"{source.name}: attached; search it with --corpus {source.name}")
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the attached sources, and the files that describe them."""
+    from fairqr.errors import SourceError
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.source import load_source
+
+    rows: list[dict[str, str | None]] = []
+    for name, path in Catalog().sources().items():
+        row: dict[str, str | None] = {"name": name, "file": str(path), "engine": None}
+        try:
+            row["engine"] = load_source(path).engine
+        except SourceError as error:
+            row["error"] = str(error)
+        rows.append(row)
+    if as_json:
+        print_json(json.dumps({"sources": rows}, ensure_ascii=False))
+        return
+    for row in rows:
+        shown = [row["name"], row["engine"] or "", row.get("error") or row["file"]]
+        typer.echo("\t".join(printable(str(part)) for part in shown))
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Print the file that describes a source, to keep or change a copy of it."""
+    from fairqr.retrieval.catalog import Catalog
+
+    source, path = Catalog().source(name)
+    if as_json:
+        print_json(source.model_dump_json(exclude_defaults=True))
+    else:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+
+
+@app.command()
+def check(
+    source: Annotated[str, typer.Argument(help="An attached source, or a source file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a source holds: its fields, labels and their counts, and what its engine can do."""
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.source import load_source
+
+    is_file = "/" in source or source.endswith((".yaml", ".yml"))
+    found = load_source(Path(source)) if is_file else Catalog().source(source)[0]
+    _show(_checked(found), as_json=as_json)
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Forget the name of a source; its file and its engine stay as they are."""
+    from fairqr.retrieval.catalog import Catalog
+
+    Catalog().detach(name)
+    typer.echo(f"{name}: no longer attached")
+
+
+def _checked(source: Source) -> SourceReport:
+    from fairqr.retrieval.engines.checking import check_source
+
+    with indexing_bar() as bar:
+        return run(check_source(source, progress=bar))
+
+
+def _show(report: SourceReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.model_dump_json())
+        return
+    from fairqr.cli.source_report import lines_of
+
+    for line in lines_of(report):
+        typer.echo(printable(line))
+
+
+def _draft(url: str | None, index: str, credentials: str | None, output: Path | None) -> None:
+    from fairqr.retrieval.engines.checking import draft_source
+    from fairqr.retrieval.files import write_beside
+
+    text = run(draft_source(url, index, credentials))
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    write_beside(output, text)
+    typer.echo(f"written: {output}; read it, change what is wrong, then: fairqr attach {output}")
+
+
+def _refuse(options: dict[str, object], sentence: str) -> None:
+    given = [name for name, value in options.items() if value not in (None, False)]
+    if given:
+        raise InputError(f"{' and '.join(given)} {sentence}")

@@ -1,0 +1,66 @@
+"""The check of a source, as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport
+
+__all__ = ["lines_of"]
+
+VALUES = 20
+"""How many values of an attribute are shown; ``--json`` has all that were looked at."""
+
+ABILITIES = {
+    "rescore": "score given documents",
+    "document_frequencies": "count matches",
+    "corpus_shares": "count groups",
+    "vectors": "search by vectors",
+}
+
+
+def lines_of(report: SourceReport) -> Iterator[str]:
+    """Yield the lines of a report; remarks come last, where they are read."""
+    version = report.version or "version not visible"
+    yield f"{report.name}: {report.engine} ({version}) at {report.location}"
+    if report.documents is not None:
+        yield f"documents: {report.documents:,}"
+    if report.fields:
+        yield f"fields: {', '.join(f'{name} ({kind})' for name, kind in report.fields.items())}"
+    can = [ABILITIES[ability] for ability in ABILITIES if ability in report.capabilities]
+    yield f"the engine can: {', '.join(can) or 'search, and nothing more'}"
+    for attribute in report.attributes:
+        yield from _attribute(attribute)
+    if report.sample_query:
+        yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
+        for rank, hit in enumerate(report.sample, start=1):
+            yield f"  {rank:>2}  {hit.score:8.3f}  {hit.title or hit.id}  [{_groups(hit)}]"
+    for remark in report.remarks:
+        yield f"note: {remark}"
+
+
+def _attribute(found: AttributeReport) -> Iterator[str]:
+    share = f" ({found.labelled / found.documents:.1%})" if found.documents else ""
+    yield (
+        f"{found.name}, from {found.origin}: {found.labelled:,} of {found.documents:,} documents "
+        f"have a group{share}"
+    )
+    shown = found.values[:VALUES]
+    width = max((len(value.value) for value in shown), default=0)
+    for value in shown:
+        group = "no group takes it" if value.group is None else value.group
+        yield f"  {value.value:{width}}  {value.documents:>10,}  {group}"
+    if found.more_values or len(found.values) > VALUES:
+        yield "  and more values"
+    missing = [value for value in found.values[VALUES:] if value.group is None]
+    if missing:
+        total = sum(value.documents for value in missing)
+        yield f"  of these, {len(missing):,} values in {total:,} documents are in no group"
+
+
+def _groups(hit: SampleHit) -> str:
+    said = [
+        "/".join(group if share == 1 else f"{group} {share:.0%}" for group, share in shares.items())
+        for shares in hit.groups.values()
+    ]
+    return ", ".join(one or "unknown" for one in said)
