@@ -26,7 +26,7 @@ from pydantic import (
 
 from fairqr.errors import InputError, SchemaError, UnknownAttributeError, first_problem, one_line
 
-__all__ = ["UNKNOWN", "Attribute", "Range", "Schema", "load_schema", "load_yaml"]
+__all__ = ["UNKNOWN", "Attribute", "Range", "Schema", "as_text", "load_schema", "load_yaml"]
 
 UNKNOWN = "unknown"
 """The name of the group of documents without a label, and of that mass in fractional labels."""
@@ -118,9 +118,9 @@ class Attribute(BaseModel):
         if not isinstance(data, Mapping) or not isinstance(data.get("groups"), Mapping):
             return data
         values = {
-            str(group): [_as_text(value) for value in given]
+            str(group): [as_text(value) for value in given]
             if isinstance(given, Sequence) and not isinstance(given, str)
-            else [_as_text(given)]
+            else [as_text(given)]
             if isinstance(given, str | bool | int | float)
             else given
             for group, given in data["groups"].items()
@@ -219,7 +219,7 @@ class Attribute(BaseModel):
 
     def group_of(self, value: object) -> str | None:
         """Return the group of one value of the field, or None where no group takes it."""
-        text = _as_text(value)
+        text = as_text(value)
         if not self.values:
             return text if text in self.groups else None
         if (group := self._group_by_value.get(text)) is not None:
@@ -277,7 +277,7 @@ def _weights(label: object) -> dict[object, float]:
     raise ValueError(f"a label must be text, a list or a mapping, not {label!r}")
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
     """Return a value as text, so that 1 in a file and "1" in a field are the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"

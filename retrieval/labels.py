@@ -1,0 +1,137 @@
+"""The labels of documents: read from fields of the hits, or from files of ids and groups beside."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fairqr.errors import SourceError, one_line
+from fairqr.retrieval.engines.engine import Memberships
+from fairqr.retrieval.engines.report import AttributeReport
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.label_store import LabelStore, open_label_store
+from fairqr.retrieval.label_values import attribute_report, label_key, values_of
+from fairqr.retrieval.schema import Attribute, Schema
+from fairqr.settings import data_dir
+
+__all__ = ["LabelReader"]
+
+MAX_CACHED = 10_000
+
+
+class LabelReader:
+    """Turns the labels of documents into memberships.
+
+    Attributes:
+        schema: The attributes, with the groups that only a file of labels names.
+        field_attributes: Those that read a field of the hit.
+    """
+
+    def __init__(self, schema: Schema, files: Mapping[str, LabelStore]) -> None:
+        self.schema = schema
+        self.field_attributes = [a for a in schema.attributes.values() if a.field]
+        self._files = files
+        self._rows: dict[str, dict[object, tuple[float, ...]]] = {
+            attribute.name: {} for attribute in self.field_attributes
+        }
+
+    @classmethod
+    async def open(
+        cls,
+        attributes: Mapping[str, Attribute],
+        folder: Path,
+        *,
+        store: Path | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> LabelReader:
+        """Open the files of labels; a file that is new or has changed is read once.
+
+        Args:
+            attributes: By name.
+            folder: What the names of files are relative to.
+            store: Where what was read is kept; a folder of the user's data by default.
+            progress: Told how many rows of a file have been read.
+
+        Raises:
+            SourceError: A file cannot be read, or its labels do not fit the attribute.
+        """
+        store = store or data_dir() / "labels"
+        stop = threading.Event()
+        files: dict[str, LabelStore] = {}
+        for name, attribute in attributes.items():
+            if attribute.labels:
+                path = folder / attribute.labels
+                try:
+                    files[name] = await asyncio.to_thread(
+                        open_label_store, path, attribute, store, progress, stop
+                    )
+                finally:
+                    stop.set()  # Only a cancelled wait leaves a thread that this concerns.
+                stop = threading.Event()
+        resolved = {n: files[n].attribute if n in files else a for n, a in attributes.items()}
+        return cls(Schema(attributes=resolved), files)
+
+    def memberships(
+        self, ids: Sequence[str], values: Mapping[str, Sequence[object]]
+    ) -> Memberships:
+        """Return the share of each group in these documents, for each attribute of the schema.
+
+        Args:
+            ids: The documents.
+            values: For each attribute of ``field_attributes`` the label of each document as the
+                field holds it, None where it has none.
+
+        Raises:
+            SourceError: A field holds what cannot be a label.
+        """
+        return {
+            name: self._files[name].memberships(ids)
+            if name in self._files
+            else self._of_field(attribute, ids, values[name])
+            for name, attribute in self.schema.attributes.items()
+        }
+
+    def file_report(self, attribute: str) -> AttributeReport:
+        """Return what the check says of the file of labels of an attribute."""
+        return self._files[attribute].report
+
+    def field_report(self, attribute: str, labels: Sequence[object]) -> AttributeReport:
+        """Return what the check says of the labels that a field has in some documents.
+
+        Args:
+            attribute: An attribute that reads a field.
+            labels: The label of each document that was looked at.
+        """
+        described = self.schema.attribute(attribute)
+        rows = self._of_field(described, [""] * len(labels), labels)
+        counts: Counter[object] = Counter()
+        for label in labels:
+            counts.update(set(values_of(label)))
+        labelled = int(rows[:, : len(described.groups)].any(axis=1).sum())
+        return attribute_report(described, len(labels), labelled, counts)
+
+    def _of_field(
+        self, attribute: Attribute, ids: Sequence[str], labels: Sequence[object]
+    ) -> FloatArray:
+        cached = self._rows[attribute.name]
+        rows = []
+        for id_, label in zip(ids, labels, strict=True):
+            key = label_key(label)
+            if (row := cached.get(key)) is None:
+                try:
+                    row = attribute.membership(label, strict=False)
+                except ValueError as error:
+                    raise SourceError(
+                        f"The field '{attribute.field}' of the document '{one_line(id_, 80)}' "
+                        f"cannot be read as {attribute.name}: {one_line(error)}."
+                    ) from None
+                if len(cached) >= MAX_CACHED:
+                    cached.clear()
+                cached[key] = row
+            rows.append(row)
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(attribute.universe))
