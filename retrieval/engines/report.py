@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.errors import one_line
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Capability, Hits
 from fairqr.retrieval.exposure import FloatArray
@@ -19,11 +17,9 @@ __all__ = [
     "SourceReport",
     "ValueCount",
     "count_groups",
-    "count_values",
     "sample_hits",
 ]
 
-VALUES_SHOWN = 50
 SAMPLE_SIZE = 5
 
 
@@ -109,35 +105,6 @@ class SourceReport(_Frozen):
     remarks: list[str] = []
 
 
-def count_values(attribute: Attribute, labels: Sequence[object]) -> AttributeReport:
-    """Count what a field holds, and which group takes it.
-
-    Args:
-        attribute: It reads the field.
-        labels: What the field holds for each document that was looked at.
-    """
-    counts: Counter[str] = Counter()
-    group_of: dict[str, str | None] = {}
-    labelled = 0
-    for label in labels:
-        values = [value for value in _values_of(label) if value not in (None, "")]
-        shown = {one_line(value, 60): attribute.group_of(value) for value in values}
-        counts.update(shown)
-        group_of.update(shown)
-        labelled += any(group is not None for group in shown.values())
-    return AttributeReport(
-        name=attribute.name,
-        origin=attribute.field,
-        documents=len(labels),
-        labelled=labelled,
-        values=[
-            ValueCount(value=value, documents=count, group=group_of[value])
-            for value, count in counts.most_common(VALUES_SHOWN)
-        ],
-        more_values=len(counts) > VALUES_SHOWN,
-    )
-
-
 def count_groups(attribute: Attribute, memberships: FloatArray) -> AttributeReport:
     """Count the documents of each group, where a file gives the labels.
 
@@ -178,11 +145,3 @@ def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> li
         )
         for row, (id_, score) in enumerate(zip(hits.ids, hits.scores, strict=True))
     ][:SAMPLE_SIZE]
-
-
-def _values_of(label: object) -> Sequence[object]:
-    if isinstance(label, Mapping):
-        return list(label)
-    if isinstance(label, Sequence) and not isinstance(label, str):
-        return label
-    return [label]

@@ -1,0 +1,84 @@
+"""Single documents of a JSON Lines file, read where they stand."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+
+from fairqr.errors import IndexUnavailableError, SourceError
+from fairqr.retrieval.documents import Document, open_text, parse_line
+
+__all__ = ["DocumentLines"]
+
+
+class DocumentLines:
+    """Some documents of a JSON Lines file; only where each begins is kept in memory.
+
+    Args:
+        path: The file; it cannot be packed, since single lines of it are read.
+        wanted: The ids of the documents that may be asked for.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: It is packed, a line is no document, or a document is in two lines.
+    """
+
+    def __init__(self, path: Path, wanted: Container[str]) -> None:
+        if path.suffix == ".gz":
+            raise SourceError(
+                f"The documents {path} are packed; unpack the file, since single lines are read."
+            )
+        self.path = path
+        self._starts: dict[str, int] = {}
+        lines: dict[str, int] = {}
+        for number, start, line in _lines(path):
+            try:
+                id_ = parse_line(line).id
+            except ValueError as error:
+                raise SourceError(f"{path}, line {number}: {error}; mend the line.") from None
+            if id_ not in wanted:
+                continue
+            if (first := lines.setdefault(id_, number)) != number:
+                raise SourceError(
+                    f"{path}, line {number}: the document '{id_}' is in line {first} already; "
+                    "keep one of them."
+                )
+            self._starts[id_] = start
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def read(self, ids: Sequence[str]) -> Iterator[Document]:
+        """Yield these documents, in this order; those that the file lacks are left out.
+
+        Raises:
+            IndexUnavailableError: The file was changed, or cannot be read any more.
+        """
+        try:
+            with self.path.open("rb") as stream:
+                for id_ in ids:
+                    if id_ not in self._starts:
+                        continue
+                    stream.seek(self._starts[id_])
+                    document = parse_line(stream.readline())
+                    if document.id != id_:
+                        raise ValueError("another document is in its place")
+                    yield document
+        except (OSError, ValueError) as error:
+            raise IndexUnavailableError(
+                f"The documents {self.path} have changed since they were opened ({error}); "
+                "open the source again."
+            ) from None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number of each line that is not blank, the byte where it begins, and the line."""
+    start = 0
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            # Some editors put a mark before the first character of a file.
+            mark = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
+            if line[mark:].strip():
+                yield number, start + mark, line[mark:]
+            start += len(line)

@@ -1,0 +1,276 @@
+"""Rankings that somebody exported: TREC run files, which can be measured like any other engine.
+
+A run answers the queries that it holds and no others. Documents with equal scores stand in order of
+id, as everywhere in fairqr; trec_eval has them in descending order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from fairqr.errors import QueryError, SourceError, UnsupportedError, one_line
+from fairqr.retrieval.document_lines import DocumentLines
+from fairqr.retrieval.documents import Document, value_at
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Memberships,
+    Query,
+    best_first,
+    require,
+)
+from fairqr.retrieval.engines.report import SourceReport, count_groups, sample_hits
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.query_files import read_queries
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.runs import read_run
+from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.source import RunSource
+
+__all__ = ["RunEngine", "check", "open_run"]
+
+
+class RunEngine:
+    """The rankings of one or several run files; see :class:`SearchEngine`.
+
+    All that a search needs is read when the engine is made, which blocks: use :func:`open_run`.
+    """
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self, source: RunSource, labels: LabelReader) -> None:
+        self.source, self._labels = source, labels
+        self._fingerprint = _fingerprint(source)
+        self.tags, self.rankings, self.tied = _read_runs(source)
+        self.texts = read_queries(source.path(source.topics)) if source.topics else {}
+        self._ids_of_text: dict[str, list[str]] = {}
+        for id_, text in self.texts.items():
+            self._ids_of_text.setdefault(_plain(text), []).append(id_)
+        ids = dict.fromkeys(id_ for ranking in self.rankings.values() for id_ in ranking.ids)
+        self._rows = {id_: row for row, id_ in enumerate(ids)}
+        self.lines: DocumentLines | None = None
+        if source.documents:
+            self.lines = DocumentLines(source.path(source.documents), self._rows)
+        self._memberships = labels.memberships(list(ids), self.field_labels())
+
+    @property
+    def name(self) -> str:
+        """How commands call the source."""
+        return self.source.name
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and groups of the documents."""
+        return self._labels.schema
+
+    @property
+    def retriever(self) -> str:
+        """The tags of the runs, after ``run:``."""
+        return f"run:{'+'.join(self.tags)}"
+
+    @property
+    def _location(self) -> str:
+        return ", ".join(str(self.source.path(written)) for written in self.source.runs)
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the files."""
+        return EngineInfo(
+            name=self.name,
+            engine="run",
+            documents=len(self._rows),
+            location=self._location,
+            source=str(self.source.folder),
+            fingerprint=self._fingerprint,
+        )
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Return the rankings of these queries, which are given by id or by text."""
+        return [self._answer(query) for query in queries]
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; empty ones where there is no file of documents."""
+        return await asyncio.to_thread(self.read, ids)
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Refuse, since a run does not have all documents."""
+        require(self, "corpus_shares", "The share of each group in all documents")
+        return {}
+
+    async def aclose(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def field_labels(self) -> dict[str, list[object]]:
+        """Return the labels of all documents for each attribute that reads a field.
+
+        Raises:
+            SourceError: There is no file of documents, or none of them has the field.
+        """
+        attributes = self._labels.field_attributes
+        if not attributes:
+            return {}
+        if self.lines is None:
+            raise SourceError(
+                f"The source '{self.name}' reads '{attributes[0].name}' from the field "
+                f"'{attributes[0].field}', and a run has no fields; name the file of its documents "
+                "in 'documents', or a file of ids and groups in 'labels'."
+            )
+        labels: dict[str, list[object]] = {a.name: [None] * len(self._rows) for a in attributes}
+        for document in self.lines.read(list(self._rows)):
+            for attribute in attributes:
+                label = value_at(document.fields, attribute.field)
+                labels[attribute.name][self._rows[document.id]] = label
+        for attribute in attributes:
+            if all(label is None for label in labels[attribute.name]):
+                raise SourceError(
+                    f"No document of the run in {self.lines.path} has the field "
+                    f"'{attribute.field}' of '{attribute.name}'; mend the name of the field, or "
+                    "the ids of the documents."
+                )
+        return labels
+
+    def memberships_of(self, ids: Sequence[str]) -> Memberships:
+        """Return the groups of these documents, which are documents of the run."""
+        rows = np.array([self._rows[id_] for id_ in ids], dtype=np.intp)
+        return {name: array[rows] for name, array in self._memberships.items()}
+
+    def _answer(self, query: Query) -> Hits:
+        if query.only is not None and not query.text:
+            ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in self._rows]
+            return best_first(ids, [0.0] * len(ids), self.memberships_of(ids), query.n)
+        if query.only is not None or query.every_word or query.boost:
+            raise UnsupportedError(
+                f"'{self.name}' is a run, which answers its own queries alone and cannot be "
+                "searched by other words; set max_iterations to 0, or choose a method that does "
+                "not refine the query."
+            )
+        top = self.rankings[self.topic_of(query.text)].top(query.n)
+        return Hits(top.ids, top.scores, self.memberships_of(top.ids))
+
+    def topic_of(self, text: str) -> str:
+        """Return the id of the query of which this is the id or the text.
+
+        Raises:
+            QueryError: The run does not have it, or two of its queries have the same text.
+        """
+        found = [text.strip()]
+        if found[0] not in self.rankings:
+            found = [i for i in self._ids_of_text.get(_plain(text), ()) if i in self.rankings]
+        if len(found) > 1:
+            raise QueryError(
+                f"The queries {', '.join(found[:5])} of '{self.name}' have the same text "
+                f"'{one_line(text, 100)}'; ask for one of them by its id."
+            )
+        if not found:
+            some = ", ".join(list(self.rankings)[:3])
+            how = "by id or by text" if self.texts else "by id (name 'topics' to ask by text)"
+            raise QueryError(
+                f"No run of '{self.name}' has the query '{one_line(text, 100)}'; ask for one of "
+                f"its {len(self.rankings):,} queries {how}, such as {some}."
+            )
+        return found[0]
+
+    def read(self, ids: Sequence[str]) -> list[Document]:
+        """Do what :meth:`documents` does; this blocks."""
+        known = [id_ for id_ in ids if id_ in self._rows]
+        found = {d.id: d for d in self.lines.read(known)} if self.lines else {}
+        return [found.get(id_) or Document(id_, "", "") for id_ in known]
+
+    def report(self) -> SourceReport:
+        """Do what :func:`check` does; this blocks."""
+        labels = self.field_labels()
+        sample = next(iter(self.rankings))
+        hits = self._answer(Query(sample, 5))
+        return SourceReport(
+            name=self.name,
+            engine="run",
+            location=self._location,
+            documents=len(self._rows),
+            attributes=[
+                self._labels.field_report(name, labels[name])
+                if name in labels
+                else count_groups(attribute, self._memberships[name])
+                for name, attribute in self.schema.attributes.items()
+            ],
+            sample_query=sample,
+            sample=sample_hits(self.schema, hits, self.read(hits.ids)),
+            remarks=list(self._remarks()),
+        )
+
+    def _remarks(self) -> Iterator[str]:
+        yield f"The runs answer {len(self.rankings):,} queries."
+        if self.tied:
+            yield (
+                f"{self.tied:,} documents have the score of the one before them; they stand in "
+                "order of id."
+            )
+        if self.lines is None:
+            yield (
+                "The documents have neither titles nor texts; name a file of them in 'documents'."
+            )
+        elif missing := len(self._rows) - len(self.lines):
+            yield f"{missing:,} of the {len(self._rows):,} documents are not in {self.lines.path}."
+        if self.texts and (unnamed := sum(id_ not in self.texts for id_ in self.rankings)):
+            yield f"{unnamed:,} queries of the runs have no text in {self.source.topics}."
+
+
+async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
+    """Read run files.
+
+    Raises:
+        CorpusError: A file cannot be read, or a line of a run is wrong.
+        SourceError: Two runs have the same query, a line of another file is wrong, or no document
+            has the field of an attribute.
+    """
+    return await asyncio.to_thread(RunEngine, source, labels)
+
+
+async def check(engine: RunEngine) -> SourceReport:
+    """Report what the files hold."""
+    return await asyncio.to_thread(engine.report)
+
+
+def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking], int]:
+    """Return the tags of the runs, the ranking of each query, and the number of tied documents."""
+    rankings: dict[str, Ranking] = {}
+    first_file: dict[str, str] = {}
+    tags: dict[str, None] = {}
+    tied = 0
+    for written in source.runs:
+        run = read_run(source.path(written), ties="id")
+        tags[run.name] = None
+        tied += run.tied
+        for query, sampled in run.rankings.items():
+            if query in rankings:
+                raise SourceError(
+                    f"The runs {first_file[query]} and {written} both rank documents for the query "
+                    f"'{one_line(query, 100)}'; make a source of each."
+                )
+            if len(sampled) > 1:
+                raise SourceError(
+                    f"The run {written} has {len(sampled)} rankings for the query "
+                    f"'{one_line(query, 100)}'; name a run with one."
+                )
+            rankings[query], first_file[query] = sampled[0], written
+    return list(tags), rankings, tied
+
+
+def _fingerprint(source: RunSource) -> str:
+    """Return what changes with the description, or with the size or time of any of the files."""
+    labels = [attribute.labels for attribute in source.attributes.values()]
+    written = [*source.runs, source.topics, source.documents, *labels]
+    states = []
+    for path in (source.path(name) for name in written if name):
+        # A file that is missing is told of by who reads it.
+        if path.is_file():
+            states.append((str(path), path.stat().st_size, path.stat().st_mtime_ns))
+    return hashlib.sha256(f"{source.fingerprint} {states}".encode()).hexdigest()
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())

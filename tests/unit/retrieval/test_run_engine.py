@@ -1,0 +1,333 @@
+"""Run files as an engine: their queries by id and text, labels beside, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.errors import (
+    CorpusError,
+    FairqrError,
+    IndexUnavailableError,
+    QueryError,
+    SourceError,
+    UnsupportedError,
+)
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.run import RunEngine, check, open_run
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.runs import Run, read_run, write_run
+from fairqr.retrieval.source import RunSource
+
+RUN = """\
+t1 Q0 a 1 2.5 bm25
+t1 Q0 c 2 1.5 bm25
+t1 Q0 b 3 1.5 bm25
+t1 Q0 z 4 0.5 bm25
+t2 Q0 b 1 7 bm25
+"""
+LABELS = "id,group\na,female\nb,male\nc,male\n"
+DOCUMENTS = [
+    {"id": "a", "title": "Ada", "text": "first", "person": {"sex": "F"}},
+    {"id": "b", "title": "Bob", "text": "second", "person": {"sex": "M"}},
+    {"id": "c", "title": "Cy", "text": "third", "person": {"sex": "x"}},
+    {"id": "unranked", "title": "Nobody", "text": "", "person": {"sex": "F"}},
+]
+BY_FILE = {"gender": {"labels": "labels.csv", "groups": ["female", "male"]}}
+BY_FIELD = {"gender": {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}}
+
+
+def lines(*objects: dict[str, Any]) -> str:
+    return "".join(json.dumps(one) + "\n" for one in objects)
+
+
+async def opened(folder: Path, **changes: Any) -> RunEngine:
+    """Write the files above, and open them as a source with these changes."""
+    for name, content in {
+        "bm25.run": RUN,
+        "labels.csv": LABELS,
+        "documents.jsonl": lines(*DOCUMENTS),
+    }.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(content, encoding="utf-8")
+    described = {"name": "exported", "runs": "bm25.run", "attributes": BY_FILE, **changes}
+    source = RunSource.model_validate({**described, "folder": folder})
+    labels = await LabelReader.open(source.attributes, folder, store=folder / "store")
+    return await open_run(source, labels)
+
+
+async def refused(folder: Path, kind: type[FairqrError], **changes: Any) -> str:
+    with pytest.raises(kind) as caught:
+        await opened(folder, **changes)
+    return str(caught.value)
+
+
+async def test_a_query_by_id_gives_its_ranking_with_groups_and_ties_by_id(tmp_path: Path) -> None:
+    engine: SearchEngine = await opened(tmp_path)
+    first, second = await engine.search([Query("t1", 10), Query("t2", 10)])
+    assert (first.ids, first.scores) == (["a", "b", "c", "z"], [2.5, 1.5, 1.5, 0.5])
+    assert first.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1], [0, 0]]
+    assert second.ids == ["b"]
+    assert engine.retriever == "run:bm25"
+    assert engine.capabilities == frozenset()
+    await engine.aclose()
+    await engine.aclose()
+
+
+async def test_at_most_n_hits_come_and_none_are_counted(tmp_path: Path) -> None:
+    engine = await opened(tmp_path)
+    two, none = await engine.search([Query("t1", 2), Query("t1", 0)])
+    assert two.ids == ["a", "b"]
+    assert two.memberships["gender"].shape == (2, 2)
+    assert (len(none), none.total, none.memberships["gender"].shape) == (0, None, (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("topics.tsv", "t1\tTennis  player\nt2\tpainter\n"),
+        ("topics.tsv", "\ufeffid\tlanguage\tquery\nt1\ten\ttennis player\nt2\ten\tpainter\n"),
+        ("topics.csv", 't1,"tennis player"\nt2,painter\n'),
+        ("topics.csv", "title,id\ntennis player,t1\npainter,t2\n"),
+        ("topics.jsonl", lines({"id": "t1", "title": "tennis player"}, {"id": "t2", "text": "p"})),
+        ("topics.jsonl", lines({"id": "t1", "query": "tennis player"})),
+    ],
+)
+async def test_a_query_may_be_asked_by_its_text(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    engine = await opened(tmp_path, topics=name)
+    by_text, by_id = await engine.search([Query(" tennis PLAYER ", 10), Query("t1", 10)])
+    assert by_text.ids == by_id.ids == ["a", "b", "c", "z"]
+
+
+async def test_a_query_that_no_run_has_is_told_with_what_there_is(tmp_path: Path) -> None:
+    engine = await opened(tmp_path)
+    with pytest.raises(QueryError) as caught:
+        await engine.search([Query("physicist", 10)])
+    assert str(caught.value) == (
+        "No run of 'exported' has the query 'physicist'; ask for one of its 2 queries by id (name "
+        "'topics' to ask by text), such as t1, t2."
+    )
+
+
+async def test_two_queries_of_one_text_are_asked_by_id(tmp_path: Path) -> None:
+    (tmp_path / "topics.tsv").write_text("t1\tplayer\nt2\tPlayer\nt3\tplayer\n")
+    engine = await opened(tmp_path, topics="topics.tsv")
+    with pytest.raises(QueryError, match="The queries t1, t2 of 'exported' have the same text"):
+        await engine.search([Query("player", 10)])
+    assert (await engine.search([Query("t2", 10)]))[0].ids == ["b"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Query("t1", 10, boost="serve"),
+        Query("t1", 10, only=("a",)),
+        Query("t1", 0, every_word=True),
+    ],
+)
+async def test_a_run_cannot_be_searched_by_other_words(tmp_path: Path, query: Query) -> None:
+    engine = await opened(tmp_path)
+    with pytest.raises(UnsupportedError, match="answers its own queries alone"):
+        await engine.search([query])
+    with pytest.raises(UnsupportedError, match="count the documents of each group"):
+        await engine.corpus_shares()
+
+
+async def test_groups_of_known_documents_can_be_looked_up(tmp_path: Path) -> None:
+    engine = await opened(tmp_path)
+    (hits,) = await engine.search([Query("", 10, only=("b", "nowhere", "a"))])
+    assert hits.ids == ["a", "b"]
+    assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1]]
+
+
+async def test_labels_texts_and_titles_come_from_the_documents(tmp_path: Path) -> None:
+    engine = await opened(tmp_path, documents="documents.jsonl", attributes=BY_FIELD)
+    (hits,) = await engine.search([Query("t1", 10)])
+    assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    found = await engine.documents(["c", "z", "nowhere", "a"])
+    assert [(d.id, d.title, d.text) for d in found] == [
+        ("c", "Cy", "third"),
+        ("z", "", ""),
+        ("a", "Ada", "first"),
+    ]
+
+
+async def test_documents_without_a_file_of_them_are_empty(tmp_path: Path) -> None:
+    found = await (await opened(tmp_path)).documents(["a", "unranked"])
+    assert [(d.id, d.title, d.text) for d in found] == [("a", "", "")]
+
+
+async def test_several_runs_are_one_engine(tmp_path: Path) -> None:
+    (tmp_path / "more.run").write_text("t3 Q0 a 1 1 dense\n")
+    engine = await opened(tmp_path, runs=["bm25.run", "more.run"])
+    hits = await engine.search([Query("t3", 5), Query("t2", 5)])
+    assert [found.ids for found in hits] == [["a"], ["b"]]
+    assert engine.retriever == "run:bm25+dense"
+
+
+async def test_two_runs_with_the_same_query_are_both_named(tmp_path: Path) -> None:
+    (tmp_path / "more.run").write_text("t2 Q0 a 1 1 dense\n")
+    told = await refused(tmp_path, SourceError, runs=["bm25.run", "more.run"])
+    assert told == (
+        "The runs bm25.run and more.run both rank documents for the query 't2'; make a source of "
+        "each."
+    )
+
+
+async def test_a_run_with_sampled_rankings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "more.run").write_text("t3 Q0 a 1 1 s#1\nt3 Q0 a 1 1 s#2\n")
+    told = await refused(tmp_path, SourceError, runs="more.run")
+    assert told.startswith("The run more.run has 2 rankings for the query 't3'; ")
+
+
+async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None:
+    assert "no.run cannot be read" in await refused(tmp_path, CorpusError, runs="no.run")
+    assert "no.tsv cannot be read" in await refused(tmp_path, CorpusError, topics="no.tsv")
+    assert "no.jsonl cannot be read" in await refused(
+        tmp_path, CorpusError, documents="no.jsonl", attributes=BY_FIELD
+    )
+    (tmp_path / "bad.run").write_text("t1 Q0 a 1 1e999 s\n")
+    assert "bad.run, line 1: its score '1e999' is no finite number" in await refused(
+        tmp_path, CorpusError, runs="bad.run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("topics.tsv", "t1 tennis\n", "line 1: it has no two columns, id and text"),
+        ("topics.tsv", "t1\ta\nt1\tb\n", "line 2: the query 't1' is in line 1 already"),
+        ("topics.tsv", "t1\t \n", "line 1: it lacks an id or a text"),
+        ("topics.tsv", b"t1\t\xff\n", "line 1: it cannot be read"),
+        ("topics.jsonl", "{\n", "line 1: it is not valid JSON"),
+        ("topics.jsonl", "[]\n", "line 1: it is not a JSON object"),
+        ("topics.jsonl", '{"id": "t1", "words": "x"}\n', "line 1: it lacks an id or a text"),
+        ("topics.jsonl", '{"id": true, "text": "x"}\n', "line 1: it lacks an id or a text"),
+    ],
+)
+async def test_a_wrong_query_is_named(
+    tmp_path: Path, name: str, content: str | bytes, words: str
+) -> None:
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(data)
+    assert words in await refused(tmp_path, SourceError, topics=name)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}\n", "line 1: it has no id"),
+        ('{"id": "a"}\n\n{"id": "a"}\n', "line 3: the document 'a' is in line 1 already"),
+        ("no JSON\n", "line 1: it is not valid JSON"),
+    ],
+)
+async def test_a_wrong_document_is_named(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "documents.jsonl").write_text(content)
+    assert words in await refused(tmp_path, SourceError, documents="documents.jsonl")
+
+
+async def test_packed_documents_have_to_be_unpacked(tmp_path: Path) -> None:
+    told = await refused(tmp_path, SourceError, documents="documents.jsonl.gz")
+    assert "are packed; unpack the file" in told
+
+
+async def test_a_field_needs_documents_that_have_it(tmp_path: Path) -> None:
+    told = await refused(tmp_path, SourceError, attributes=BY_FIELD)
+    assert "reads 'gender' from the field 'person.sex', and a run has no fields" in told
+    wrong = {"gender": {"field": "sex", "groups": ["female", "male"]}}
+    told = await refused(tmp_path, SourceError, attributes=wrong, documents="documents.jsonl")
+    assert "has the field 'sex' of 'gender'; mend the name" in told
+
+
+async def test_documents_that_change_meanwhile_are_noticed(tmp_path: Path) -> None:
+    engine = await opened(tmp_path, documents="documents.jsonl")
+    (tmp_path / "documents.jsonl").write_text(lines(*reversed(DOCUMENTS)))
+    with pytest.raises(IndexUnavailableError, match="have changed since they were opened"):
+        await engine.documents(["a"])
+    (tmp_path / "documents.jsonl").unlink()
+    with pytest.raises(IndexUnavailableError, match="open the source again"):
+        await engine.documents(["a"])
+
+
+async def test_the_fingerprint_follows_each_file_and_the_description(tmp_path: Path) -> None:
+    async def fingerprint(**changes: Any) -> str:
+        info = await (await opened(tmp_path, documents="documents.jsonl", **changes)).info()
+        return info.fingerprint
+
+    before = await fingerprint()
+    assert await fingerprint() == before
+    assert await fingerprint(timeout=5) != before
+    seen = {before}
+    for name in ("bm25.run", "documents.jsonl", "labels.csv"):
+        os.utime(tmp_path / name, ns=(1, 1))
+        seen.add(await fingerprint())
+    assert len(seen) == 4
+    assert (await (await opened(tmp_path)).info()).documents == 4
+
+
+async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None:
+    (tmp_path / "topics.tsv").write_text("t1\ttennis player\n")
+    engine = await opened(
+        tmp_path,
+        topics="topics.tsv",
+        documents="documents.jsonl",
+        attributes={**BY_FIELD, "sex": BY_FILE["gender"]},
+    )
+    report = await check(engine)
+    by_field, by_file = report.attributes
+    assert (by_field.documents, by_field.labelled) == (4, 2)
+    assert {(v.value, v.documents, v.group) for v in by_field.values} == {
+        ("F", 1, "female"),
+        ("M", 1, "male"),
+        ("x", 1, None),
+    }
+    assert (by_file.origin, by_file.labelled) == ("labels.csv", 3)
+    assert [(v.group, v.documents) for v in by_file.values] == [("male", 2), ("female", 1)]
+    assert report.sample_query == "t1"
+    assert report.sample[0].model_dump() == {
+        "id": "a",
+        "title": "Ada",
+        "score": 2.5,
+        "groups": {"gender": {"female": 1.0}, "sex": {"female": 1.0}},
+    }
+    assert report.remarks == [
+        "The runs answer 2 queries.",
+        "1 documents have the score of the one before them; they stand in order of id.",
+        f"1 of the 4 documents are not in {tmp_path / 'documents.jsonl'}.",
+        "1 queries of the runs have no text in topics.tsv.",
+    ]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["1", "2", "q3"]),
+        st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-5, 5), min_size=1),
+        min_size=1,
+    ),
+    st.integers(0, 9),
+)
+async def test_any_run_is_answered_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, scores: dict[str, dict[str, float]], n: int
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "labels.csv").write_text(LABELS)
+    write_run(folder / "bm25.run", Run("s", {q: [Ranking.of(s)] for q, s in scores.items()}))
+    engine = await opened(folder)
+    for query, hits in zip(
+        scores, await engine.search([Query(query, n) for query in scores]), strict=True
+    ):
+        expected = sorted(scores[query].items(), key=lambda pair: (-pair[1], pair[0]))[:n]
+        assert list(zip(hits.ids, hits.scores, strict=True)) == expected
+        rows = {"a": [1, 0], "b": [0, 1], "c": [0, 1]}
+        wanted = np.array([rows.get(id_, [0, 0]) for id_ in hits.ids]).reshape(len(hits), 2)
+        assert np.array_equal(hits.memberships["gender"], wanted)
+    assert set(read_run(folder / "bm25.run").rankings) == set(engine.rankings)
