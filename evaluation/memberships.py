@@ -1,4 +1,4 @@
-"""Which groups the documents of runs and judgements belong to, from a file or from an index."""
+"""Which groups the documents of runs and judgements belong to, from a file or from an engine."""
 
 from __future__ import annotations
 
@@ -6,59 +6,52 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fairqr.errors import TargetError
+from fairqr.errors import TargetError, UnsupportedError
 from fairqr.evaluation.collections.labels import (
-    Labels,
     Scan,
     UnknownPolicy,
-    labels_from_index,
+    labels_from_engine,
     schema_with_unknown,
 )
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["Groups", "scan_index"]
-
-AT_ONCE = 1_000
+__all__ = ["Groups", "scan_engine"]
 
 
-async def scan_index(index: Index, ids: Collection[str]) -> Scan:
-    """Return what an index knows of the groups of these documents, and of all its documents.
+async def scan_engine(engine: SearchEngine, ids: Collection[str]) -> Scan:
+    """Return what an engine knows of the groups of these documents, and of all its documents.
 
-    It is to an index what :func:`fairqr.evaluation.collections.labels.scan_corpus` is to a file.
+    It is to an engine what :func:`fairqr.evaluation.collections.labels.scan_corpus` is to a file.
+    Where the engine cannot count the documents of each group, the shares are left out.
 
     Raises:
-        IndexUnavailableError: The index cannot be reached.
+        IndexUnavailableError: The engine cannot be reached.
+        UnsupportedError: It cannot look documents up, or does not know how many it holds.
     """
-    labels = await labels_from_index(index, ids)
-    bare = [id_ for id_, row in labels.rows.items() if _is_unknown(labels, row)]
-    there: set[str] = set()
-    for start in range(0, len(bare), AT_ONCE):
-        # Memberships alone do not tell a document without a label from one that is not there.
-        found = await index.documents(bare[start : start + AT_ONCE])
-        there.update(document.id for document in found)
-    gone = set(bare) - there
-    rows = {id_: row for id_, row in labels.rows.items() if id_ not in gone}
+    labels = await labels_from_engine(engine, ids)
+    documents = (await engine.info()).documents
+    if documents is None:
+        raise UnsupportedError(
+            f"'{engine.name}' does not say how many documents it holds, which an evaluation needs; "
+            "name the documents with --documents."
+        )
+    counted = await engine.corpus_shares() if "corpus_shares" in engine.capabilities else {}
     shares = {
-        name: with_unknown((await index.corpus_shares(name))[: len(attribute.groups)])
-        for name, attribute in index.schema.attributes.items()
+        name: with_unknown(known[: len(engine.schema.attribute(name).groups)])
+        for name, known in counted.items()
     }
-    documents = (await index.info()).documents
-    return Scan(Labels(labels.schema, rows, labels.arrays), documents, shares)
-
-
-def _is_unknown(labels: Labels, row: int) -> bool:
-    return not any(array[row, :-1].any() for array in labels.arrays.values())
+    return Scan(labels, documents, shares)
 
 
 class Groups:
     """The groups of the documents that an evaluation meets.
 
     Attributes:
-        scan: What was read of a corpus or asked of an index.
+        scan: What was read of a corpus or asked of an engine.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -104,9 +97,10 @@ class Groups:
         """Return the mean membership over the whole corpus, shape (G,).
 
         Raises:
-            TargetError: For a product of attributes, of which a scan keeps no shares.
+            TargetError: They are not known: no scan keeps those of a product of attributes, and
+                some engines cannot count their documents by group.
         """
-        if len(dimension.factors) > 1:
+        if dimension.name not in self.scan.shares:
             raise TargetError(
                 f"The target part 'corpus' is not known for {dimension.name}; choose another part."
             )

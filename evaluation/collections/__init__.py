@@ -1,7 +1,7 @@
 """Collections: documents with topics and judgements, and the targets that follow from them.
 
 :func:`find_collection` finds one by name or path, :func:`scan_corpus` and
-:func:`labels_from_index` read the groups of its documents, :func:`query_targets` gives the target
+:func:`labels_from_engine` read the groups of its documents, :func:`query_targets` gives the target
 of each topic.
 """
 
@@ -11,7 +11,7 @@ from fairqr.evaluation.collections.finding import (
     import_collection,
     list_collections,
 )
-from fairqr.evaluation.collections.labels import Labels, labels_from_index, scan_corpus
+from fairqr.evaluation.collections.labels import Labels, labels_from_engine, scan_corpus
 from fairqr.evaluation.collections.loaders import LOADERS, find_loader
 from fairqr.evaluation.collections.query_targets import (
     QueryTargets,
@@ -31,7 +31,7 @@ __all__ = [
     "find_collection",
     "find_loader",
     "import_collection",
-    "labels_from_index",
+    "labels_from_engine",
     "list_collections",
     "load_collection",
     "parse_target",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairqr.errors import BuildInProgressError
-from fairqr.retrieval.index import Progress
+from fairqr.retrieval.documents import Progress
 
 __all__ = ["DiskTable", "DocumentWriter", "ImportReport", "building", "locked"]
 

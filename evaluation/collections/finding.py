@@ -25,7 +25,7 @@ from fairqr.evaluation.collections.collection import (
 )
 from fairqr.evaluation.collections.loaders import Loader, recognise
 from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.retrieval.index import Progress
+from fairqr.retrieval.documents import Progress
 from fairqr.settings import data_dir
 
 __all__ = ["Listed", "find_collection", "import_collection", "list_collections"]

@@ -1,7 +1,7 @@
 """What is known of the groups of some documents, without their texts.
 
-Both ways to get at it hold only the documents asked for: reading the corpus once, and asking an
-index.
+Both ways to get at it hold only the documents asked for: reading the corpus once, and asking a
+search engine.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy as np
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray, intersection
-from fairqr.retrieval.index import Index, Progress
 from fairqr.retrieval.schema import UNKNOWN, Schema
 
 __all__ = [
     "Labels",
     "Scan",
     "UnknownPolicy",
-    "labels_from_index",
+    "labels_from_engine",
     "scan_corpus",
     "schema_with_unknown",
 ]
@@ -32,6 +33,8 @@ __all__ = [
 UnknownPolicy = Literal["group", "exclude"]
 
 AT_ONCE = 10_000
+"""How many documents an engine is asked for at a time."""
+
 TELL_EVERY = 10_000
 
 
@@ -163,28 +166,27 @@ def scan_corpus(
     return Scan(Labels(corpus.schema, rows, arrays, kept), count, shares)
 
 
-async def labels_from_index(index: Index, ids: Ids[str]) -> Labels:
-    """Ask an index for the labels of documents, and so read no corpus.
+async def labels_from_engine(engine: SearchEngine, ids: Ids[str]) -> Labels:
+    """Ask an engine for the labels of documents, and so read no corpus.
 
-    Under ``unknown: exclude`` an index does not tell a document without a label from one that it
-    lacks: both are all unknown here. Under ``unknown: group`` what it lacks is left out.
+    Documents that the engine lacks are left out.
 
     Raises:
-        IndexUnavailableError: The index cannot be reached.
+        IndexUnavailableError: The engine cannot be reached.
+        UnsupportedError: It cannot look documents up.
     """
     order = list(dict.fromkeys(ids))
-    arrays: dict[str, FloatArray] = {}
-    there = np.ones(len(order), dtype=bool)
-    for attribute in index.schema.attributes.values():
-        parts = [
-            await index.memberships(attribute.name, order[start : start + AT_ONCE])
-            for start in range(0, len(order), AT_ONCE)
-        ]
-        array = np.concatenate(parts) if parts else np.zeros((0, len(attribute.universe)))
-        if attribute.unknown == "group":
-            there &= array.sum(axis=1) > 0
-            arrays[attribute.name] = array
-        else:
-            arrays[attribute.name] = with_unknown(array)
-    rows = {id_: row for row, id_ in enumerate(np.array(order, dtype=object)[there].tolist())}
-    return Labels(index.schema, rows, {name: array[there] for name, array in arrays.items()})
+    attributes = engine.schema.attributes.values()
+    parts = {a.name: [np.zeros((0, len(a.universe)))] for a in attributes}
+    there: list[str] = []
+    for start in range(0, len(order), AT_ONCE):
+        asked = tuple(order[start : start + AT_ONCE])
+        (hits,) = await engine.search([Query("", len(asked), only=asked)])
+        there += hits.ids
+        for name, members in hits.memberships.items():
+            parts[name].append(members)
+    arrays = {}
+    for attribute in attributes:
+        array = np.concatenate(parts[attribute.name])
+        arrays[attribute.name] = array if attribute.unknown == "group" else with_unknown(array)
+    return Labels(engine.schema, {id_: row for row, id_ in enumerate(there)}, arrays)

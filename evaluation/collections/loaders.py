@@ -11,7 +11,7 @@ from fairqr.errors import InputError, one_line
 from fairqr.evaluation.collections.building import ImportReport
 from fairqr.evaluation.collections.plain import import_jsonl, import_subset, is_subset
 from fairqr.evaluation.collections.trec_fair import import_trec_fair, is_trec_fair
-from fairqr.retrieval.index import Progress
+from fairqr.retrieval.documents import Progress
 
 __all__ = ["LOADERS", "Loader", "find_loader", "recognise"]
 

@@ -17,9 +17,8 @@ from fairqr.evaluation.collections.collection import (
 from fairqr.evaluation.collections.topics import read_topics, write_topics
 from fairqr.evaluation.qrels import read_qrels, write_qrels
 from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
-from fairqr.retrieval.documents import numbered_lines, parse_document
+from fairqr.retrieval.documents import Progress, numbered_lines, parse_document
 from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.index import Progress
 from fairqr.retrieval.schema import load_schema
 
 __all__ = ["import_jsonl", "import_subset", "is_subset"]

@@ -13,7 +13,7 @@ from fairqr.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
-from fairqr.retrieval.index import Progress
+from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.schema import UNKNOWN, Attribute
 
 __all__ = ["AttributeStatistics", "CollectionStatistics", "describe_collection"]

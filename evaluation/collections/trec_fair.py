@@ -24,8 +24,8 @@ from fairqr.evaluation.collections.trec_files import (
 )
 from fairqr.evaluation.collections.trec_labels import Year, labels_of
 from fairqr.evaluation.qrels import write_qrels
+from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.index import Progress
 
 __all__ = ["import_trec_fair", "is_trec_fair"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +13,15 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
+from fairqr.errors import IndexNotFoundError, UnsupportedError
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
-from fairqr.evaluation.experiments.needs import check_needs, check_needs_there, lacks
+from fairqr.evaluation.experiments.needs import check_needs, check_needs_there
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.searching import (
     Place,
     Search,
-    open_index,
     open_searcher,
     search_there,
     searched,
@@ -33,8 +33,9 @@ from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context
 from fairqr.graph.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.catalog import Backend
-from fairqr.retrieval.index import Index, Progress
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["Watcher", "run_plan"]
 
@@ -71,8 +72,8 @@ class Workshop:
         prompts: Where prompts come from.
         store: Where replies and weights are kept.
         watcher: Told what is being prepared.
-        indexes: By backend and retriever.
-        models: By name, and for those that need an index, by that too.
+        engines: By what is searched and the retriever.
+        models: By name, and for those that need an engine, by that too.
         pool: The workers that search; None where this process does.
     """
 
@@ -81,30 +82,33 @@ class Workshop:
     store: Store
     watcher: Watcher
     pool: Pool | None
-    indexes: dict[tuple[str, str], Index]
+    engines: dict[tuple[str, str], SearchEngine]
     models: dict[tuple[str, str], ChatModel | Refiner | RankingModel]
 
-    async def index(self, backend: Backend, retriever: str) -> Index:
-        """Return the collection's index."""
-        key = (backend, retriever)
-        if key not in self.indexes:
-            corpus = self.collection.corpus_name
-            self.indexes[key] = await open_index(corpus, backend, retriever, self.watcher.preparing)
-        return self.indexes[key]
+    async def engine(self, corpus: str, retriever: str) -> SearchEngine:
+        """Return what searches a corpus or a source, indexed first where it has to be."""
+        key = (corpus, retriever)
+        if key not in self.engines:
+            self.engines[key] = await Catalog().resolve(
+                corpus,
+                retriever=retriever,
+                progress=lambda what: self.watcher.preparing(what) or (lambda count: None),
+            )
+        return self.engines[key]
 
-    async def model(self, name: str, index: Index) -> ChatModel | Refiner | RankingModel:
+    async def model(self, name: str, engine: SearchEngine) -> ChatModel | Refiner | RankingModel:
         """Return what refines or ranks, started; its replies are kept with the experiment."""
-        # Feedback reads its words from the index, so each index has one of its own.
-        key = (name, str(id(index)) if name == "feedback" else "")
+        # Feedback reads its words from the engine, so each engine has one of its own.
+        key = (name, str(id(engine)) if name == "feedback" else "")
         if key not in self.models:
             replies = ReplyCache(self.store.replies)
-            self.models[key] = await open_searcher(name, index, replies)
+            self.models[key] = await open_searcher(name, engine, replies)
         return self.models[key]
 
-    async def close(self) -> None:
-        """Close the indexes."""
-        for index in self.indexes.values():
-            await index.close()
+    async def aclose(self) -> None:
+        """Close the engines."""
+        for engine in self.engines.values():
+            await engine.aclose()
 
 
 async def run_plan(
@@ -135,28 +139,43 @@ async def run_plan(
         FairqrError: A search cannot be done for a reason that concerns more than its topic; what
             was done until then is kept.
     """
-    left_out: list[str] = []
     before = {record.key for record in store.records()} if store.exists() else set()
     cells = [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)]
-    if pool is None:
-        await check_needs(plan, cells, prompts)
-    else:
-        await pool.do(check_needs_there, plan, cells)
-    with store.locked():
-        store.begin(plan.manifest)
-        done = {record.key for record in store.records()}
-        async with _workshop(collection, prompts, store, watcher, pool) as workshop:
+    async with _workshop(collection, prompts, store, watcher, pool) as workshop:
+        left_out = await _without_a_source(cells, plan, workshop)
+        cells = [cell for cell in cells if cell.system.name not in left_out]
+        if pool is None:
+            await check_needs(plan, cells, prompts)
+        else:
+            await pool.do(check_needs_there, plan, cells)
+        with store.locked():
+            store.begin(plan.manifest)
+            done = {record.key for record in store.records()}
             with store.writing():
                 keys = [cell.key(topic) for cell in plan.cells for topic in plan.topics]
                 watcher.total(len(keys), sum(key in done for key in keys))
-                for cell in plan.cells:
+                for cell in cells:
                     todo = [topic for topic in plan.topics if cell.key(topic) not in done]
-                    if lacking := lacks(cell.system, plan):
-                        left_out.append(f"'{cell.system.name}' was left out: {lacking}")
-                    elif todo:
+                    if todo:
                         watcher.started(cell)
                         await _run_cell(cell, todo, plan, workshop, at_once)
-    return list(dict.fromkeys(left_out))
+    return [f"'{name}' was left out: {why}" for name, why in left_out.items()]
+
+
+async def _without_a_source(
+    cells: Sequence[Cell], plan: Plan, workshop: Workshop
+) -> dict[str, str]:
+    """Return by system why its source cannot be searched, where it is not here, or not so."""
+    reasons: dict[str, str] = {}
+    for system in {cell.system.name: cell.system for cell in cells}.values():
+        source = plan.manifest.experiment.source_of(system)
+        if source is None:
+            continue
+        try:
+            await workshop.engine(source, system.retriever)
+        except (IndexNotFoundError, UnsupportedError) as error:
+            reasons[system.name] = str(error)
+    return reasons
 
 
 @asynccontextmanager
@@ -171,7 +190,7 @@ async def _workshop(
     try:
         yield workshop
     finally:
-        await workshop.close()
+        await workshop.aclose()
 
 
 async def _run_cell(
@@ -179,21 +198,20 @@ async def _run_cell(
 ) -> None:
     """Search for these topics, at most so many at a time."""
     experiment = plan.manifest.experiment
-    backend = cell.system.backend or experiment.backend
-    index = await workshop.index(backend, cell.system.retriever)
+    corpus = experiment.source_of(cell.system) or workshop.collection.corpus_name
+    engine = await workshop.engine(corpus, cell.system.retriever)
     name = None
     if cell.system.asks_a_model or cell.system.ranker in ASKED:
         name = cell.system.model or experiment.model
-    weights = await _weights(cell, plan, workshop, index)
+    weights = await _weights(cell, plan, workshop, engine)
     searcher: Searcher
     if workshop.pool is None:
-        model = await workshop.model(name, index) if name is not None else None
-        graph = build_graph(index=index, model=model, prompts=workshop.prompts)
+        model = await workshop.model(name, engine) if name is not None else None
+        graph = build_graph(engine=engine, model=model, prompts=workshop.prompts)
         searcher = partial(searched, graph)
     else:
-        documents = (await index.info()).source_sha256
-        corpus = workshop.collection.corpus_name
-        place = Place(corpus, documents, backend, cell.system.retriever, name)
+        fingerprint = (await engine.info()).fingerprint
+        place = Place(corpus, fingerprint, cell.system.retriever, name)
         searcher = partial(_search_there, workshop.pool, place)
 
     async def search(topic: Topic) -> None:
@@ -226,7 +244,9 @@ async def _search(
     return Record.model_validate({**key, **found, **told})
 
 
-async def _weights(cell: Cell, plan: Plan, workshop: Workshop, index: Index) -> dict[str, Path]:
+async def _weights(
+    cell: Cell, plan: Plan, workshop: Workshop, engine: SearchEngine
+) -> dict[str, Path]:
     """Return the file of weights for each topic, trained on the topics of the other folds."""
     training = cell.system.train
     if training is None:
@@ -246,7 +266,7 @@ async def _weights(cell: Cell, plan: Plan, workshop: Workshop, index: Index) -> 
             workshop.watcher.preparing(f"training {cell.system.name}")
             queries = {topic.id: topic.text(cell.form.keywords) for topic in plan.topics}
             examples = await gather(
-                index, queries, workshop.collection.qrels, context, depth=training.depth
+                engine, queries, workshop.collection.qrels, context, depth=training.depth
             )
         others = [name for name in names if name not in fold]
         model = await train(method, examples, others, training.options)

@@ -19,11 +19,10 @@ from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context, make_context
 from fairqr.graph.rankers import open_language_model
 from fairqr.graph.result import SearchResult
-from fairqr.retrieval.catalog import Backend, Catalog, Choice
-from fairqr.retrieval.index import Index, Progress
-from fairqr.retrieval.vectors.open import open_retriever
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["Place", "Search", "open_index", "open_searcher", "search_there", "searched"]
+__all__ = ["Place", "Search", "open_searcher", "search_there", "searched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +31,13 @@ class Place:
 
     Attributes:
         corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
-        documents: The hash of what the index was made from.
-        backend: Of the index.
+        fingerprint: That the engine must have.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
         model: What refines or re-ranks; None where nothing does.
     """
 
     corpus: str
-    documents: str
-    backend: Backend
+    fingerprint: str
     retriever: str
     model: str | None
 
@@ -71,32 +68,11 @@ class Search:
         return cls(place, query, context.model_dump(exclude_unset=True), weights)
 
 
-async def open_index(corpus: str, backend: Backend, retriever: str, preparing: Any = None) -> Index:
-    """Open an index, made first where it is not there yet.
-
-    Args:
-        corpus: As the catalog takes it.
-        backend: Where.
-        retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
-        preparing: Called with what is indexed or encoded; returns what is told how many documents.
-    """
-
-    def progress(what: str) -> Progress | None:
-        return preparing(what) if preparing else None
-
-    plain = await Catalog().resolve(
-        corpus,
-        Choice(backend),
-        lambda name: progress(f"indexing {name}") or (lambda count: None),
-    )
-    return await open_retriever(plain, retriever, progress(f"encoding {plain.name}"))
-
-
 async def open_searcher(
-    name: str, index: Index, replies: ReplyCache
+    name: str, engine: SearchEngine, replies: ReplyCache
 ) -> ChatModel | Refiner | RankingModel:
     """Return what refines or ranks, started."""
-    model = open_language_model(name, index=index, cache=replies)
+    model = open_language_model(name, engine=engine, cache=replies)
     await model.start()
     return model
 
@@ -109,28 +85,28 @@ async def search_there(tools: Tools, search: Search) -> Mapping[str, Any]:
         FairqrError: The search cannot be done.
     """
     place = search.place
-    where = f"{place.backend} {place.retriever}"
-    index = await tools.keep(
-        f"index {where}",
+    where = f"{place.corpus} {place.retriever}"
+    engine = await tools.keep(
+        f"engine {where}",
         place.corpus,
-        lambda: open_index(place.corpus, place.backend, place.retriever),
+        lambda: Catalog().resolve(place.corpus, retriever=place.retriever),
     )
-    if (await index.info()).source_sha256 != place.documents:
+    if (await engine.info()).fingerprint != place.fingerprint:
         raise InputError(
             f"The documents of '{place.corpus}' are others than where the experiment was begun; "
-            "copy them from there."
+            "copy them, or the file of the source, from there."
         )
 
     async def built() -> Any:
         model = None
         if place.model is not None:
             name = place.model
-            # Feedback reads its words from the index, so each index has one of its own.
+            # Feedback reads its words from the engine, so each engine has one of its own.
             kept = f"{name} {where}" if name == "feedback" else name
             model = await tools.keep(
-                f"model {kept}", name, lambda: open_searcher(name, index, tools.replies)
+                f"model {kept}", name, lambda: open_searcher(name, engine, tools.replies)
             )
-        return build_graph(index=index, model=model, prompts=tools.prompts)
+        return build_graph(engine=engine, model=model, prompts=tools.prompts)
 
     graph = await tools.keep(f"graph {where} {place.model}", place, built)
     context = dict(search.context)

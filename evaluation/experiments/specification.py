@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -26,6 +26,21 @@ _SETTING = re.compile(r"\{(\w+)\}")
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Searching(_Part):
+    """A part that says what is searched."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_no_backend(cls, data: Any) -> Any:
+        """Refuse what said, until 2026, on which kind of index is searched."""
+        if isinstance(data, Mapping) and "backend" in data:
+            raise ValueError(
+                "there is no 'backend' any more; name what is searched as 'source: NAME', or leave "
+                "it out for the embedded index"
+            )
+        return data
 
 
 class QueryForm(_Part):
@@ -65,14 +80,14 @@ class Training(_Part):
     options: dict[str, Any] = {}
 
 
-class System(_Part):
+class System(_Searching):
     """One of the systems that are compared.
 
     Attributes:
         name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.context.METHODS`.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
-        backend: Where the index is; the experiment's where None.
+        source: What is searched; the experiment's where None.
         model: What refines queries, and re-ranks; the experiment's where None.
         settings: Values of :class:`fairqr.graph.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
@@ -82,7 +97,7 @@ class System(_Part):
     name: str = Field(min_length=1, max_length=80)
     method: Method = "fairqr"
     retriever: str = "bm25"
-    backend: Literal["tantivy", "elasticsearch"] | None = None
+    source: str | None = Field(None, min_length=1)
     model: str | None = None
     settings: dict[str, Any] = {}
     vary: dict[str, list[Any]] = {}
@@ -161,7 +176,7 @@ class System(_Part):
         return make_context(method=self.method, k=1, **self.settings)
 
 
-class Experiment(_Part):
+class Experiment(_Searching):
     """An experiment.
 
     Attributes:
@@ -180,7 +195,9 @@ class Experiment(_Part):
         measures: What is measured.
         seeds: Of models; systems that ask none run once.
         model: What refines queries, and re-ranks where a system asks a language model to.
-        backend: Where the index is.
+        source: What is searched: an attached source, an index, or the path of a source file, with
+            the documents of the collection under the same ids. Where None, the collection's own
+            documents, indexed here.
         baseline: The system that others are compared with.
         systems: The systems.
         report: The sections of the report.
@@ -200,7 +217,7 @@ class Experiment(_Part):
     measures: tuple[str, ...] = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     model: str = "local:smollm2-135m"
-    backend: Literal["tantivy", "elasticsearch"] = "tantivy"
+    source: str | None = Field(None, min_length=1)
     baseline: str
     systems: tuple[System, ...]
     report: tuple[Section, ...] = ("table", "trade_off", "cost")
@@ -239,6 +256,10 @@ class Experiment(_Part):
     def all_systems(self) -> list[System]:
         """Return the systems, those that vary settings as one for each combination."""
         return [one for system in self.systems for one in system.expanded()]
+
+    def source_of(self, system: System) -> str | None:
+        """Return the source that a system searches; None for the collection's own documents."""
+        return system.source or self.source
 
     def query_forms(self) -> list[QueryForm]:
         """Return the forms of the topics' queries."""

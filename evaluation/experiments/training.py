@@ -12,15 +12,16 @@ from pydantic import ValidationError
 from fairqr.errors import InputError, first_problem, one_line
 from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.context import Context
-from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, vector_of
+from fairqr.graph.measurement import estimate_target, vector_of
 from fairqr.retrieval.dimension import Dimension, dimensions_of
+from fairqr.retrieval.engines.engine import SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
 from fairqr.retrieval.rerankers.dlf import DlfTraining, train_dlf
 from fairqr.retrieval.rerankers.examples import Examples, TargetOf, gather_examples
 from fairqr.retrieval.rerankers.weights import TrainedModel
+from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["TRAINED", "folds_of", "gather", "train"]
 
@@ -46,7 +47,7 @@ def folds_of(topics: Sequence[str], folds: int, seed: int) -> list[list[str]]:
 
 
 async def gather(
-    index: Index,
+    engine: SearchEngine,
     queries: Mapping[str, str],
     qrels: Qrels,
     context: Context,
@@ -56,31 +57,34 @@ async def gather(
     """Collect what to train on; the target is the one that a search estimates.
 
     Args:
-        index: Where the documents are.
+        engine: Where the documents are.
         queries: The query of each topic.
         qrels: Judgements.
         context: Of the search, which names attributes, target and discount.
         depth: How many documents of each topic.
     """
-    dimensions = dimensions_of(index.schema, context.attributes, intersect=context.intersect)
+    dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
     return await gather_examples(
-        index,
+        engine,
         queries,
         qrels,
         dimensions,
-        _target_at_query_time(index, dimensions, context),
+        await _target_at_query_time(engine, dimensions, context),
         depth=depth,
         discount=context.discount,
     )
 
 
-def _target_at_query_time(
-    index: Index, dimensions: Sequence[Dimension], context: Context
+async def _target_at_query_time(
+    engine: SearchEngine, dimensions: Sequence[Dimension], context: Context
 ) -> TargetOf:
-    async def target_of(query: str, ranking: Ranking) -> list[FloatArray]:
-        if len(ranking) < TARGET_DEPTH:
-            ranking = await index.search(query, TARGET_DEPTH)
-        target = await estimate_target(index, dimensions, ranking, context)
+    shares: Mapping[str, FloatArray] = {}
+    if context.target.parts.get("corpus"):
+        require(engine, "corpus_shares", "The target part 'corpus'")
+        shares = await engine.corpus_shares()
+
+    def target_of(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
+        target = estimate_target(table, dimensions, retrieved, context, shares)
         return [vector_of(dimension, target[dimension.name]) for dimension in dimensions]
 
     return target_of

@@ -28,7 +28,8 @@ from fairqr.evaluation.probes.collection import (
 from fairqr.evaluation.probes.drawing import Drawn, draw_items
 from fairqr.evaluation.probes.orders import reorder_collection
 from fairqr.retrieval.catalog import corpus_fingerprint
-from fairqr.retrieval.index import Index, Progress
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sides import Sides
 
 __all__ = ["build_probe_collection", "source_fingerprint"]
@@ -43,7 +44,7 @@ async def build_probe_collection(
     seed: int = 0,
     texts: bool = True,
     queries: int | None = None,
-    index: Index | None = None,
+    engine: SearchEngine | None = None,
     source: str | None = None,
     progress: Progress | None = None,
 ) -> ProbeCollection:
@@ -63,18 +64,18 @@ async def build_probe_collection(
         texts: Keep texts beside titles.
         queries: At most so many, the first ones that are not dropped; topics after them are not
             looked at. All where None.
-        index: Of the documents, for the order ``bm25``.
+        engine: Over the documents, for the order ``bm25``.
         source: What finds the collection again; its name where None.
         progress: Told now and then how many documents were read.
 
     Raises:
-        InputError: A number is out of range, there is no such order, the order needs an index, or
-            a side has no item at all.
+        InputError: A number is out of range, there is no such order, the order needs an
+            engine, or a side has no item at all.
         CorpusError: The documents cannot be read, or a line is none.
         UnknownAttributeError: The schema has no such attribute.
-        IndexUnavailableError: The index cannot be reached.
+        IndexUnavailableError: The engine cannot be reached.
     """
-    _check(size, order, seed, queries, index)
+    _check(size, order, seed, queries, engine)
     each = size // len(CELLS)
     fingerprint = await asyncio.to_thread(source_fingerprint, collection)
     drawn = await asyncio.to_thread(
@@ -103,7 +104,7 @@ async def build_probe_collection(
         missing=drawn.missing,
     )
     built = ProbeCollection(manifest=manifest, queries=tuple(kept))
-    return await reorder_collection(built, order, index=index)
+    return await reorder_collection(built, order, engine=engine)
 
 
 def source_fingerprint(collection: Collection) -> str:
@@ -138,7 +139,9 @@ def _queries(
     return kept, without
 
 
-def _check(size: int, order: str, seed: int, queries: int | None, index: Index | None) -> None:
+def _check(
+    size: int, order: str, seed: int, queries: int | None, engine: SearchEngine | None
+) -> None:
     if size < len(CELLS) or size % len(CELLS):
         raise InputError(
             f"The number of items of a query must be a multiple of {len(CELLS)}, such as 200, "
@@ -146,8 +149,8 @@ def _check(size: int, order: str, seed: int, queries: int | None, index: Index |
         )
     if order not in get_args(Order):
         raise InputError(f"There is no order '{order}'; choose {', '.join(get_args(Order))}.")
-    if order == "bm25" and index is None:
-        raise InputError("The order bm25 needs an index of the documents; give one.")
+    if order == "bm25" and engine is None:
+        raise InputError("The order bm25 needs a search engine over the documents; give one.")
     if seed < 0:
         raise InputError(f"The seed must be 0 or more, not {seed}.")
     if queries is not None and queries < 1:

@@ -10,7 +10,7 @@ import numpy as np
 from fairqr.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.probes.collection import CELLS, Cell, ProbeItem, cell_of
-from fairqr.retrieval.index import Progress
+from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.sides import Sides
 from fairqr.statistics import stream
 

@@ -12,42 +12,45 @@ from fairqr.evaluation.probes.collection import (
     ProbeItem,
     ProbeQuery,
 )
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.statistics import stream
 
 __all__ = ["reorder", "reorder_collection"]
 
 
 async def reorder(
-    query: ProbeQuery, order: Order, *, seed: int = 0, index: Index | None = None
+    query: ProbeQuery, order: Order, *, seed: int = 0, engine: SearchEngine | None = None
 ) -> ProbeQuery:
     """Return a query with its items in an order, whatever order they were in.
 
     ``shuffled`` is a permutation that seed and query decide. ``discriminatory`` has one cell after
     the other, as :data:`~fairqr.evaluation.probes.collection.CELLS` lists them, and each cell in an
-    order that seed and query decide. ``bm25`` is the ranking of the index by the query; equal
+    order that seed and query decide. ``bm25`` is the ranking of the engine by the query; equal
     scores stand in order of id, and what the query does not find comes last.
 
     Args:
         query: With its items.
         order: Which.
         seed: Of the first two.
-        index: For ``bm25``.
+        engine: For ``bm25``.
 
     Raises:
-        InputError: ``bm25`` has no index.
-        IndexUnavailableError: The index cannot be reached.
+        InputError: ``bm25`` has no engine.
+        UnsupportedError: The engine cannot rank given documents.
+        IndexUnavailableError: The engine cannot be reached.
     """
     items: Sequence[ProbeItem]
     # Drawn from the ids in their own order, so that how they stood before changes nothing.
     by_id = sorted(query.items, key=lambda item: item.id)
     if order == "bm25":
-        if index is None:
+        if engine is None:
             raise InputError(
-                "The order bm25 needs an index of the documents; give one, or choose shuffled."
+                "The order bm25 needs a search engine over the documents; give one, or choose "
+                "shuffled."
             )
-        ranking = await index.rescore(query.query, [item.id for item in by_id])
-        ranks = {id_: rank for rank, id_ in enumerate(ranking.ids)}
+        ids = tuple(item.id for item in by_id)
+        (hits,) = await engine.search([Query(query.query, len(ids), only=ids)])
+        ranks = {id_: rank for rank, id_ in enumerate(hits.ids)}
         items = sorted(by_id, key=lambda item: ranks.get(item.id, len(ranks)))
     elif order == "shuffled":
         items = _permuted(by_id, seed, f"{query.id} shuffled")
@@ -60,21 +63,24 @@ async def reorder(
 
 
 async def reorder_collection(
-    collection: ProbeCollection, order: Order, *, index: Index | None = None
+    collection: ProbeCollection, order: Order, *, engine: SearchEngine | None = None
 ) -> ProbeCollection:
     """Return a collection in another order, which its manifest then says; the seed is its own.
 
     Args:
         collection: In any order.
         order: See :func:`reorder`.
-        index: For ``bm25``, of the documents it was built from.
+        engine: For ``bm25``, over the documents it was built from.
 
     Raises:
-        InputError: ``bm25`` has no index.
-        IndexUnavailableError: The index cannot be reached.
+        InputError: ``bm25`` has no engine.
+        UnsupportedError: The engine cannot rank given documents.
+        IndexUnavailableError: The engine cannot be reached.
     """
     seed = collection.manifest.seed
-    queries = [await reorder(query, order, seed=seed, index=index) for query in collection.queries]
+    queries = [
+        await reorder(query, order, seed=seed, engine=engine) for query in collection.queries
+    ]
     changes: Mapping[str, object] = {"order": order}
     return ProbeCollection(
         manifest=collection.manifest.model_copy(update=changes), queries=tuple(queries)

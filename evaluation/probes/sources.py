@@ -15,7 +15,8 @@ from fairqr.evaluation.probes.files import read_probe_collection
 from fairqr.evaluation.probes.orders import reorder_collection
 from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSource
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.index import Index, Progress
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sides import parse_sides
 
 __all__ = ["first_queries", "open_probe_collection", "open_probe_collections"]
@@ -103,7 +104,7 @@ async def open_probe_collection(
     collection = await _find(collection_name, split, preparing)
     attribute = collection.corpus.schema.attribute(source.attribute)
     sides = parse_sides(attribute, source.protected, source.words)
-    index = await _index(collection, preparing) if order == "bm25" else None
+    engine = await _engine(collection, preparing) if order == "bm25" else None
     try:
         return await build_probe_collection(
             collection,
@@ -113,13 +114,13 @@ async def open_probe_collection(
             seed=seed,
             texts=texts,
             queries=queries,
-            index=index,
+            engine=engine,
             source=collection_name,
             progress=preparing(f"reading {collection.name}") if preparing else None,
         )
     finally:
-        if index is not None:
-            await index.close()
+        if engine is not None:
+            await engine.aclose()
 
 
 def first_queries(collection: ProbeCollection, most: int | None) -> ProbeCollection:
@@ -146,11 +147,11 @@ async def _in_order(
             f"'{manifest.name}' was built of it, so bm25 would rank other documents; build it "
             "again, or choose another order."
         )
-    index = await _index(collection, preparing)
+    engine = await _engine(collection, preparing)
     try:
-        return await reorder_collection(read, order, index=index)
+        return await reorder_collection(read, order, engine=engine)
     finally:
-        await index.close()
+        await engine.aclose()
 
 
 async def _find(name: str, split: str | None, preparing: Preparing | None) -> Collection:
@@ -158,7 +159,7 @@ async def _find(name: str, split: str | None, preparing: Preparing | None) -> Co
     return await asyncio.to_thread(find_collection, name, split, progress=progress)
 
 
-async def _index(collection: Collection, preparing: Preparing | None) -> Index:
+async def _engine(collection: Collection, preparing: Preparing | None) -> SearchEngine:
     return await Catalog().resolve(
         collection.corpus_name,
         progress=(lambda name: preparing(f"indexing {name}")) if preparing else None,

@@ -55,7 +55,7 @@ def setup_section(measured: Measured) -> Iterator[Block]:
         "measured against": f"{manifest.judge}, a target that knows the judgements",
         "target of the searches": f"{experiment.target}, estimated without judgements",
         "model": experiment.model,
-        "index": experiment.backend,
+        "searched": experiment.source or "the collection's documents, indexed here",
         "seeds": ", ".join(map(str, experiment.seeds)),
         "begun": manifest.started,
         "searches at once": at_once(measured),
@@ -94,10 +94,15 @@ def _system_row(experiment: Experiment, system: System, topics: int) -> tuple[Ce
     return (
         Cell(system.name),
         Cell(f"{system.method}: {METHODS[system.method].about}"),
-        Cell(f"{system.retriever}, {system.backend or experiment.backend}"),
+        Cell(_searched_by(experiment, system)),
         Cell(_asked(experiment, system)),
         Cell(", ".join(settings) or "the method's own"),
     )
+
+
+def _searched_by(experiment: Experiment, system: System) -> str:
+    source = experiment.source_of(system)
+    return f"{system.retriever}, {source}" if source else system.retriever
 
 
 def _asked(experiment: Experiment, system: System) -> str:
@@ -170,13 +175,13 @@ def _unfinished(measured: Measured) -> Iterator[str]:
     for table in measured.tables:
         for name, missing in table.unfinished.items():
             system = systems[name]
-            on_server = (system.backend or experiment.backend) == "elasticsearch"
+            source = experiment.source_of(system)
             seeds = len(experiment.seeds) if system.asks_a_model else 1
             text = f"{title_of(table)}: '{name}' is left out of all tables and means"
-            if on_server and missing == seeds * len(measured.manifest.topics):
+            if source and missing == seeds * len(measured.manifest.topics):
                 yield (
-                    f"{text}: nothing was searched for. It needs an Elasticsearch server, named by "
-                    "FAIRQR_ELASTICSEARCH_URL; running the experiment again adds it."
+                    f"{text}: nothing was searched for. It needs the source '{source}'; attach it, "
+                    "and running the experiment again adds the system."
                 )
             else:
                 yield (
