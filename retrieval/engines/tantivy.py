@@ -28,7 +28,7 @@ __all__ = ["TantivyEngine"]
 
 
 class TantivyEngine:
-    """An embedded index, opened for reading; see :class:`SearchEngine` for what its methods promise.
+    """An embedded index, opened for reading; see :class:`SearchEngine` for what methods promise.
 
     Any number of processes may read at once. A search sees what was written before it, by whatever
     process. All files are opened at once, so an index that is built again meanwhile stays readable.
@@ -111,9 +111,10 @@ class TantivyEngine:
 
     def _search(self, queries: Sequence[Query]) -> list[Hits]:
         now = self.snapshot()
-        return [self._answer(now, query) for query in queries]
+        return [self.answer(now, query) for query in queries]
 
-    def _answer(self, now: Snapshot, query: Query) -> Hits:
+    def answer(self, now: Snapshot, query: Query) -> Hits:
+        """Answer one query from the index as it was; this blocks."""
         occur = tantivy.Occur
         counts = query.n < 1
         wanted = self._matching(query)

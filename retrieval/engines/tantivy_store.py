@@ -1,0 +1,306 @@
+"""The embedded indexes of a user: a folder each, with one folder for each build.
+
+``<name>/current`` is a link to the newest build, such as ``<name>/v3``. A build is written beside
+the current one, and the link is switched at the end. So a build that is killed leaves the old index
+or none, and whoever reads the old one goes on reading it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from fairqr.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
+from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.documents import Document, Progress
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy_folder import Manifest
+from fairqr.retrieval.engines.tantivy_writing import (
+    build_index,
+    remove_documents,
+    upsert_documents,
+)
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.schema import Schema
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.labels import LabelReader
+
+__all__ = ["Announce", "EmbeddedIndexes"]
+
+Announce = Callable[[str], Progress]
+"""Called with the name of what is being made; returns what is told the number of documents."""
+
+WAIT_SECONDS = 0.1
+
+
+class EmbeddedIndexes:
+    """The embedded indexes in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """Return the names of all indexes."""
+        return sorted(path.parent.name for path in self._folder.glob("*/current"))
+
+    async def open(self, name: str, shown: str | None = None) -> TantivyEngine:
+        """Open an index.
+
+        Args:
+            name: Of the index.
+            shown: How the engine calls itself; the name by default.
+
+        Raises:
+            IndexNotFoundError: There is none.
+            IndexVersionError: It is damaged, or was written by another version.
+        """
+        return await asyncio.to_thread(self._open, name, shown or name)
+
+    async def create(
+        self, name: str, corpus: Corpus, source: str, progress: Progress | None = None
+    ) -> TantivyEngine:
+        """Build an index, in place of one of the same name, and open it.
+
+        Args:
+            name: Of the index.
+            corpus: What to index.
+            source: Where the documents are from, for people.
+            progress: Told how many documents are written.
+
+        Raises:
+            CorpusError: The corpus is empty or wrong; the index is then as it was.
+            BuildInProgressError: Another process writes to the same index.
+        """
+        manifest = await asyncio.to_thread(
+            lambda: _manifest(corpus, source, corpus.files(), corpus.fingerprint())
+        )
+        return await self._build(name, name, corpus, manifest, progress, share=False)
+
+    async def up_to_date(
+        self,
+        name: str,
+        corpus: Corpus,
+        source: str,
+        announce: Announce | None = None,
+        shown: str | None = None,
+    ) -> TantivyEngine:
+        """Open the index of a corpus, built first if there is none or the corpus has changed.
+
+        If another process builds it just now, this waits and opens what that one made.
+        """
+        shown = shown or name
+        engine = None
+        with contextlib.suppress(IndexNotFoundError, IndexVersionError):
+            engine = await self.open(name, shown)
+        files = await asyncio.to_thread(corpus.files)
+        if engine is not None and files and files == engine.manifest.files:
+            return engine
+        fingerprint = await asyncio.to_thread(corpus.fingerprint)
+        if engine is not None and fingerprint == engine.manifest.fingerprint:
+            if files:
+                await asyncio.to_thread(_note_files, engine, files)
+            return engine
+        manifest = _manifest(corpus, source, files, fingerprint)
+        progress = announce(shown) if announce else None
+        return await self._build(name, shown, corpus, manifest, progress, share=True)
+
+    async def upsert(
+        self, name: str, documents: Iterable[Document], progress: Progress | None = None
+    ) -> int:
+        """Add documents, in place of those with the same ids, and return how many were written.
+
+        Raises:
+            IndexNotFoundError: There is no such index.
+            BuildInProgressError: Another process writes to it.
+            CorpusError: A document is wrong; the index is then as it was.
+        """
+        manifest = (await self.open(name)).manifest
+        _, labels = await self._labels(manifest.corpus_schema, manifest.labels_folder)
+
+        def work() -> int:
+            with self._writing(name):
+                return upsert_documents(self._current(name), documents, labels, progress)
+
+        return await asyncio.to_thread(work)
+
+    async def remove(self, name: str, ids: Sequence[str]) -> int:
+        """Remove documents, and return how many there were.
+
+        Raises:
+            IndexNotFoundError: There is no such index.
+            BuildInProgressError: Another process writes to it.
+        """
+
+        def work() -> int:
+            with self._writing(name):
+                return remove_documents(self._current(name), ids)
+
+        await self.open(name)
+        return await asyncio.to_thread(work)
+
+    async def delete(self, name: str) -> None:
+        """Delete an index, or what is left of a damaged one.
+
+        Raises:
+            IndexNotFoundError: There is none.
+            BuildInProgressError: Another process writes to it.
+        """
+
+        def work() -> None:
+            with self._writing(name):
+                shutil.rmtree(self._folder / name)
+
+        if not (self._folder / name).is_dir():
+            raise _no_such(name)
+        await asyncio.to_thread(work)
+
+    async def _build(
+        self,
+        name: str,
+        shown: str,
+        corpus: Corpus,
+        manifest: Manifest,
+        progress: Progress | None,
+        *,
+        share: bool,
+    ) -> TantivyEngine:
+        """Build an index and open it; ``share`` waits for another's build and takes the result."""
+        schema, labels = await self._labels(corpus.schema, corpus.labels_folder)
+        manifest = manifest.model_copy(update={"corpus_schema": schema})
+        stop = threading.Event()
+
+        def work() -> TantivyEngine:
+            with self._writing(name):
+                if share:
+                    with contextlib.suppress(IndexNotFoundError, IndexVersionError):
+                        made = self._open(name, shown)
+                        if made.manifest.fingerprint == manifest.fingerprint:
+                            return made
+                with self._new_version(name) as folder:
+                    documents = _until(stop, corpus.documents())
+                    build_index(folder, manifest, documents, labels, progress)
+                return self._open(name, shown)
+
+        while True:
+            try:
+                return await asyncio.to_thread(work)
+            except asyncio.CancelledError:
+                # The thread goes on alone; this makes it leave everything as it was.
+                stop.set()
+                raise
+            except BuildInProgressError:
+                if not share:
+                    raise
+            # Not in the thread: many may wait, and the threads are few.
+            await asyncio.sleep(WAIT_SECONDS)
+
+    async def _labels(self, schema: Schema, folder: Path) -> tuple[Schema, LabelReader | None]:
+        """Return the schema with all groups, and what reads the labels that are in files."""
+        beside = {name: a for name, a in schema.attributes.items() if a.labels}
+        if not beside:
+            return schema, None
+        from fairqr.retrieval.labels import LabelReader
+
+        labels = await LabelReader.open(beside, folder, store=self._folder.parent / "labels")
+        return Schema(attributes={**schema.attributes, **labels.schema.attributes}), labels
+
+    def _current(self, name: str) -> Path:
+        link = self._folder / name / "current"
+        if not link.is_symlink():
+            raise _no_such(name)
+        return link.resolve()
+
+    def _open(self, name: str, shown: str) -> TantivyEngine:
+        while True:
+            folder = self._current(name)
+            try:
+                return TantivyEngine(folder, shown)
+            except IndexVersionError:
+                # A build may have put another version in its place meanwhile.
+                if self._current(name) == folder:
+                    raise
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Hold the lock on an index; the system lets go of it when the process dies."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self._folder / f".{name}.lock", timeout=0):
+                yield
+        except Timeout:
+            raise BuildInProgressError(
+                f"Another process is writing to the index '{name}'; wait until it has finished."
+            ) from None
+
+    @contextlib.contextmanager
+    def _new_version(self, name: str) -> Iterator[Path]:
+        """Yield a folder to build in, which becomes the current version at the end."""
+        index = self._folder / name
+        current = index / "current"
+        old = current.resolve().name if current.is_symlink() else "v0"
+        # What a killed build left behind is in nobody's way, and removed here.
+        _remove_versions(index, keep=old)
+        new = f"v{int(old[1:]) + 1}"
+        try:
+            yield index / new
+        except BaseException:
+            _remove_versions(index, keep=old)
+            if old == "v0":
+                shutil.rmtree(index, ignore_errors=True)
+            raise
+        switch = index / "next"
+        switch.unlink(missing_ok=True)
+        switch.symlink_to(new)
+        switch.replace(current)
+        # Readers of the old version keep their open files.
+        _remove_versions(index, keep=new)
+
+
+class _CancelledError(Exception):
+    """Whoever waited for the build no longer does."""
+
+
+def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Document]:
+    for document in documents:
+        if stop.is_set():
+            raise _CancelledError
+        yield document
+
+
+def _manifest(corpus: Corpus, source: str, files: str, fingerprint: str) -> Manifest:
+    return Manifest(
+        source=source,
+        fingerprint=fingerprint,
+        files=files,
+        labels_folder=corpus.labels_folder.absolute(),
+        corpus_schema=corpus.schema,
+    )
+
+
+def _note_files(engine: TantivyEngine, files: str) -> None:
+    """Note that these files have the content that was indexed, so that it need not be hashed."""
+    noted = engine.manifest.model_copy(update={"files": files})
+    # Where the folder may not be written to, or is gone, it is hashed again next time.
+    with contextlib.suppress(OSError):
+        if engine.folder.exists():
+            write_beside(engine.folder / "manifest.json", noted.model_dump_json(indent=1))
+
+
+def _remove_versions(index: Path, keep: str) -> None:
+    for path in index.glob("v*"):
+        if path.name != keep:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _no_such(name: str) -> IndexNotFoundError:
+    return IndexNotFoundError(
+        f"There is no index '{name}'; 'fairqr index create {name} PATH' makes one."
+    )

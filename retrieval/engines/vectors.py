@@ -1,0 +1,260 @@
+"""Vector search over an embedded index, whose documents and groups it takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from fairqr.errors import IndexUnavailableError
+from fairqr.retrieval.documents import Document, Progress
+from fairqr.retrieval.encoders.encoder import (
+    Encoder,
+    EncoderMark,
+    Float32Array,
+    encode_documents,
+    encode_query,
+    key_of,
+    text_of,
+)
+from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy_folder import refuse_damaged
+from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
+from fairqr.retrieval.engines.vector_array import VectorArray, nearest, scores_of
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.schema import Schema
+
+__all__ = ["VectorEngine"]
+
+DOCUMENTS_AT_ONCE = 500
+CHARACTERS_AT_ONCE = 4_000_000
+WAIT_SECONDS = 0.1
+
+
+class VectorEngine:
+    """Ranks by the cosine between the vectors of a query and of the documents.
+
+    The scores are (1 + cosine)/2, in [0, 1]. Unlike with BM25 every document is a hit, however
+    unlike the query, but those without any word, which have no cosine; among given documents these
+    have score 0. A query without any word finds nothing. Words of ``boost`` are encoded together
+    with the query, after it.
+
+    What the vectors cannot say is asked of the lexical engine: which documents have all words, how
+    many have any, texts, and groups. A search first encodes what was written to the index since the
+    last one, by whatever process.
+    """
+
+    def __init__(self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark) -> None:
+        """Take what :meth:`open` has found."""
+        self.lexical = lexical
+        self._encoder = encoder
+        self._stamp: tuple[int, int] | None = None
+        folder = lexical.folder / "dense" / key_of(mark.name)
+        self._array = VectorArray.open(folder, mark)
+
+    @classmethod
+    async def open(
+        cls, lexical: TantivyEngine, encoder: Encoder, progress: Progress | None = None
+    ) -> VectorEngine:
+        """Open vector search over an index, and encode first what has no vector yet.
+
+        Args:
+            lexical: The index.
+            encoder: Makes the vectors.
+            progress: Told how many documents have been encoded, if any have to be.
+
+        Raises:
+            InputError: The vectors of another encoder have this one's name.
+            ModelError: The encoder fails.
+            ModelUnavailableError: It cannot be started.
+            IndexUnavailableError: The vectors cannot be written.
+            IndexVersionError: The index was built again or deleted meanwhile.
+        """
+        mark = await EncoderMark.of(encoder)
+        engine = await asyncio.to_thread(cls, lexical, encoder, mark)
+        await engine._update(progress)
+        return engine
+
+    @property
+    def name(self) -> str:
+        """How commands call the index."""
+        return self.lexical.name
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and groups of its documents."""
+        return self.lexical.schema
+
+    @property
+    def retriever(self) -> str:
+        """``dense:<encoder>``."""
+        return f"dense:{self._encoder.name}"
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do beyond searching."""
+        return self.lexical.capabilities | {"vectors"}
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the index."""
+        return await self.lexical.info()
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries, each with at most ``n`` hits."""
+        if await asyncio.to_thread(self.lexical.stamp) not in (self._stamp, None):
+            await self._update()
+        encoded = await asyncio.gather(*(self._encoded(query) for query in queries))
+        return await asyncio.to_thread(self._search, queries, encoded)
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the index lacks are left out."""
+        return await self.lexical.documents(ids)
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Return for each attribute the mean membership over all documents."""
+        return await self.lexical.corpus_shares()
+
+    async def aclose(self) -> None:
+        """Close the lexical engine."""
+        await self.lexical.aclose()
+
+    async def _encoded(self, query: Query) -> Float32Array | None:
+        """Return the vector of a query, or None if vectors have no say in its answer."""
+        if query.n < 1 or query.every_word:
+            return None
+        text = f"{query.text} {query.boost}" if query.boost else query.text
+        return await encode_query(self._encoder, text, self._array.mark.dimensions)
+
+    async def _update(self, progress: Progress | None = None) -> None:
+        """Encode the documents that have no vector yet.
+
+        Waits if another process does so just now.
+        """
+        # Taken first: what is written from now on makes the next search look again.
+        stamp = await asyncio.to_thread(self.lexical.stamp)
+        now = await asyncio.to_thread(self.lexical.snapshot)
+        last = await asyncio.to_thread(now.last_number)
+        folder, mark = self._array.folder, self._array.mark
+        try:
+            array = await asyncio.to_thread(VectorArray.open, folder, mark)
+            # Whoever has nothing to encode needs neither the lock nor the right to write.
+            if len(array.vectors) <= last:
+                async with _writing(folder, self.lexical.folder):
+                    array = await asyncio.to_thread(VectorArray.open, folder, mark)
+                    array = await self._encode_missing(array, now, progress)
+        except OSError as error:
+            raise IndexUnavailableError(
+                f"The vectors of the index '{self.name}' cannot be kept in {folder} "
+                f"({error.strerror or error}); mend that, or take the retriever bm25."
+            ) from None
+        self._array, self._stamp = array, stamp
+
+    async def _encode_missing(
+        self, array: VectorArray, now: Snapshot, progress: Progress | None
+    ) -> VectorArray:
+        chunks = _chunks(now.numbered_documents(len(array.vectors) - 1))
+        done = 0
+        while chunk := await asyncio.to_thread(next, chunks, None):
+            numbers, texts = [number for number, _ in chunk], [text for _, text in chunk]
+            vectors = await encode_documents(self._encoder, texts, array.mark.dimensions)
+            array = await asyncio.to_thread(array.with_rows, numbers, vectors)
+            done += len(chunk)
+            if progress:
+                progress(done)
+        return array
+
+    # The methods below block, and run in threads.
+
+    def _search(
+        self, queries: Sequence[Query], encoded: Sequence[Float32Array | None]
+    ) -> list[Hits]:
+        now, vectors = self.lexical.snapshot(), self._array.vectors
+        found = []
+        for query, vector in zip(queries, encoded, strict=True):
+            if vector is None:
+                found.append(self.lexical.answer(now, query))
+            elif query.only is not None:
+                found.append(_rescored(now, vectors, vector, query.only, query.n))
+            else:
+                found.append(_found(now, vectors, vector, query.n))
+        return found
+
+
+def _found(now: Snapshot, vectors: Float32Array, query: Float32Array, n: int) -> Hits:
+    """Return the n documents that are most like the query."""
+    n = min(n, len(now))
+    if not n or not query.any():
+        return now.hits([], [], 0)
+    wanted = n
+    while True:
+        rows = nearest(vectors, query, wanted)
+        numbers = rows.tolist()
+        ids = now.ids_of(numbers)
+        # Some rows are of documents that are gone, or have been replaced.
+        addresses = now.addresses(ids)
+        current = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
+        live = [
+            place
+            for place, (id_, number) in enumerate(zip(ids, numbers, strict=True))
+            if current.get(id_) == number
+        ]
+        if len(live) >= n or wanted >= len(vectors):
+            scores = scores_of(vectors, query, rows[live])
+            return now.hits([addresses[ids[place]] for place in live], scores.tolist(), n)
+        wanted = min(2 * wanted, len(vectors))
+
+
+def _rescored(
+    now: Snapshot, vectors: Float32Array, query: Float32Array, ids: Sequence[str], n: int
+) -> Hits:
+    """Return the best n of these documents; all have score 0 for a query without words."""
+    addresses = list(now.addresses(ids).values())
+    numbers = np.array(now.numbers(addresses), dtype=np.int64)
+    scores = np.zeros(len(numbers))
+    if query.any():
+        encoded = numbers < len(vectors)
+        scores[encoded] = scores_of(vectors, query, numbers[encoded])
+    return now.hits(addresses, scores.tolist(), n)
+
+
+@asynccontextmanager
+async def _writing(folder: Path, index: Path) -> AsyncIterator[None]:
+    """Hold the lock on the vectors in a folder; the system lets go of it when the process dies."""
+    try:
+        # Not with its parents: an index that was deleted stays so.
+        await asyncio.to_thread(folder.parent.mkdir, exist_ok=True)
+        await asyncio.to_thread(folder.mkdir, exist_ok=True)
+    except FileNotFoundError as error:
+        refuse_damaged(index, error)
+    lock = FileLock(folder / "lock", timeout=0)
+    while True:
+        with contextlib.suppress(Timeout):
+            lock.acquire()
+            break
+        # Not in a thread: many may wait, and the threads are few.
+        await asyncio.sleep(WAIT_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _chunks(documents: Iterator[tuple[int, Document]]) -> Iterator[list[tuple[int, str]]]:
+    """Group the texts of documents, each with its number, into chunks of bounded size."""
+    chunk: list[tuple[int, str]] = []
+    size = 0
+    for number, document in documents:
+        text = text_of(document)
+        if chunk and (len(chunk) == DOCUMENTS_AT_ONCE or size + len(text) > CHARACTERS_AT_ONCE):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append((number, text))
+        size += len(text)
+    if chunk:
+        yield chunk
