@@ -55,14 +55,12 @@ def _json_lines(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _columns(path: Path) -> Iterator[tuple[int, str, str]]:
-    packed = path.name.lower().removesuffix(".gz")
-    delimiter, quoting = (
-        (",", csv.QUOTE_MINIMAL) if packed.endswith(".csv") else ("\t", csv.QUOTE_NONE)
-    )
+    with_commas = path.name.lower().removesuffix(".gz").endswith(".csv")
     id_at, text_at = 0, 1
     for number, line in numbered_lines(path):
         try:
-            cells = next(csv.reader([line.decode()], delimiter=delimiter, quoting=quoting))
+            text = line.decode()
+            cells = next(csv.reader([text])) if with_commas else text.split("\t")
         except (UnicodeDecodeError, csv.Error) as error:
             raise _wrong(path, number, f"it cannot be read ({error})") from None
         cells = [cell.strip() for cell in cells]
