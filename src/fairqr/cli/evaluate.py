@@ -186,7 +186,7 @@ def _scan(
     """Learn the groups of all documents that are ranked or judged."""
     from fairqr.evaluation.collections.labels import scan_corpus
     from fairqr.evaluation.evaluate import ids_of
-    from fairqr.evaluation.memberships import scan_index
+    from fairqr.evaluation.memberships import scan_engine
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 
     ids = ids_of(runs, qrels)
@@ -200,7 +200,7 @@ def _scan(
     async def ask() -> Scan:
         engine = await open_to_search(corpus or "")
         try:
-            return await scan_index(engine, ids)
+            return await scan_engine(engine, ids)
         finally:
             await engine.aclose()
 
