@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from fairqr.errors import SourceError, first_problem, one_line
+from fairqr.retrieval.request_template import check_template
 from fairqr.retrieval.schema import Attribute, load_yaml
 from fairqr.settings import is_web_address
 
@@ -192,10 +193,8 @@ class ElasticsearchSource(Source):
             raise ValueError("give url or cloud_id, not both")
         if self.body is not None and self.query is not None:
             raise ValueError("give query or body, not both")
-        if self.body is not None and "{{query}}" not in _strings(self.body):
-            raise ValueError(
-                'body needs the value "{{query}}", where the words of the query belong'
-            )
+        if self.body is not None:
+            check_template(self.body)
         if not (self.text or self.title or self.query or self.body):
             raise ValueError("name the fields to search in: text, title, or query")
         return self
@@ -295,14 +294,3 @@ def load_source(path: Path) -> Source:
         raise SourceError(
             f"The source {path} is wrong at {where or 'the file'}: {reason}."
         ) from None
-
-
-def _strings(value: Any) -> set[str]:
-    """Return all texts in a JSON value that are values, not keys."""
-    if isinstance(value, str):
-        return {value}
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return set().union(*(_strings(one) for one in value)) if value else set()
-    return set()

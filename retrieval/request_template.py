@@ -1,0 +1,60 @@
+"""Requests that a source writes itself, with ``{{query}}`` and ``{{size}}`` where values belong.
+
+A placeholder is a whole JSON value, and what fills it stays a value: whatever a query contains,
+quotes, braces or ``{{query}}`` itself, it changes nothing else in the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairqr.errors import one_line
+
+__all__ = ["QUERY", "SIZE", "check_template", "fill_template"]
+
+QUERY = "{{query}}"
+SIZE = "{{size}}"
+
+
+def check_template(template: Any) -> None:
+    """Refuse a template that lacks ``{{query}}``, or has a placeholder inside a longer text.
+
+    Raises:
+        ValueError: It does.
+    """
+    texts = list(_texts(template))
+    for text in texts:
+        for placeholder in (QUERY, SIZE):
+            if placeholder in text and text != placeholder:
+                raise ValueError(
+                    f"body has {placeholder} inside '{one_line(text, 80)}'; it must be a value of "
+                    "its own"
+                )
+    if QUERY not in texts:
+        raise ValueError(f'body needs the value "{QUERY}", where the words of the query belong')
+
+
+def fill_template(template: Any, query: str, size: int) -> Any:
+    """Return a copy of a template with the values in place."""
+    if isinstance(template, Mapping):
+        return {key: fill_template(value, query, size) for key, value in template.items()}
+    if isinstance(template, list | tuple):
+        return [fill_template(value, query, size) for value in template]
+    if template == QUERY:
+        return query
+    return size if template == SIZE else template
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, held in value.items():
+            # A key is never filled, so a placeholder there counts as one inside a longer text.
+            yield f"{key}:"
+            yield from _texts(held)
+    elif isinstance(value, list | tuple):
+        for held in value:
+            yield from _texts(held)
