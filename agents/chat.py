@@ -63,6 +63,11 @@ class ChatModel:
         return self._endpoint.base_url
 
     @property
+    def fingerprint(self) -> str:
+        """A hash of everything about the model that can change a reply."""
+        return cache_key(**self._endpoint.identity)
+
+    @property
     def gives_probabilities(self) -> bool:
         """Whether :meth:`weigh` can work, as far as is known."""
         return self._endpoint.gives_probabilities
@@ -165,11 +170,11 @@ class ChatModel:
 
     def _key(self, question: Question, form: Form) -> str:
         return cache_key(
-            model=self.name,
-            base_url=self._endpoint.base_url,
+            **self._endpoint.identity,
             prompt=question.prompt.sha256,
             values=dict(question.values),
             temperature=question.temperature,
             seed=question.seed,
+            max_tokens=question.reply_tokens,
             **form.key,
         )

@@ -13,10 +13,12 @@ from fairqr.agents.answer import Answer, answer_of
 from fairqr.agents.failures import no_answer_within, redacted, translated
 from fairqr.agents.provider import (
     base_url_for,
+    options_as_data,
     parameters_for,
     refused_parameter,
     speaks_openai,
     split_name,
+    variables_of,
 )
 from fairqr.agents.question import Messages, Question, Wanted
 from fairqr.agents.streaming import InterruptedStreamError, Telling, streamed
@@ -44,6 +46,11 @@ class Endpoint:
     Raises:
         ModelUnavailableError: The name or the URL is malformed.
         InputError: The timeout is not positive.
+
+    Attributes:
+        identity: Everything about the model that can change a reply: its name, its address and its
+            options, as JSON data without API keys. An address or a header may hold a secret, so
+            show nobody more than a hash of this.
     """
 
     def __init__(
@@ -65,6 +72,12 @@ class Endpoint:
         self.timeout = timeout
         self.attempts = attempts
         self._options = options
+        self.identity: Mapping[str, Any] = {
+            "model": name,
+            "base_url": self.base_url,
+            "environment": variables_of(self.provider),
+            "options": options_as_data(options),
+        }
         # The embedded model has a server for short prompts and one for long ones.
         self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
         self._refused: set[str] = set()

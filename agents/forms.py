@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,8 +55,8 @@ class ObjectForm:
 
     @property
     def key(self) -> Mapping[str, Any]:
-        """Nothing: the prompt says what object is wanted."""
-        return {}
+        """The name of the form, and the schema; models follow the order of its fields."""
+        return {"form": "object", "schema": json.dumps(self.question.schema)}
 
     def read(self, answer: Answer) -> Mapping[str, Any]:
         """Parse and check."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,10 +14,12 @@ from fairqr.settings import is_web_address, text_of
 
 __all__ = [
     "base_url_for",
+    "options_as_data",
     "parameters_for",
     "refused_parameter",
     "speaks_openai",
     "split_name",
+    "variables_of",
 ]
 
 TOP_TOKENS = 10
@@ -24,6 +27,14 @@ TOP_TOKENS = 10
 
 REFUSALS = (400, 404, 422, 501)
 """What servers answer to a parameter that they do not know."""
+
+NEUTRAL_OPTIONS = frozenset(
+    {"callbacks", "max_retries", "metadata", "rate_limiter", "tags", "timeout", "verbose"}
+)
+"""Options of a client that change no reply."""
+
+ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
+"""How the names of variables end that give a server's address or the version of its API."""
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -69,6 +80,45 @@ def _configured_url(provider: str) -> str | None:
     if configured := text_of("base_url"):
         return configured
     return os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL") or None
+
+
+def variables_of(provider: str) -> dict[str, str]:
+    """Return the environment variables from which a provider's client takes its address.
+
+    They are found by their names, such as ``ANTHROPIC_BASE_URL`` or ``OLLAMA_HOST``. There are none
+    for the providers whose address we set ourselves.
+    """
+    if provider in ("openai", "local"):
+        return {}
+    prefixes = tuple(part.removesuffix("AI") or part for part in provider.upper().split("_"))
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(prefixes) and name.endswith(ADDRESS_ENDINGS)
+    }
+
+
+def options_as_data(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a client that can change its replies, as JSON data without API keys.
+
+    An option that is not data, such as an HTTP client, becomes a new random text, because we cannot
+    tell whether two of them are equal.
+    """
+    return {
+        name: _as_data(value)
+        for name, value in options.items()
+        if name not in NEUTRAL_OPTIONS and not name.endswith("api_key")
+    }
+
+
+def _as_data(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _as_data(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_data(item) for item in value]
+    return uuid.uuid4().hex
 
 
 def parameters_for(

@@ -91,8 +91,8 @@ class LlmAttributor:
     def identity(self) -> str:
         """What a verdict depends on."""
         prompts = f"{self._weighed.sha256}+{self._asked.sha256}"
-        where = self._model.base_url or "the provider's own"
-        return f"llm:{self._model.name} at={where} threshold={self._threshold:g} prompts={prompts}"
+        model = f"llm:{self._model.name} is={self._model.fingerprint}"
+        return f"{model} threshold={self._threshold:g} prompts={prompts}"
 
     async def start(self) -> None:
         """Start the model.

@@ -417,6 +417,74 @@ class TestCache:
         ]:
             assert (await asking.ask(asked)).usage.model_calls == 1
 
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ({}, {"reasoning_effort": "high"}),
+            ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}),
+            ({"top_p": 0.1}, {"top_p": 0.9}),
+            ({"model_kwargs": {"user": "a"}}, {"model_kwargs": {"user": "b"}}),
+            ({"default_headers": {"X-Model": "a"}}, {"default_headers": {"X-Model": "b"}}),
+        ],
+    )
+    async def test_models_with_other_options_share_no_replies(
+        self,
+        model_server: ModelServer,
+        cache: ReplyCache,
+        one: dict[str, Any],
+        other: dict[str, Any],
+    ) -> None:
+        """Each is asked once; a model that is opened again with the same options is not asked."""
+        model_server.does(says({"n": 1}), says({"n": 2}))
+        for options, n, calls in [(one, 1, 1), (other, 2, 1), (one, 1, 0), (other, 2, 0)]:
+            reply = await model(model_server, cache=cache, **options).ask(question())
+            assert (reply.value, reply.usage.model_calls) == ({"n": n}, calls)
+
+    async def test_a_key_or_a_timeout_changes_no_reply(
+        self, model_server: ModelServer, cache: ReplyCache
+    ) -> None:
+        """Whoever gets a new API key need not pay again, and no key is in the file."""
+        model_server.does(GOOD)
+        first = model(model_server, cache=cache, api_key="oldsecret1")
+        assert (await first.ask(question())).usage.model_calls == 1
+        again = model(model_server, cache=cache, api_key="newsecret2", timeout=5.0)
+        assert (await again.ask(question())).usage.model_calls == 0
+        cache.close()
+        assert b"secret" not in cache.path.read_bytes()
+        assert first.fingerprint == again.fingerprint
+        assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
+
+    async def test_a_secret_in_a_header_or_an_address_is_hashed(
+        self, model_server: ModelServer, cache: ReplyCache
+    ) -> None:
+        model_server.does(GOOD)
+        url = model_server.base_url.replace("//", "//user:secret@")
+        asking = model(
+            model_server, cache=cache, base_url=url, default_headers={"X-Token": "secret"}
+        )
+        assert (await asking.ask(question())).status == "ok"
+        cache.close()
+        assert b"secret" not in cache.path.read_bytes()
+        assert "secret" not in asking.fingerprint
+
+    async def test_another_schema_or_length_is_another_question(
+        self, model_server: ModelServer, cache: ReplyCache
+    ) -> None:
+        """Also a schema with the same fields in another order, which models follow."""
+        model_server.does(GOOD)
+        asking = model(model_server, cache=cache)
+        fields = {"n": {"type": "integer"}, "m": {"type": "integer"}}
+        turned = dict(reversed(fields.items()))
+        for asked in [
+            question(),
+            question(max_tokens=7),
+            Question(PROMPT, {"query": "x"}, {"type": "object", "properties": fields}, has_n),
+            Question(PROMPT, {"query": "x"}, {"type": "object", "properties": turned}, has_n),
+            Question(PROMPT, {"query": "x"}, None, has_n),
+        ]:
+            assert (await asking.ask(asked)).usage.model_calls == 1
+            assert (await asking.ask(asked)).usage.model_calls == 0
+
     @pytest.mark.parametrize("damage", ["garbage", "folder", "json", "number", "list", "under"])
     async def test_a_damaged_cache_forgets_and_asking_goes_on(
         self, tmp_path: Path, damage: str

@@ -236,6 +236,15 @@ class TestRemembering:
         remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
         assert unchecked_warning(one) is unchecked_warning(two) is None
 
+    def test_a_check_is_of_a_models_options(self) -> None:
+        """A model that thinks longer is another judge."""
+        efforts = ("low", "high", "high")
+        low, high, same = (
+            identity_of(open_attributor("llm:openai:fake", reasoning_effort=effort))
+            for effort in efforts
+        )
+        assert low != high == same
+
     async def test_a_check_is_of_weights(self, tiny_nli: Path, tmp_path: Path) -> None:
         """A folder whose model was exchanged was not checked, whatever stood there before."""
         pytest.importorskip("torch", reason="needs the extra neural")
