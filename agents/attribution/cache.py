@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,10 +9,7 @@ from fairqr.agents.attribution.base import Attributor, Pair, Verdict
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.replies import Usage
 
-__all__ = ["CachedAttributor", "Identified", "VerdictCache"]
-
-AT_ONCE = 500
-"""How many keys one statement of SQLite may name, on the safe side."""
+__all__ = ["CachedAttributor", "Identified"]
 
 
 class Identified(Attributor, Protocol):
@@ -25,46 +19,6 @@ class Identified(Attributor, Protocol):
     def identity(self) -> str:
         """The model, its weights where known, and the threshold; read only after ``start()``."""
         ...
-
-
-class VerdictCache(ReplyCache):
-    """A cache of replies that looks many up at once. It may share the file of another."""
-
-    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what is stored, by key."""
-        return await asyncio.to_thread(self._get_many, keys)
-
-    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store several objects, all or none."""
-        await asyncio.to_thread(self._put_many, values)
-
-    def _get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        try:
-            with self._thread, self._connect() as connection:
-                for begin in range(0, len(keys), AT_ONCE):
-                    some = keys[begin : begin + AT_ONCE]
-                    marks = ",".join("?" * len(some))
-                    rows = connection.execute(
-                        f"SELECT key, value FROM replies WHERE key IN ({marks})",  # noqa: S608
-                        some,
-                    )
-                    found |= {key: json.loads(value) for key, value in rows}
-        except (OSError, sqlite3.Error, TypeError, ValueError, RecursionError):
-            return {}
-        return {key: value for key, value in found.items() if isinstance(value, dict)}
-
-    def _put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        rows = [(key, json.dumps(dict(value))) for key, value in values.items()]
-        try:
-            with self._thread, self._connect() as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(
-                    "INSERT OR REPLACE INTO replies (key, value) VALUES (?, ?)", rows
-                )
-                connection.execute("COMMIT")
-        except (OSError, sqlite3.Error):
-            return
 
 
 class CachedAttributor:
@@ -80,7 +34,7 @@ class CachedAttributor:
 
     def __init__(self, attributor: Identified, cache: ReplyCache | None) -> None:
         self._attributor = attributor
-        self._cache = VerdictCache(cache.path) if cache else None
+        self._cache = cache
 
     @property
     def name(self) -> str:

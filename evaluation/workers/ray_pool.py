@@ -165,8 +165,7 @@ async def _saving(told: Any, kept: ReplyCache) -> AsyncIterator[None]:
         # Where Ray has gone, whoever waits for a job says so.
         with contextlib.suppress(WorkersError):
             while (replies := await _result(told.take.remote())) is not None:
-                for key, value in replies.items():
-                    await kept.put(key, value)
+                await kept.put_many(replies)
 
     saving = asyncio.create_task(save())
     try:

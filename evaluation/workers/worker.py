@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -85,13 +85,14 @@ class Replies:
         """Take replies that were kept before."""
         self._replies.update(replies)
 
-    async def get(self, key: str) -> dict[str, Any] | None:
-        """Return a reply, or None."""
-        return self._replies.get(key)
+    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the replies that are known, by key."""
+        return {key: self._replies[key] for key in keys if key in self._replies}
 
-    async def put(self, key: str, value: dict[str, Any]) -> None:
-        """Take a new reply."""
-        self._replies[key] = self._new[key] = value
+    async def put_many(self, values: Mapping[str, dict[str, Any]]) -> None:
+        """Take new replies."""
+        self._replies.update(values)
+        self._new.update(values)
         self._some.set()
 
     async def take(self) -> dict[str, dict[str, Any]] | None:
@@ -121,18 +122,18 @@ class SharedReplies(ReplyCache):
         super().__init__()
         self._actor = actor
 
-    async def get(self, key: str) -> dict[str, Any] | None:
-        """Return the stored object, or None."""
+    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what is stored, by key."""
         try:
-            found: dict[str, Any] | None = await self._actor.get.remote(key)
+            found: dict[str, dict[str, Any]] = await self._actor.get_many.remote(list(keys))
         except Exception:
-            return None
+            return {}
         return found
 
-    async def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Store an object."""
+    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store several objects."""
         try:
-            await self._actor.put.remote(key, dict(value))
+            await self._actor.put_many.remote({key: dict(value) for key, value in values.items()})
         except Exception:
             return
 

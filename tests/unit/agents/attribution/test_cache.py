@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.attribution.base import Pair, Verdict
-from fairqr.agents.attribution.cache import CachedAttributor, VerdictCache
+from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
 from fairqr.agents.cache import ReplyCache
@@ -103,6 +103,7 @@ class TestCachedAttributor:
             False,
         ]
         assert inner.asked == [A, B]
+        cache.close()
         for path in cache.path.parent.glob("verdicts.sqlite*"):
             path.write_bytes(b"no database at all" * 100)
         inner = Counting()
@@ -112,7 +113,7 @@ class TestCachedAttributor:
     async def test_verdicts_live_in_the_file_of_the_replies(self, cache: ReplyCache) -> None:
         """One file, one table; nothing of a document stands in it."""
         await CachedAttributor(Counting(), cache).judge([Pair("SECRETWORD", "SECRETWORD")])
-        assert list(await VerdictCache(cache.path).get_many(["none"])) == []
+        assert await cache.get_many(["none"]) == {}
         with sqlite3.connect(cache.path) as connection:
             rows = connection.execute("SELECT key, value FROM replies").fetchall()
         assert len(rows) == 1

@@ -108,13 +108,13 @@ async def test_replies_are_told_once_and_to_the_end() -> None:
     replies = Replies()
     await replies.load({"old": {"value": 0}})
     taking = asyncio.create_task(replies.take())
-    await replies.put("new", {"value": 1})
+    await replies.put_many({"new": {"value": 1}})
     assert await taking == {"new": {"value": 1}}
-    await replies.put("last", {"value": 2})
+    await replies.put_many({"last": {"value": 2}})
     await replies.end()
     assert await replies.take() == {"last": {"value": 2}}
     assert await replies.take() is None
-    assert await replies.get("old") == {"value": 0}
+    assert await replies.get_many(["old", "none"]) == {"old": {"value": 0}}
 
 
 async def test_all_kept_replies_are_told_in_batches(tmp_path: Path) -> None:
