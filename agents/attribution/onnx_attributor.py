@@ -13,8 +13,8 @@ import numpy as np
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
 from fairqr.agents.attribution.weights import fingerprint_of
-from fairqr.agents.attribution.windows import longest_input
 from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.neural import token_limit
 
 __all__ = ["MODEL_FILE", "OnnxAttributor"]
 
@@ -90,7 +90,7 @@ def _load(folder: Path) -> NliModel:
     return NliModel(
         tokenizer=tokenizer,
         labels=config.id2label,
-        longest=longest_input(config, tokenizer),
+        longest=token_limit(config, tokenizer),
         logits=lambda inputs: _logits(session, wanted, output, inputs),
         run=_OneThread(),
         fingerprint=fingerprint_of(folder),

@@ -11,8 +11,7 @@ import numpy as np
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
 from fairqr.agents.attribution.weights import fingerprint_of
-from fairqr.agents.attribution.windows import longest_input
-from fairqr.neural import Pretrained, load_pretrained
+from fairqr.neural import Pretrained, load_pretrained, token_limit
 
 __all__ = ["DEFAULT_NLI_MODEL", "TransformersAttributor"]
 
@@ -43,7 +42,7 @@ class TransformersAttributor(NliAttributor):
         return NliModel(
             tokenizer=loaded.tokenizer,
             labels=config.id2label,
-            longest=longest_input(config, loaded.tokenizer),
+            longest=token_limit(config, loaded.tokenizer),
             logits=lambda inputs: _logits(loaded, inputs),
             run=loaded.run,
             fingerprint=fingerprint,

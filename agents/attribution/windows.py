@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fairqr.agents.attribution.base import Pair, Verdict
 
-__all__ = ["LEAST_ROOM", "OVERLAP", "Window", "batches", "longest_input", "padded", "windows_of"]
+__all__ = ["LEAST_ROOM", "OVERLAP", "Window", "batches", "padded", "windows_of"]
 
 OVERLAP = 128
 """How many tokens of a document neighbouring windows share, so that no sentence is only seen cut;
@@ -20,12 +20,8 @@ at most half of a window."""
 LEAST_ROOM = 16
 """How many tokens of a longer document must fit beside the answer."""
 
-USUAL_LONGEST = 512
 BATCH = 16
 """How many windows are read at once."""
-
-# Their positions begin behind the number of the padding token.
-_OFFSET = ("roberta", "camembert", "longformer", "mpnet", "data2vec", "ibert", "xmod")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +38,6 @@ class Window:
 
     def __len__(self) -> int:
         return len(self.inputs["input_ids"])
-
-
-def longest_input(config: Any, tokenizer: Any) -> int:
-    """Return how many tokens a model takes, by its configuration and its tokenizer.
-
-    A tokenizer that sets no limit says so by a huge number; a model whose positions are relative
-    has none either. Where neither knows, it is 512.
-    """
-    longest = USUAL_LONGEST
-    if 0 < tokenizer.model_max_length < 1_000_000:
-        longest = int(tokenizer.model_max_length)
-    positions = getattr(config, "max_position_embeddings", None)
-    if isinstance(positions, int) and positions > 0:
-        if any(part in str(config.model_type) for part in _OFFSET):
-            positions -= (config.pad_token_id or 0) + 1
-        known = tokenizer.model_max_length < 1_000_000
-        longest = min(longest, positions) if known else positions
-    return longest
 
 
 def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdict:

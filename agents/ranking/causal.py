@@ -17,11 +17,11 @@ from fairqr.agents.forms import ChoiceForm, Form, TextForm
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
 from fairqr.agents.ranking.causal_work import Work
-from fairqr.agents.ranking.decoding import Readings, context_tokens, label_tokens, render
+from fairqr.agents.ranking.decoding import Readings, label_tokens, render
 from fairqr.agents.replies import Choice, Reply, TextReply
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
-from fairqr.neural import Pretrained
+from fairqr.neural import Pretrained, stated_limit
 
 __all__ = ["CausalModel", "label_tokens", "render"]
 
@@ -53,7 +53,9 @@ class CausalModel:
     @property
     def context_tokens(self) -> int | None:
         """How many tokens it reads and writes together; None before it is loaded, or no limit."""
-        return context_tokens(self._loaded.model, self._loaded.tokenizer) if self._loaded else None
+        if (loaded := self._loaded) is None:
+            return None
+        return stated_limit(loaded.model.config, loaded.tokenizer)
 
     async def start(self, wanted: Wanted = "object") -> None:
         """Load the model.

@@ -12,7 +12,6 @@ from fairqr.agents.forms import ChoiceForm, TextForm
 from fairqr.agents.question import Messages, Question
 from fairqr.agents.ranking.decoding import (
     Readings,
-    context_tokens,
     encode,
     first_probabilities,
     readings,
@@ -21,7 +20,7 @@ from fairqr.agents.ranking.decoding import (
 from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.streaming import Telling
 from fairqr.errors import ModelError, one_line
-from fairqr.neural import Pretrained
+from fairqr.neural import Pretrained, stated_limit
 
 __all__ = ["Work"]
 
@@ -103,7 +102,7 @@ class Work:
                 raise TimeoutError
             model, tokenizer = self._pretrained.model, self._pretrained.tokenizer
             tokens = encode(tokenizer, self._messages)
-            room = context_tokens(model, tokenizer)
+            room = stated_limit(model.config, tokenizer)
             if not tokens or (room is not None and len(tokens) >= room):
                 raise ModelError(
                     "invalid_request",

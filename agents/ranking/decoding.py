@@ -13,7 +13,6 @@ from fairqr.agents.question import Messages
 
 __all__ = [
     "Readings",
-    "context_tokens",
     "encode",
     "first_probabilities",
     "label_tokens",
@@ -24,9 +23,6 @@ __all__ = [
 
 Readings = Sequence[tuple[int, str]]
 """Tokens and how they read."""
-
-UNLIMITED = 1_000_000
-"""A tokenizer without a limit of its own says a number far above this."""
 
 BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
@@ -99,16 +95,6 @@ def readings(tokenizer: Any, labels: Sequence[str]) -> Readings:
     words = {label.strip().casefold() for label in labels}
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     return [(token, text) for token, text in enumerate(texts) if text.strip().casefold() in words]
-
-
-def context_tokens(model: Any, tokenizer: Any) -> int | None:
-    """Return how many tokens a model reads and writes together; None where nobody says."""
-    limits = (
-        getattr(model.config, "max_position_embeddings", None),
-        getattr(tokenizer, "model_max_length", None),
-    )
-    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED]
-    return min(known, default=None)
 
 
 def first_probabilities(model: Any, tokens: Sequence[int], wanted: Sequence[int]) -> list[float]:

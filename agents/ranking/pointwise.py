@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.agents.attribution.windows import longest_input
 from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.open import RankerOptions
 from fairqr.agents.ranking.scoring import PointwiseRanker
 from fairqr.errors import InputError, ModelUnavailableError, one_line
-from fairqr.neural import Pretrained
+from fairqr.neural import Pretrained, token_limit
 
 __all__ = ["MonoBertRanker", "MonoT5Ranker", "open_pointwise"]
 
@@ -62,7 +61,7 @@ class MonoT5Ranker(PointwiseRanker):
         import torch
 
         tokenizer, model = pretrained.tokenizer, pretrained.model
-        limit = longest_input(pretrained.model.config, tokenizer)
+        limit = token_limit(pretrained.model.config, tokenizer)
         texts = [_t5_text(tokenizer, query, document, limit) for document in documents]
         inputs = tokenizer(
             texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
@@ -97,7 +96,7 @@ class MonoBertRanker(PointwiseRanker):
 
     def scores(self, pretrained: Pretrained, query: str, documents: Sequence[str]) -> list[float]:
         """Read the pair; the document is cut where both are too long."""
-        limit = longest_input(pretrained.model.config, pretrained.tokenizer)
+        limit = token_limit(pretrained.model.config, pretrained.tokenizer)
         short = _cut(pretrained.tokenizer, query, limit // 2)
         inputs = pretrained.tokenizer(
             [short] * len(documents),

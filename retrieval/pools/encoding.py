@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairqr.neural import Pretrained, load_pretrained
+from fairqr.neural import Pretrained, load_pretrained, token_limit
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 
-__all__ = ["NeuralPoolRetriever", "token_limit"]
+__all__ = ["NeuralPoolRetriever"]
 
 TEXTS_AT_ONCE = 64
-UNLIMITED = 1_000_000
-"""A tokenizer without a limit of its own says a number far above this."""
 
 
 class NeuralPoolRetriever(ABC):
@@ -79,7 +77,7 @@ class NeuralPoolRetriever(ABC):
         A text's vector does not depend on what is encoded beside it, up to rounding: what pads a
         shorter text is masked.
         """
-        limit = token_limit(pretrained)
+        limit = token_limit(pretrained.model.config, pretrained.tokenizer)
 
         def encoded(some: Sequence[str]) -> Any:
             inputs = pretrained.tokenizer(
@@ -94,16 +92,6 @@ class NeuralPoolRetriever(ABC):
             found = encoded([texts[place] for place in places]) @ wanted
             scores[places] = found.cpu().numpy()
         return scores
-
-
-def token_limit(pretrained: Pretrained) -> int:
-    """Return how many tokens a text may have, the special ones included: what both parts take."""
-    limits = (
-        getattr(pretrained.tokenizer, "model_max_length", None),
-        getattr(pretrained.model.config, "max_position_embeddings", None),
-    )
-    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED]
-    return min(known, default=512)
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

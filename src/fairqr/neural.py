@@ -19,12 +19,30 @@ from weakref import WeakValueDictionary
 from fairqr.errors import ModelUnavailableError, one_line
 from fairqr.hub import quiet, quiet_gguf, why_no_hub
 
-__all__ = ["GGUF", "Pretrained", "load_causal", "load_pretrained", "state_of", "to_float32"]
+__all__ = [
+    "GGUF",
+    "Pretrained",
+    "load_causal",
+    "load_pretrained",
+    "state_of",
+    "stated_limit",
+    "to_float32",
+    "token_limit",
+]
 
 T = TypeVar("T")
 
 GGUF = ".gguf"
 """What the file of a model of llama.cpp ends with."""
+
+USUAL_LIMIT = 512
+"""How many tokens we give a model that states no limit, such as T5 with its relative positions."""
+
+UNLIMITED = 1_000_000
+"""A tokenizer without a limit states a number far above this."""
+
+OFFSET_TYPES = ("roberta", "camembert", "longformer", "mpnet", "data2vec", "ibert", "xmod")
+"""Parts of the names of models whose positions start behind the number of the padding token."""
 
 PLAIN_ENCODER = "AutoModel"
 """The kind of which only the hidden states are used."""
@@ -120,6 +138,28 @@ def _load_causal(name: str, adapter: str) -> Pretrained:
                 found = Pretrained(adapter, _adapted(found, adapter), found.tokenizer, found.device)
             _loaded[key] = found
         return found
+
+
+def stated_limit(config: Any, tokenizer: Any) -> int | None:
+    """Return how many tokens a model takes, special ones included; None if nothing states it.
+
+    Args:
+        config: The model's configuration. Of the ``max_position_embeddings`` that RoBERTa and its
+            relatives state, no token can have the first few: 512 are left of 514.
+        tokenizer: Its ``model_max_length`` is a limit, too.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    kind = str(getattr(config, "model_type", ""))
+    if isinstance(positions, int) and any(part in kind for part in OFFSET_TYPES):
+        positions -= (config.pad_token_id or 0) + 1
+    limits = (positions, getattr(tokenizer, "model_max_length", None))
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED]
+    return min(known, default=None)
+
+
+def token_limit(config: Any, tokenizer: Any) -> int:
+    """Return how many tokens to give a model: the stated limit, or else 512."""
+    return stated_limit(config, tokenizer) or USUAL_LIMIT
 
 
 def to_float32(model: Any) -> None:

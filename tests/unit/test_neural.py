@@ -6,12 +6,20 @@ import gc
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fairqr import hub
 from fairqr.errors import ModelUnavailableError
-from fairqr.neural import load_causal, load_pretrained, state_of
+from fairqr.neural import (
+    load_causal,
+    load_pretrained,
+    state_of,
+    stated_limit,
+    token_limit,
+)
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -206,3 +214,56 @@ def test_the_state_of_files(tmp_path: Path) -> None:
     assert state_of(file) != alone
     assert state_of(tmp_path) != whole
     assert state_of(Path("org/model")) == ""
+
+
+class TestTokenLimit:
+    @pytest.mark.parametrize(
+        ("config", "tokens", "limit"),
+        [
+            ("BertConfig", 10**30, 20),
+            ("BertConfig", 10, 10),
+            ("BertConfig", 50, 20),
+            ("RobertaConfig", 10**30, 18),
+            ("RobertaConfig", 18, 18),
+            ("XLMRobertaConfig", 10**30, 18),
+            ("DebertaV2Config", 10**30, 20),
+            ("T5Config", 10, 10),
+        ],
+    )
+    def test_the_model_and_its_tokenizer_limit_it(
+        self, config: str, tokens: int, limit: int
+    ) -> None:
+        """The smaller limit counts; RoBERTa and its relatives cannot use two of their positions."""
+        transformers: Any = pytest.importorskip("transformers")
+        made = getattr(transformers, config)(max_position_embeddings=20)
+        if config == "T5Config":
+            made = transformers.T5Config()
+        tokenizer = SimpleNamespace(model_max_length=tokens)
+        assert token_limit(made, tokenizer) == stated_limit(made, tokenizer) == limit
+
+    def test_without_any_limit_it_is_512(self) -> None:
+        """T5 has relative positions, and its tokenizer may state no limit."""
+        transformers: Any = pytest.importorskip("transformers")
+        tokenizer = SimpleNamespace(model_max_length=10**30)
+        assert stated_limit(transformers.T5Config(), tokenizer) is None
+        assert token_limit(transformers.T5Config(), tokenizer) == 512
+
+    def test_a_roberta_takes_as_many_tokens_as_it_says(self) -> None:
+        """One more is beyond its table of positions."""
+        torch: Any = pytest.importorskip("torch")
+        transformers: Any = pytest.importorskip("transformers")
+        config = transformers.RobertaConfig(
+            vocab_size=9,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+            max_position_embeddings=14,
+        )
+        model = transformers.RobertaModel(config).eval()
+        limit = token_limit(config, SimpleNamespace(model_max_length=10**30))
+        assert limit == 12
+        with torch.inference_mode():
+            model(torch.full((1, limit), 5))
+            with pytest.raises((IndexError, RuntimeError)):
+                model(torch.full((1, limit + 1), 5))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
-from fairqr.agents.attribution.windows import LEAST_ROOM, OVERLAP, Window, longest_input, windows_of
+from fairqr.agents.attribution.windows import LEAST_ROOM, OVERLAP, Window, windows_of
 from fairqr.errors import ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import LABELS, LONGEST, WORDS, relabelled, tiny_nli
 
@@ -189,16 +189,6 @@ class TestWindows:
         assert isinstance(long, Verdict) == (spare < LEAST_ROOM)
         short = windows_of(0, Pair("stone", answer), tokenizer, LONGEST)
         assert [type(window) for window in _list(short)] == [Window]
-
-    def test_the_model_says_how_much_it_takes(self) -> None:
-        """RoBERTa keeps two positions; without any number it is 512."""
-        tokenizer = type("Tokenizer", (), {"model_max_length": 10**30})
-        config = transformers.RobertaConfig(max_position_embeddings=514)
-        assert longest_input(config, tokenizer) == 512
-        assert longest_input(transformers.BertConfig(), tokenizer) == 512
-        assert longest_input(transformers.T5Config(), tokenizer) == 512
-        tokenizer.model_max_length = 100
-        assert longest_input(config, tokenizer) == 100
 
 
 def _list(cut: Sequence[Window] | Verdict) -> Sequence[Window]:
