@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -228,7 +230,7 @@ class Context(BaseModel):
             )
         return self
 
-    @property
+    @cached_property
     def strategy(self) -> Strategy:
         """The method's strategy, with what this context says instead."""
         own = METHODS[self.method]
@@ -245,6 +247,12 @@ class Context(BaseModel):
             evidence=own.evidence if self.evidence is None else self.evidence,
             depth=max(self.depth or own.depth or self.k, self.k, self.ranking.depth or 0),
         )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy, with other values where ``update`` gives them."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("strategy", None)  # computed from the old values
+        return copy
 
     def _reranked_by(self, own: Strategy) -> tuple[Order, RankerName | None]:
         """Return the order before a ranker, and the ranker."""

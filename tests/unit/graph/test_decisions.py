@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError
@@ -147,3 +151,47 @@ def test_what_a_context_says_wins_over_its_method() -> None:
     assert Context(method="fair-qr", depth=50).strategy.depth == 50
     assert Context(final_step="none").strategy.final_step == "none"
     assert Context(rerank="none").strategy.rerank == "none"
+
+
+class TestStrategyOfAContext:
+    def test_it_is_computed_once(self) -> None:
+        context = Context(method="fair-qr", k=10)
+        assert context.strategy is context.strategy
+
+    def test_a_copy_with_other_values_has_another_strategy(self) -> None:
+        """Whether or not the strategy of the first was asked for before."""
+        context = Context(method="fair-qr", k=10)
+        assert context.strategy.refines
+        changed = context.model_copy(update={"method": "plain", "depth": 30})
+        assert changed.strategy == Context(method="plain", k=10, depth=30).strategy
+        assert not changed.strategy.refines
+        assert changed.rounds == 0
+        assert context.strategy == Context(method="fair-qr", k=10).strategy
+        assert context.model_copy(deep=True).strategy == context.strategy
+
+    def test_a_context_stays_the_same_data(self) -> None:
+        """It equals one whose strategy nobody asked for, and is written like it."""
+        asked, fresh = Context(method="mmr"), Context(method="mmr")
+        assert asked.strategy.final_step == "mmr"
+        assert asked == fresh
+        assert fresh == asked
+        assert asked != Context(method="fa-ir")
+        assert asked.model_dump() == fresh.model_dump()
+        assert asked.model_dump_json() == fresh.model_dump_json()
+        assert repr(asked) == repr(fresh)
+
+    def test_a_context_survives_a_checkpoint(self) -> None:
+        """And pickling, by which it reaches workers."""
+        context = Context(method="mmr", rerank="fusion", depth=50)
+        before = context.strategy
+        serde = JsonPlusSerializer(allowed_msgpack_modules=[("fairqr.graph.context", "Context")])
+        for back in (
+            serde.loads_typed(serde.dumps_typed(context)),
+            pickle.loads(pickle.dumps(context)),
+            copy.copy(context),
+            copy.deepcopy(context),
+            Context.model_validate(context.model_dump()),
+        ):
+            assert back == context
+            assert back.strategy == before
+            assert back.model_copy(update={"rerank": "none"}).strategy.rerank == "none"
