@@ -58,7 +58,7 @@ def built_labels(path: Path, attribute: Attribute, tell: Callable[[int], None]) 
     book = _LabelBook(attribute)
     read = _read(path, attribute, book, tell)
     hashes, codes, rows = _one_row_each(path, read, book)
-    labelled = rows[:, : len(attribute.groups)].any(axis=1)
+    labelled = rows[:, : len(attribute.groups)].sum(axis=1) > 0
     return LabelStore(
         attribute,
         book.report(len(hashes), int(labelled[codes].sum())),

@@ -56,11 +56,12 @@ class LabelStore:
 
     def memberships(self, ids: Sequence[str]) -> FloatArray:
         """Return the share of each group in these documents, shape (len(ids), G)."""
-        wanted = digests(ids)[:, 0]
+        # In order they are found in two thirds of the time, since neighbours share pages.
+        wanted, inverse = np.unique(digests(ids)[:, 0], return_inverse=True)
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
         codes = np.where(self.hashes[places] == wanted, self.codes[places], len(self.rows) - 1)
-        found: FloatArray = self.rows[codes]
+        found: FloatArray = self.rows[codes[inverse]]
         return found
 
 

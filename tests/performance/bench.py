@@ -20,6 +20,7 @@ from pathlib import Path
 from baselines import baseline_rows
 from checkpoints import checkpoint_rows
 from concurrency import concurrency_rows
+from labels import label_rows
 from looping import graph_rows, tracing_rows
 from measuring import Row
 from memory import memory_rows
@@ -34,6 +35,7 @@ from workspace import Workspace
 BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "help": help_rows,
     "memory": memory_rows,
+    "labels": label_rows,
     "search": search_rows,
     "rerank": rerank_rows,
     "metrics": metric_rows,

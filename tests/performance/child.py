@@ -1,7 +1,8 @@
 """Tasks that run in a process of their own, so that their peak of memory is theirs alone.
 
-Each prints one JSON object: ``seconds``, the peaks ``megabytes`` and ``own_megabytes`` (see
-:class:`measuring.PeakMemory`), and ``start_megabytes``, of its own once it was imported.
+Each prints one JSON object: what the task returns, ``seconds``, the peaks ``megabytes`` and
+``own_megabytes`` (see :class:`measuring.PeakMemory`), and ``start_megabytes``, of its own once it
+was imported.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def main(task: str, *arguments: str) -> None:
         pass
     began = time.perf_counter()
     with PeakMemory() as peak:
-        run(*arguments)
+        more = run(*arguments)
     report = {
+        **(more or {}),
         "seconds": time.perf_counter() - began,
         "megabytes": peak.megabytes,
         "own_megabytes": peak.own_megabytes,
@@ -82,12 +84,28 @@ def fair_search(name: str) -> None:
             fair.search(query)
 
 
+def build_labels(path: str) -> None:
+    """Build the labels of a file of ids and groups."""
+    import labels
+
+    labels.build_labels(path)
+
+
+def read_labels(path: str, count: str) -> dict[str, float]:
+    """Read labels that were built before."""
+    import labels
+
+    return labels.read_labels(path, count)
+
+
 INDEXING = ("fairqr.retrieval.catalog", "fairqr.retrieval.tantivy_index")
-TASKS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+TASKS: dict[str, tuple[Callable[..., dict[str, float] | None], tuple[str, ...]]] = {
     "index": (index, INDEXING),
     "search": (search, (*INDEXING, "generated")),
     "bare_search": (bare_search, ("bare", "generated")),
     "fair_search": (fair_search, (*INDEXING, "fairqr.api", "generated")),
+    "build_labels": (build_labels, ("labels",)),
+    "read_labels": (read_labels, ("labels",)),
 }
 
 if __name__ == "__main__":

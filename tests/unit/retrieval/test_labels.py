@@ -1,0 +1,395 @@
+"""Labels of files beside a source, and of fields, are those that a dictionary would give."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from fairqr.errors import SourceError
+from fairqr.retrieval import label_building
+from fairqr.retrieval.label_building import built_labels
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Attribute
+
+GROUPS = ("Asia", "Europe", "Africa")
+ORIGIN = Attribute(name="origin", labels="origins.csv", groups=GROUPS)
+IDS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs")), min_size=1, max_size=6)
+VALUES = st.sampled_from([*GROUPS, "Atlantis"])
+LABELS = st.one_of(
+    st.none(),
+    VALUES,
+    st.lists(VALUES, max_size=4),
+    st.dictionaries(VALUES, st.sampled_from([0, 0.5, 1, 3]), max_size=3),
+)
+SHARED_FOLDER = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+
+
+async def opened(
+    folder: Path, attribute: Attribute = ORIGIN, content: str | bytes | None = None, **how: Any
+) -> LabelReader:
+    """Write the file of an attribute, and open it."""
+    if content is not None:
+        data = content.encode() if isinstance(content, str) else content
+        (folder / attribute.labels).write_bytes(data)
+    return await LabelReader.open({"origin": attribute}, folder, store=folder / "kept", **how)
+
+
+def rows(labels: LabelReader, ids: Sequence[str]) -> list[list[float]]:
+    return labels.memberships(ids, {})["origin"].tolist()  # type: ignore[no-any-return]
+
+
+def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> np.ndarray:
+    return built_labels(folder / name, attribute, lambda _: None).memberships(ids)
+
+
+@SHARED_FOLDER
+@given(held=st.dictionaries(IDS, LABELS, min_size=1), others=st.lists(IDS), policy=st.booleans())
+def test_json_lines_and_parquet_give_what_a_dictionary_gives(
+    tmp_path: Path, held: Mapping[str, Any], others: Sequence[str], policy: bool
+) -> None:
+    attribute = ORIGIN.model_copy(update={"unknown": "group" if policy else "exclude"})
+    ids = [*others, *held, *others]
+    expected = [attribute.membership(held.get(id_), strict=False) for id_ in ids]
+    lines = [json.dumps({"id": id_, "group": label}) for id_, label in held.items()]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    found = built(tmp_path, "a.jsonl", attribute, ids)
+    np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
+
+    # A column of Parquet has one type: here one text, or none.
+    texts = {id_: label if isinstance(label, str) else None for id_, label in held.items()}
+    table = pa.table({"id": list(texts), "origin": pa.array(texts.values(), pa.string())})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    found = built(tmp_path, "a.parquet", attribute, ids)
+    expected = [attribute.membership(texts.get(id_), strict=False) for id_ in ids]
+    np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
+
+
+@SHARED_FOLDER
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), VALUES, st.sampled_from([0, 0.25, 1, 3])), min_size=1
+    )
+)
+def test_rows_of_one_document_share_it_by_weight(
+    tmp_path: Path, held: list[tuple[str, str, float]]
+) -> None:
+    lines = ["id,group,weight", *(f"{id_},{value},{weight}" for id_, value, weight in held)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    weights: dict[str, dict[str, float]] = {}
+    for id_, value, weight in held:
+        of_id = weights.setdefault(id_, {})
+        of_id[value] = of_id.get(value, 0) + weight
+    expected = [ORIGIN.membership(weights.get(id_), strict=False) for id_ in "abcdefg"]
+    np.testing.assert_allclose(built(tmp_path, "a.csv", ORIGIN, "abcdefg"), expected)
+
+
+async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
+    tmp_path: Path,
+) -> None:
+    attribute = Attribute(name="origin", labels="o.csv", unknown="group")
+    labels = await opened(tmp_path, attribute, "id,group\n1,b\n2,a\n3,\n4,unknown\n")
+    assert labels.schema.attribute("origin").universe == ("a", "b", "unknown")
+    assert rows(labels, ["1", "2", "3", "4", "5"]) == [
+        [0, 1, 0],
+        [1, 0, 0],
+        [0, 0, 1],
+        [0, 0, 1],
+        [0, 0, 1],
+    ]
+
+
+async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
+    attribute = Attribute.model_validate(
+        {
+            "name": "origin",
+            "labels": "o.csv",
+            "groups": {"young": {"gte": 1980}, "old": {"lt": 1980}},
+        }
+    )
+    labels = await opened(tmp_path, attribute, "id,born\n1,1990\n2, 1950-01-02\n3,never\n")
+    assert rows(labels, ["1", "2", "3"]) == [[1, 0], [0, 1], [0, 0]]
+    report = labels.file_report("origin")
+    assert (report.documents, report.labelled, report.origin) == (3, 2, "o.csv")
+    assert [(v.value, v.documents) for v in report.without_group] == [("never", 1)]
+
+
+async def test_a_list_in_parquet_shares_the_document(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1, 2], "group": [["x", "y"], ["y"]]}), tmp_path / "o.pq")
+    labels = await opened(tmp_path, Attribute(name="origin", labels="o.pq"))
+    assert rows(labels, ["1", "2"]) == [[0.5, 0.5], [0, 1]]
+
+
+@pytest.mark.parametrize("name", ["o.csv", "o.CSV", "o.csv.gz"])
+async def test_a_mark_of_byte_order_quotes_and_packing_are_understood(
+    tmp_path: Path, name: str
+) -> None:
+    content = '\ufeffid, group\n"a,1",x\n\n\'b"\',y\n'.encode()
+    packed = gzip.compress(content) if name.endswith(".gz") else content
+    labels = await opened(tmp_path, Attribute(name="origin", labels=name), packed)
+    assert rows(labels, ["a,1", "'b\"'"]) == [[1, 0], [0, 1]]
+
+
+async def test_an_id_may_come_twice_with_the_same_group(tmp_path: Path) -> None:
+    labels = await opened(tmp_path, content="id,group\na,Asia\nb,Europe\na,Asia\n")
+    assert rows(labels, ["a", "b"]) == [[1, 0, 0], [0, 1, 0]]
+    assert labels.file_report("origin").documents == 2
+
+
+CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 'origin')"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("o.csv", "", CSV_START),
+        ("o.csv", "id\na\n", CSV_START),
+        ("o.csv", "id,one,two\na,b,c\n", CSV_START),
+        ("o.csv", "name,group\na,b\n", CSV_START),
+        ("o.csv", "id,group,group\na,b,c\n", "name a column twice"),
+        ("o.csv", "id,group\n", "have no rows; write one for each document"),
+        ("o.csv", "id,group\na,Asia\nb\n", "line 3, cannot be read: it has fewer columns"),
+        ("o.csv", "id,group\n,Asia\n", "line 2, cannot be read: it has no id"),
+        ("o.csv", "id,group\na,Asia\nb,x\na,Asia\nb,Asia\n", "two groups in lines 3 and 5;"),
+        ("o.csv", "id,group,weight\na,Asia,-1\n", "line 2, cannot be read: the weight must be"),
+        ("o.csv", "id,group,weight\na,Asia,nan\n", "the weight must be 0 or more, not 'nan'"),
+        ("o.csv", 'id,group\n"a,Asia\n', "are not CSV: unexpected end of data"),
+        ("o.csv", b"id,group\na,Asi\xff\n", "are not UTF-8 text; save the file as UTF-8"),
+        ("o.csv.gz", b"id,group\n", "break off after line 0: Not a gzipped file"),
+        ("o.csv.gz", gzip.compress(b"id,group\na,Asia\n")[:-9], "break off after line"),
+        ("o.jsonl", '{"id": "a", "group": "Asia"}\n{', "line 2, cannot be read: it is not valid"),
+        ("o.jsonl", "[1]", "line 1, cannot be read: it is not a JSON object"),
+        ("o.jsonl", '{"id": "a"}', "it has neither 'group' nor 'origin'"),
+        ("o.jsonl", '{"group": "Asia"}', "it has no id (a text or a whole number)"),
+        ("o.jsonl", '{"id": "a", "group": {"Asia": "x"}}', "line 1, cannot be read: the weight"),
+        ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a group must be text, not ['Asia']"),
+        ("o.parquet", b"PAR1", "cannot be read: "),
+        ("o.xlsx", b"", "must be a file .csv, .jsonl or .parquet; the first two may end in .gz."),
+    ],
+)
+async def test_a_file_that_is_wrong_is_refused_in_one_sentence(
+    tmp_path: Path, name: str, content: str | bytes, sentence: str
+) -> None:
+    attribute = ORIGIN.model_copy(update={"labels": name})
+    with pytest.raises(SourceError) as refused:
+        await opened(tmp_path, attribute, content)
+    assert sentence in str(refused.value)
+    assert str(tmp_path / name) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not [path for path in (tmp_path / "kept").iterdir() if path.is_dir()]
+
+
+async def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"origins\.csv cannot be read: No such file"):
+        await opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "population", "sentence"),
+    [
+        ("id,group\na,x\n", None, "have 1 groups for origin, which needs at least two"),
+        ("id,group\na,x\nb,y\n", {"z": 1.0}, "do not fit the attribute origin: population names"),
+        (
+            "id,group\n" + "".join(f"{n},{n}\n" for n in range(1200)),
+            None,
+            "have more than 1,000 groups for origin; write its 'groups:' in the source",
+        ),
+    ],
+)
+async def test_groups_of_the_file_that_do_not_fit_are_refused(
+    tmp_path: Path, content: str, population: dict[str, float] | None, sentence: str
+) -> None:
+    attribute = Attribute(name="origin", labels="o.csv", population=population)
+    with pytest.raises(SourceError) as refused:
+        await opened(tmp_path, attribute, content)
+    assert sentence in str(refused.value)
+
+
+def test_two_ids_of_one_hash_are_told_apart_and_refused(tmp_path: Path) -> None:
+    # No two such ids are known, so the hashes are written by hand: the first halves are equal.
+    book = label_building._LabelBook(ORIGIN)
+    codes = np.array([book.code("Asia"), book.code("Europe"), book.code("Asia")], np.uint32)
+    read = label_building._Rows(
+        np.array([7, 5, 7], np.uint64),
+        np.array([1, 1, 2], np.uint64),
+        codes,
+        np.array([2, 3, 4], np.uint32),
+        None,
+        "line",
+    )
+    with pytest.raises(SourceError, match="two ids of the same hash in lines 2 and 4"):
+        label_building._one_row_each(tmp_path, read, book)
+
+
+async def test_a_file_is_read_again_only_where_it_has_changed(tmp_path: Path) -> None:
+    counts: list[int] = []
+    await opened(tmp_path, content="id,group\na,Asia\n", progress=counts.append)
+    assert counts == [1]
+    await opened(tmp_path, progress=counts.append)
+    assert counts == [1]
+    labels = await opened(tmp_path, content="id,group\na,Europe\nb,Asia\n", progress=counts.append)
+    assert counts == [1, 2]
+    assert rows(labels, ["a"]) == [[0, 1, 0]]
+    assert len([path for path in (tmp_path / "kept").iterdir() if path.is_dir()]) == 1
+
+
+async def test_several_who_open_a_new_file_at_once_read_it_once(tmp_path: Path) -> None:
+    counts: list[int] = []
+    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
+    found = await asyncio.gather(*(opened(tmp_path, progress=counts.append) for _ in range(4)))
+    assert counts == [1]
+    assert all(rows(labels, ["a"]) == [[1, 0, 0]] for labels in found)
+
+
+async def test_what_a_disk_damaged_is_built_again(tmp_path: Path) -> None:
+    await opened(tmp_path, content="id,group\na,Asia\n")
+    for damaged in ("hashes.npy", "about.json"):
+        (file,) = (tmp_path / "kept").glob(f"*/{damaged}")
+        file.write_bytes(file.read_bytes()[:20])
+        assert rows(await opened(tmp_path), ["a"]) == [[1, 0, 0]]
+
+
+SLOW_BUILD = """
+import asyncio, pathlib, sys, time
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Attribute
+folder = pathlib.Path(sys.argv[1])
+def halt(count):
+    print(count, flush=True)
+    time.sleep(60)
+attribute = Attribute(name="origin", labels="origins.csv", groups=("Asia", "Europe", "Africa"))
+asyncio.run(LabelReader.open({"origin": attribute}, folder, store=folder / "kept", progress=halt))
+"""
+
+
+async def test_a_build_that_is_killed_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
+    command = [sys.executable, "-c", SLOW_BUILD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        child.send_signal(signal.SIGKILL)
+    left = [path for path in (tmp_path / "kept").iterdir() if path.is_dir()]
+    assert len(left) == 1
+    assert rows(await opened(tmp_path), ["a"]) == [[1, 0, 0]]
+    assert not left[0].exists()
+
+
+async def test_a_build_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n" * 2)
+    loop, entered, release = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def halt(_: int) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        release.wait(20)
+
+    (tmp_path / "origins.csv").write_text(
+        "id,group\n" + "".join(f"{n},Asia\n" for n in range(25_000))
+    )
+    waiting = asyncio.create_task(opened(tmp_path, progress=halt))
+    await entered.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    release.set()
+    # Whoever comes next waits for the lock, and so for the end of that build.
+    counts: list[int] = []
+    labels = await opened(tmp_path, progress=counts.append)
+    assert counts == [10_000, 20_000, 25_000]
+    assert rows(labels, ["24999"]) == [[1, 0, 0]]
+
+
+async def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
+
+    def change(_: int) -> None:
+        with (tmp_path / "origins.csv").open("a") as stream:
+            stream.write("b,Asia\n")
+
+    with pytest.raises(SourceError, match="changed while they were read; try again"):
+        await opened(tmp_path, progress=change)
+
+
+async def test_very_many_values_are_counted_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_building, "MAX_LABELS", 10)
+    attribute = Attribute.model_validate(
+        {"name": "origin", "labels": "o.csv", "groups": {"low": {"lt": 50}, "high": {"gte": 50}}}
+    )
+    content = "id,group\n" + "".join(f"{n},{n}\n" for n in range(100))
+    labels = await opened(tmp_path, attribute, content)
+    assert rows(labels, ["3", "49", "50", "99"]) == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    report = labels.file_report("origin")
+    assert (report.labelled, len(report.values), report.more_values) == (100, 10, True)
+
+
+GENDER = Attribute.model_validate(
+    {"name": "gender", "field": "sex", "groups": {"female": ["F", "1"], "male": ["M", "true"]}}
+)
+
+
+async def test_fields_are_read_beside_files_in_the_order_of_the_schema(tmp_path: Path) -> None:
+    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
+    labels = await LabelReader.open(
+        {"gender": GENDER, "origin": ORIGIN}, tmp_path, store=tmp_path / "kept"
+    )
+    assert labels.field_attributes == [GENDER]
+    values = ["F", None, ["F", "M", "x", "M"], {"F": 1, "M": 3}, 1, True, "", "x"]
+    found = labels.memberships(["a", *"bcdefgh"], {"gender": values})
+    assert list(found) == ["gender", "origin"]
+    assert found["gender"].tolist() == [
+        [1, 0],
+        [0, 0],
+        [0.25, 0.5],
+        [0.25, 0.75],
+        [1, 0],
+        [0, 1],
+        [0, 0],
+        [0, 0],
+    ]
+    assert found["origin"].tolist() == [[1, 0, 0], *([[0, 0, 0]] * 7)]
+    assert {
+        name: array.shape for name, array in labels.memberships([], {"gender": []}).items()
+    } == {
+        "gender": (0, 2),
+        "origin": (0, 3),
+    }
+    report = labels.field_report("gender", values)
+    assert (report.origin, report.documents, report.labelled) == ("sex", 8, 5)
+    assert [(v.value, v.documents) for v in report.without_group] == [("x", 2)]
+
+
+@pytest.mark.parametrize("label", [{"F": "much"}, {"F": -1}, [["F"]], [{"F": 1}], object()])
+async def test_a_field_that_cannot_be_a_label_is_refused_in_one_sentence(
+    tmp_path: Path, label: object
+) -> None:
+    labels = await LabelReader.open({"gender": GENDER}, tmp_path, store=tmp_path / "kept")
+    with pytest.raises(SourceError, match="The field 'sex' of the document 'a' cannot be read as"):
+        labels.memberships(["a"], {"gender": [label]})
+
+
+async def test_labels_are_kept_in_the_folder_of_the_users_data_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
+    await LabelReader.open({"origin": ORIGIN}, tmp_path)
+    assert any(os.scandir(tmp_path / "data" / "labels"))
