@@ -6,7 +6,7 @@ Both order documents that were retrieved already. Re-ranking by the original que
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -76,40 +76,57 @@ def exposure_aware(
     Returns:
         The positions of min(length, n) documents in their new order.
     """
-    members = np.concatenate([np.asarray(m, dtype=np.float64) for m in memberships], axis=1)
-    target = np.concatenate([np.asarray(t, dtype=np.float64) for t in targets])
-    size = min(length, len(members))
-    order = np.arange(size, dtype=np.intp)
-    queues: defaultdict[tuple[float, ...], deque[int]] = defaultdict(deque)
-    for position, pattern in enumerate(map(tuple, members.tolist())):
-        queues[pattern].append(position)
-    unlabelled = set(queues.pop((0.0,) * len(target), ()))
-    if not queues:
-        return order
+    return _Patterns(memberships).filled(targets, discount, length)
 
-    patterns, waiting = np.array(list(queues)), list(queues.values())
-    heads = np.array([queue.popleft() for queue in waiting])
-    used_up = np.zeros(len(waiting), dtype=bool)
-    # What is owed to the groups after a document of a pattern: the target's share of the exposure
-    # that it gives out in each attribute, less what it gives to the group itself.
-    sizes = [len(t) for t in targets]
-    given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
-    owed_after = target * np.repeat(given, sizes, axis=1) - patterns
-    due = np.zeros_like(target)
-    for rank, weight in enumerate(discount.weights(size).tolist()):
-        if rank in unlabelled:
-            continue
-        owed = patterns @ (due + weight * target)
-        owed[used_up] = -np.inf
-        tied = np.flatnonzero(owed >= owed.max() - 1e-12)
-        best = tied[heads[tied].argmin()] if len(tied) > 1 else tied[0]
-        order[rank] = heads[best]
-        due += weight * owed_after[best]
-        if waiting[best]:
-            heads[best] = waiting[best].popleft()
-        else:
-            used_up[best] = True
-    return order
+
+class _Patterns:
+    """The documents of a pool by the pattern of their memberships, over all attributes."""
+
+    def __init__(self, memberships: Sequence[FloatArray]) -> None:
+        members = np.concatenate([np.asarray(m, dtype=np.float64) for m in memberships], axis=1)
+        self._count = len(members)
+        positions: defaultdict[tuple[float, ...], list[int]] = defaultdict(list)
+        for position, pattern in enumerate(map(tuple, members.tolist())):
+            positions[pattern].append(position)
+        self._unlabelled = set(positions.pop((0.0,) * members.shape[1], ()))
+        self._patterns = np.array(list(positions)).reshape(len(positions), members.shape[1])
+        self._positions = list(positions.values())
+        # What a document of a pattern gives to each attribute, once for each group of it.
+        sizes = [np.shape(m)[1] for m in memberships]
+        given = np.add.reduceat(self._patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
+        self._given = np.repeat(given, sizes, axis=1)
+
+    def filled(
+        self, targets: Sequence[FloatArray], discount: Discount, length: int
+    ) -> NDArray[np.intp]:
+        """Return the order; see :func:`exposure_aware`."""
+        target = np.concatenate([np.asarray(t, dtype=np.float64) for t in targets])
+        size = min(length, self._count)
+        order = np.arange(size, dtype=np.intp)
+        if not self._positions:
+            return order
+        heads = np.array([positions[0] for positions in self._positions])
+        placed = [0] * len(heads)
+        used_up = np.zeros(len(heads), dtype=bool)
+        # What is owed to the groups after a document of a pattern: the target's share of the
+        # exposure that it gives out in each attribute, less what it gives to the group itself.
+        owed_after = target * self._given - self._patterns
+        due = np.zeros_like(target)
+        for rank, weight in enumerate(discount.weights(size).tolist()):
+            if rank in self._unlabelled:
+                continue
+            owed = self._patterns @ (due + weight * target)
+            owed[used_up] = -np.inf
+            tied = np.flatnonzero(owed >= owed.max() - 1e-12)
+            best = int(tied[heads[tied].argmin()] if len(tied) > 1 else tied[0])
+            order[rank] = heads[best]
+            due += weight * owed_after[best]
+            placed[best] += 1
+            if placed[best] < len(self._positions[best]):
+                heads[best] = self._positions[best][placed[best]]
+            else:
+                used_up[best] = True
+        return order
 
 
 def near_target(
@@ -139,6 +156,7 @@ def near_target(
         length: How many ranks to fill.
     """
     members = [np.asarray(m, dtype=np.float64) for m in memberships]
+    patterns = _Patterns(members)
     now = [exposure(m, discount, length) for m in members]
     # An attribute that no document of the first ranks has a label of starts at its target.
     now = [e if e.any() else t for e, t in zip(now, targets, strict=True)]
@@ -146,7 +164,7 @@ def near_target(
     def filled(step: int) -> NDArray[np.intp]:
         share = step / STEPS
         mixtures = [(1 - share) * e + share * t for e, t in zip(now, targets, strict=True)]
-        return exposure_aware(members, mixtures, discount=discount, length=length)
+        return patterns.filled(mixtures, discount, length)
 
     def distance(order: NDArray[np.intp]) -> float:
         reached = [exposure(m[order], discount) for m in members]
