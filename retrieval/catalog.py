@@ -1,424 +1,335 @@
-"""The named indexes of a user: where they are, how they are built, and how they are opened.
+"""What a user can search by name: embedded indexes, attached sources, and built-in corpora.
 
-An embedded index is a folder ``<data>/indexes/<name>`` with one folder for each version and a
-symlink ``current``. A build writes a new version beside the current one and switches the symlink at
-the end, so a build that is killed leaves the old index or none. An index on an Elasticsearch server
-is a file ``<data>/elasticsearch/<name>.json`` that names the server; credentials are never written
-down.
+They have one name space. Embedded indexes are in ``<data>/indexes``, see :class:`EmbeddedIndexes`;
+the notes of attached sources in ``<data>/sources``, see :class:`AttachedSources`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
-import functools
-import hashlib
-import json
 import re
-import shutil
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from fairqr.errors import (
-    BuildInProgressError,
-    IndexNotFoundError,
-    IndexVersionError,
-    InputError,
-)
+from fairqr.errors import FairqrError, IndexNotFoundError, InputError
+from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.documents import Document
-from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.index import Index, IndexInfo, Progress
+from fairqr.retrieval.documents import Progress, read_documents
+from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.encoders.opening import encoder_of
+from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
+from fairqr.retrieval.engines.opening import (
+    index_of_source,
+    name_of_index,
+    open_source,
+    with_retriever,
+)
+from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes
+from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
 from fairqr.settings import data_dir
 
-if TYPE_CHECKING:
-    from fairqr.retrieval.tantivy_index import TantivyIndex
-
-__all__ = ["Backend", "Catalog", "Choice"]
-
-Backend = Literal["tantivy", "elasticsearch"]
-
-WAIT_SECONDS = 0.1
+__all__ = ["Catalog", "check_name"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Where an index is to be: the backend, and the server where it is on one."""
-
-    backend: Backend = "tantivy"
-    url: str | None = None
-
-
 class Catalog:
-    """The indexes in a folder.
+    """The indexes and attached sources in a folder.
 
     Args:
-        folder: The user's data folder where None.
+        folder: The user's data folder by default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        root = folder or data_dir()
-        self._local = root / "indexes"
-        self._remote = root / "elasticsearch"
+        self._root = folder or data_dir()
+        self._indexes = EmbeddedIndexes(self._root / "indexes")
+        self._attached = AttachedSources(self._root / "sources")
 
-    def names(self) -> list[tuple[str, Backend]]:
-        """Return the names of all indexes, each with its backend."""
-        local = [path.parent.name for path in self._local.glob("*/current")]
-        remote = [path.stem for path in self._remote.glob("*.json")]
-        entries: list[tuple[str, Backend]] = [(name, "tantivy") for name in local]
-        entries += [(name, "elasticsearch") for name in remote]
-        return sorted(entries)
+    def names(self) -> list[str]:
+        """Return the names of all indexes and attached sources."""
+        return sorted({*self._indexes.names(), *self.sources()})
+
+    async def resolve(
+        self,
+        corpus: str | Source,
+        *,
+        retriever: str | Encoder = "bm25",
+        schema: Path | None = None,
+        progress: Announce | None = None,
+    ) -> SearchEngine:
+        """Open what a user calls a corpus, and index it first if that has to be done.
+
+        If another process indexes it just now, this waits and opens what that one made.
+
+        Args:
+            corpus: The name of an index, of an attached source or of a built-in corpus; the path of
+                a corpus, or of a source file; or a source. A file or folder in the current folder
+                that has the name of an index is taken for the index.
+            retriever: ``bm25``, ``dense``, ``dense:ENCODER``, or an encoder.
+            schema: Of the corpus at a path.
+            progress: Called with the name of what has to be indexed, encoded or read first.
+
+        Raises:
+            IndexNotFoundError: There is nothing of that name.
+            FairqrError: It cannot be searched; the message says what to do.
+        """
+        if isinstance(corpus, Source):
+            return await self._open_source(corpus, retriever, progress)
+        if corpus in BUILT_IN:
+            found = await asyncio.to_thread(find_corpus, BUILT_IN[corpus])
+            return await self._open_corpus(corpus, found, corpus, retriever, progress)
+        if is_source_file(corpus):
+            source = await asyncio.to_thread(load_source, Path(corpus))
+            return await self._open_source(source, retriever, progress)
+        path = Path(corpus)
+        if "/" not in corpus and path.suffix not in (".jsonl", ".gz"):
+            if corpus in await asyncio.to_thread(self.names):
+                return await self.open(corpus, retriever=retriever, progress=progress)
+            if not corpus or not await asyncio.to_thread(lambda: _is_corpus(path)):
+                raise await asyncio.to_thread(self._no_such, corpus)
+        found = await asyncio.to_thread(find_corpus, path, schema)
+        name = name_of_index(found.path.name.split(".")[0], found.path)
+        shown = str(found.path.resolve())
+        return await self._open_corpus(name, found, shown, retriever, progress)
+
+    async def open(
+        self, name: str, *, retriever: str | Encoder = "bm25", progress: Announce | None = None
+    ) -> SearchEngine:
+        """Open an index or an attached source by its name; see :meth:`resolve`."""
+        if name in await asyncio.to_thread(self._indexes.names):
+            encoder_of(retriever)
+            return await with_retriever(await self._indexes.open(name), retriever, progress)
+        if name not in await asyncio.to_thread(self.sources):
+            raise await asyncio.to_thread(self._no_such, name)
+        source, _ = await asyncio.to_thread(self.source, name)
+        return await self._open_source(source, retriever, progress)
 
     async def create(
-        self,
-        name: str,
-        corpus: Corpus,
-        choice: Choice = Choice(),
-        progress: Progress | None = None,
-        shown_source: str | None = None,
-    ) -> Index:
-        """Build an index from a corpus, in place of one of the same name, and open it.
+        self, name: str, corpus: Corpus, *, progress: Progress | None = None
+    ) -> SearchEngine:
+        """Build an embedded index, in place of one of the same name, and open it.
 
         Args:
             name: Lower-case letters, digits, dots, dashes and underscores.
             corpus: What to index.
-            choice: Where.
             progress: Told how many documents are written.
-            shown_source: What stands as the source; the file's path where None.
 
         Raises:
-            InputError: The name is not a name, or that of a built-in corpus and this is another.
+            InputError: The name is not a name, or belongs to something else.
             CorpusError: The corpus is empty or wrong; the index is then as it was.
             BuildInProgressError: Another process builds the same index.
         """
-        check_name(name)
-        await asyncio.to_thread(_refuse_built_in, name, corpus)
-        return await self._create(name, corpus, choice, progress, shown_source)
+        await asyncio.to_thread(self._refuse_taken, name, corpus)
+        source = name if name in BUILT_IN else str(corpus.path.resolve())
+        return await self._indexes.create(name, corpus, source, progress)
 
-    async def _create(
+    async def create_on_elasticsearch(
         self,
         name: str,
         corpus: Corpus,
-        choice: Choice,
-        progress: Progress | None,
-        shown_source: str | None,
         *,
-        share: bool = False,
-    ) -> Index:
-        """Do what :meth:`create` says; ``share`` waits for another's build and takes the result."""
-        source = shown_source or str(corpus.path.resolve())
-        fingerprint = await asyncio.to_thread(corpus_fingerprint, corpus)
-        if choice.backend == "elasticsearch":
-            from fairqr.retrieval import elasticsearch_index as es
-
-            connection = es.Connection.from_environment(choice.url)
-            await es.build_elasticsearch(
-                connection,
-                name,
-                corpus.schema,
-                corpus.documents(),
-                source=source,
-                source_sha256=fingerprint,
-                progress=progress,
-            )
-            note = json.dumps({"url": connection.shown})
-            await asyncio.to_thread(write_beside, self._remote / f"{name}.json", note)
-            return await es.ElasticsearchIndex.open(connection, name)
-        stop = threading.Event()
-        build = functools.partial(
-            self._build_local, name, corpus, source, fingerprint, progress, stop, share=share
-        )
-        while True:
-            try:
-                return await asyncio.to_thread(build)
-            except asyncio.CancelledError:
-                # The thread goes on by itself; this makes it leave everything as it was.
-                stop.set()
-                raise
-            except BuildInProgressError:
-                if not share:
-                    raise
-            # Not in the thread: many may wait, and the threads are few.
-            await asyncio.sleep(WAIT_SECONDS)
-
-    async def open(self, name: str, choice: Choice | None = None) -> Index:
-        """Open an index.
+        url: str | None = None,
+        credentials: str | None = None,
+        progress: Progress | None = None,
+    ) -> Source:
+        """Make an index on an Elasticsearch server, and attach it.
 
         Args:
-            name: Of the index.
-            choice: Where it is; where None, the embedded index of that name, or else the one on a
-                server.
+            name: Lower-case letters, digits, dots, dashes and underscores.
+            corpus: What to index.
+            url: The server; FAIRQR_ELASTICSEARCH_URL by default.
+            credentials: An entry of the settings.
+            progress: Told how many documents are written.
+
+        Raises:
+            InputError: The name is not a name, or belongs to something else.
+            CorpusError: The corpus is empty or wrong; the index is then as it was.
+            IndexUnavailableError: The server cannot be reached, or refuses.
+        """
+        from fairqr.retrieval.engines import elasticsearch_building as building
+
+        await asyncio.to_thread(self._refuse_taken, name, corpus, on_server=True)
+        made = await building.create_on_elasticsearch(
+            name, corpus, url=url, credentials=credentials, progress=progress
+        )
+        await asyncio.to_thread(self._attached.attach_made, made)
+        return made
+
+    async def upsert(
+        self, name: str, path: Path, *, progress: Progress | None = None
+    ) -> tuple[int, int]:
+        """Add the documents of a file to an index, in place of those with the same ids.
+
+        Returns:
+            How many were written, and how many there are now.
+
+        Raises:
+            IndexNotFoundError: There is no such index.
+            InputError: It is an attached source, to which nothing is written.
+            CorpusError: The file cannot be read, or a line is wrong; the index is then as it was.
+            BuildInProgressError: Another process writes to the index.
+        """
+        made = await asyncio.to_thread(self._attached.made, name)
+        if made is None:
+            engine = await self._indexes.open(name)
+            documents = read_documents(path, engine.schema)
+            written = await self._indexes.upsert(name, documents, progress)
+        else:
+            from fairqr.retrieval.engines import elasticsearch_building as building
+
+            documents = read_documents(path, made.schema_)
+            written = await building.upsert(made, documents, progress)
+        return written, await self._count(name)
+
+    async def remove(self, name: str, ids: Sequence[str]) -> tuple[int, int]:
+        """Remove documents from an index.
+
+        Returns:
+            How many of them there were, and how many documents are left.
+
+        Raises:
+            IndexNotFoundError: There is no such index.
+            InputError: It is an attached source, to which nothing is written.
+            BuildInProgressError: Another process writes to the index.
+        """
+        made = await asyncio.to_thread(self._attached.made, name)
+        if made is None:
+            removed = await self._indexes.remove(name, ids)
+        else:
+            from fairqr.retrieval.engines import elasticsearch_building as building
+
+            removed = await building.remove(made, ids)
+        return removed, await self._count(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete an embedded index, or an index that was made on a server.
 
         Raises:
             IndexNotFoundError: There is none.
-            IndexVersionError: It was written by another version.
+            InputError: It is an attached source.
+            BuildInProgressError: Another process writes to it.
         """
-        check_name(name)
-        known = await asyncio.to_thread(self._backends_of, name)
-        if choice is None:
-            if not known:
-                raise await asyncio.to_thread(self._no_such, name)
-            choice = Choice("tantivy" if "tantivy" in known else "elasticsearch")
-        if choice.backend == "elasticsearch":
-            from fairqr.retrieval import elasticsearch_index as es
-
-            url = choice.url or await asyncio.to_thread(self._url_of, name)
-            return await es.ElasticsearchIndex.open(es.Connection.from_environment(url), name)
-        if "tantivy" not in known:
-            raise await asyncio.to_thread(self._no_such, name)
-        return await asyncio.to_thread(self._open_local, name)
-
-    async def resolve(
-        self,
-        corpus: str,
-        choice: Choice | None = None,
-        progress: Callable[[str], Progress] | None = None,
-        schema: Path | None = None,
-    ) -> Index:
-        """Open what a user calls a corpus, and index it first where that is not done yet.
-
-        Where another process indexes it just now, this waits and opens what that one made.
-
-        Args:
-            corpus: The name of an index or of a built-in corpus, or a path; a folder of the same
-                name as an index is taken for the index.
-            choice: Where the index is or is to be.
-            progress: Called with the name of what is being indexed, once, if anything is.
-            schema: Of the corpus at a path.
-
-        Raises:
-            IndexNotFoundError: There is nothing of that name.
-        """
-        found = await asyncio.to_thread(_named_corpus, corpus, schema)
-        if found is None:
-            try:
-                return await self.open(corpus, choice)
-            except (IndexNotFoundError, InputError):
-                if not corpus or not holds_documents(Path(corpus)):
-                    raise
-            found = await asyncio.to_thread(find_corpus, Path(corpus), schema)
-        name = corpus if corpus in BUILT_IN else _name_of(found.path)
-        try:
-            index = await self.open(name, choice)
-            built_from = (await index.info()).source_sha256
-            if built_from == await asyncio.to_thread(corpus_fingerprint, found):
-                return index
-            await index.close()
-        except (IndexNotFoundError, IndexVersionError):
-            pass
-        return await self._create(
-            name,
-            found,
-            choice or Choice(),
-            progress(name) if progress else None,
-            corpus if corpus in BUILT_IN else None,
-            share=True,
-        )
-
-    async def delete(self, name: str, choice: Choice | None = None) -> None:
-        """Delete an index.
-
-        Args:
-            name: Of the index.
-            choice: Where it is; where None, wherever there is one of that name. One on a server is
-                deleted there even if it was made on another machine.
-
-        Raises:
-            IndexNotFoundError: There is none.
-            InputError: There are two, one on each backend, and none is named.
-        """
-        check_name(name)
-        if choice is None:
-            choice = Choice(await asyncio.to_thread(self._only_backend_of, name))
-        if choice.backend == "elasticsearch":
-            from fairqr.retrieval import elasticsearch_index as es
-
-            noted = await asyncio.to_thread(self._url_of, name)
-            connection = es.Connection.from_environment(choice.url or noted)
-            note = self._remote / f"{name}.json"
-            # What is noted of another server's index of that name stays.
-            ours = note.exists() and noted in (None, connection.shown)
-            try:
-                await es.delete_elasticsearch(connection, name)
-            except IndexNotFoundError:
-                if not ours:
-                    raise
-                note.unlink(missing_ok=True)
-                raise IndexNotFoundError(
-                    f"The index '{name}' was no longer on {connection.shown}; "
-                    "it is now off the list here too."
-                ) from None
-            if ours:
-                note.unlink(missing_ok=True)
+        made = await asyncio.to_thread(self._attached.made, name)
+        if made is None:
+            await self._indexes.delete(name)
             return
-        await asyncio.to_thread(self._delete_local, name)
+        from fairqr.retrieval.engines import elasticsearch_building as building
 
-    async def infos(
-        self, choice: Choice | None = None
-    ) -> list[IndexInfo | tuple[str, Backend, str]]:
-        """Return what is known of each index; for one that cannot be opened, why.
-
-        Args:
-            choice: Of one backend only; for Elasticsearch all of fairqr's indexes on the server,
-                wherever they were made.
-        """
-        if choice is not None and choice.backend == "elasticsearch":
-            from fairqr.retrieval import elasticsearch_index as es
-
-            return [*await es.list_elasticsearch(es.Connection.from_environment(choice.url))]
-        found: list[IndexInfo | tuple[str, Backend, str]] = []
-        for name, backend in await asyncio.to_thread(self.names):
-            if choice is not None and backend != choice.backend:
-                continue
-            try:
-                index = await self.open(name, Choice(backend))
-                found.append(await index.info())
-                await index.close()
-            except Exception as error:
-                found.append((name, backend, str(error)))
-        return found
-
-    def _backends_of(self, name: str) -> list[Backend]:
-        return [backend for entry, backend in self.names() if entry == name]
-
-    def _only_backend_of(self, name: str) -> Backend:
-        known = self._backends_of(name)
-        if len(known) > 1:
-            raise InputError(
-                f"There is an index '{name}' on each backend; name one with --backend."
-            )
-        return known[0] if known else "tantivy"
-
-    def _delete_local(self, name: str) -> None:
-        # What is left of a damaged index is deleted too, so it need not open.
-        if not (self._local / name).is_dir():
-            raise self._no_such(name)
-        with self._building(name):
-            shutil.rmtree(self._local / name)
-
-    def _open_local(self, name: str) -> TantivyIndex:
-        from fairqr.retrieval.tantivy_index import TantivyIndex
-
-        while True:
-            folder = (self._local / name / "current").resolve()
-            try:
-                return TantivyIndex(folder)
-            except IndexVersionError:
-                # A build may have put another version in its place meanwhile.
-                if (self._local / name / "current").resolve() == folder:
-                    raise
-
-    def _url_of(self, name: str) -> str | None:
         try:
-            url: str = json.loads((self._remote / f"{name}.json").read_text("utf-8"))["url"]
-        except (OSError, ValueError, KeyError):
-            return None
-        return url
+            await building.delete_on_elasticsearch(made)
+        except IndexNotFoundError:
+            await asyncio.to_thread(self._attached.forget_made, name)
+            raise IndexNotFoundError(
+                f"The index '{name}' was no longer on its server; it is now off the list here too."
+            ) from None
+        await asyncio.to_thread(self._attached.forget_made, name)
 
-    def _no_such(self, name: str) -> IndexNotFoundError:
-        known = ", ".join(
-            [*BUILT_IN, *(entry for entry, _ in self.names() if entry not in BUILT_IN)]
-        )
-        return IndexNotFoundError(
-            f"There is no index '{name}'; there are {known}, and "
-            "'fairqr index create NAME PATH' makes one."
-        )
+    async def infos(self) -> list[EngineInfo | tuple[str, str, str]]:
+        """Return what is known of all indexes and attached sources.
 
-    def _build_local(
+        Of what cannot be opened the name, the engine, and why. Nothing is indexed for this.
+        """
+        names = await asyncio.to_thread(self.names)
+        return list(await asyncio.gather(*map(self._info, names)))
+
+    def attach(self, path: Path) -> Source:
+        """Register the source that a file describes by its name; the file stays where it is.
+
+        Raises:
+            SourceError: The file does not describe a source.
+            InputError: The name belongs to something else.
+        """
+        name = load_source(path).name
+        if name in BUILT_IN or name in self._indexes.names():
+            what = "a built-in corpus" if name in BUILT_IN else "an index"
+            raise InputError(f"'{name}' is the name of {what}; give the source {path} another one.")
+        return self._attached.attach(path)
+
+    def detach(self, name: str) -> None:
+        """Forget an attached source; its file and its engine stay as they are.
+
+        Raises:
+            IndexNotFoundError: There is none.
+        """
+        self._attached.detach(name)
+
+    def sources(self) -> dict[str, Path]:
+        """Return the file of each attached source, by name."""
+        return self._attached.paths()
+
+    def source(self, name: str) -> tuple[Source, Path]:
+        """Return an attached source as its file describes it now, and the file.
+
+        Raises:
+            IndexNotFoundError: There is no such source.
+            SourceError: The file is gone, or does not describe the source any more.
+        """
+        return self._attached.source(name)
+
+    async def _open_source(
+        self,
+        source: Source,
+        retriever: str | Encoder = "bm25",
+        progress: Announce | None = None,
+    ) -> SearchEngine:
+        return await open_source(source, retriever=retriever, store=self._root, progress=progress)
+
+    async def _open_corpus(
         self,
         name: str,
         corpus: Corpus,
         source: str,
-        fingerprint: str,
-        progress: Progress | None,
-        stop: threading.Event,
-        *,
-        share: bool,
-    ) -> Index:
-        from fairqr.retrieval.tantivy_index import TantivyIndex
-        from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
+        retriever: str | Encoder,
+        progress: Announce | None,
+    ) -> SearchEngine:
+        encoder_of(retriever)  # refused before anything is indexed
+        engine = await self._indexes.up_to_date(name, corpus, source, progress)
+        return await with_retriever(engine, retriever, progress)
 
-        folder = self._local / name
-        manifest = Manifest(
-            format=FORMAT,
-            name=name,
-            source=source,
-            source_sha256=fingerprint,
-            corpus_schema=corpus.schema,
+    async def _info(self, name: str) -> EngineInfo | tuple[str, str, str]:
+        kind = "tantivy"
+        try:
+            indexes = await asyncio.to_thread(self._indexes.names)
+            if name in indexes:
+                return await _info_of(await self._indexes.open(name))
+            kind = "source"
+            source, path = await asyncio.to_thread(self.source, name)
+            kind = source.engine
+            if not isinstance(source, TantivySource):
+                return await _info_of(await self._open_source(source))
+            index = index_of_source(source)
+            if index in indexes:
+                return await _info_of(await self._indexes.open(index, name))
+            return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
+        except FairqrError as error:
+            return name, kind, str(error)
+
+    async def _count(self, name: str) -> int:
+        engine = await self.open(name)
+        return (await _info_of(engine)).documents or 0
+
+    def _refuse_taken(self, name: str, corpus: Corpus, *, on_server: bool = False) -> None:
+        """Refuse a name for a new index that belongs to something else."""
+        check_name(name)
+        taken = None
+        if name in BUILT_IN:
+            if on_server or not _is_same(find_corpus(BUILT_IN[name]), corpus):
+                taken = "a built-in corpus"
+        elif on_server and self._attached.made(name):
+            pass  # It is built again.
+        elif name in self.sources():
+            taken = "an attached source"
+        elif on_server and name in self._indexes.names():
+            taken = "an embedded index"
+        if taken:
+            raise InputError(f"'{name}' is the name of {taken}; choose another one for this index.")
+
+    def _no_such(self, name: str) -> IndexNotFoundError:
+        known = ", ".join([*BUILT_IN, *(other for other in self.names() if other not in BUILT_IN)])
+        return IndexNotFoundError(
+            f"There is no index '{name}'; there are {known}, and "
+            "'fairqr index create NAME PATH' makes one."
         )
-        with self._building(name):
-            current = folder / "current"
-            if share and current.exists():
-                with contextlib.suppress(IndexVersionError):
-                    made = self._open_local(name)
-                    if made.manifest.source_sha256 == fingerprint:
-                        return made
-            old = current.resolve().name if current.exists() else "v0"
-            # What a killed build left behind is in nobody's way, and removed here.
-            _remove_versions(folder, keep=old)
-            version = f"v{int(old[1:]) + 1}"
-            try:
-                documents = _until(stop, corpus.documents())
-                TantivyIndex.build(folder / version, manifest, documents, progress)
-            except BaseException:
-                _remove_versions(folder, keep=old)
-                if old == "v0":
-                    shutil.rmtree(folder, ignore_errors=True)
-                raise
-            switch = folder / "next"
-            switch.unlink(missing_ok=True)
-            switch.symlink_to(version)
-            switch.replace(current)
-            # Readers of the old version keep their open files.
-            _remove_versions(folder, keep=version)
-        return TantivyIndex(folder / version)
-
-    @contextlib.contextmanager
-    def _building(self, name: str) -> Iterator[None]:
-        """Hold the lock on an index; the system lets go of it when the process dies."""
-        self._local.mkdir(parents=True, exist_ok=True)
-        with (self._local / f".{name}.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BuildInProgressError(
-                    f"Another process is building the index '{name}'; wait until it has finished."
-                ) from None
-            (self._local / name).mkdir(exist_ok=True)
-            yield
-
-
-def _named_corpus(corpus: str, schema: Path | None) -> Corpus | None:
-    """Return the corpus that a path or the name of a built-in one stands for."""
-    if corpus in BUILT_IN:
-        return find_corpus(BUILT_IN[corpus])
-    path = Path(corpus)
-    if "/" in corpus or path.suffix in (".jsonl", ".gz") or path.is_file():
-        return find_corpus(path, schema)
-    return None
-
-
-def _refuse_built_in(name: str, corpus: Corpus) -> None:
-    """Refuse the name of a built-in corpus for another, which the next search would replace."""
-    if name not in BUILT_IN:
-        return
-    own = find_corpus(BUILT_IN[name])
-    if corpus.path.resolve() != own.path.resolve() or corpus.schema != own.schema:
-        raise InputError(
-            f"'{name}' is the name of a built-in corpus; choose another one for this index."
-        )
-
-
-def corpus_fingerprint(corpus: Corpus) -> str:
-    """Return a hash of the documents and the schema together."""
-    schema = corpus.schema.model_dump_json()
-    return hashlib.sha256((corpus.sha256() + schema).encode()).hexdigest()
 
 
 def check_name(name: str) -> None:
@@ -434,25 +345,16 @@ def check_name(name: str) -> None:
         )
 
 
-def _name_of(path: Path) -> str:
-    """Return the name of the index that is made of a file: its own, and a hash of where it is."""
-    stem = re.sub(r"[^a-z0-9_-]+", "-", path.name.lower().split(".")[0]).strip("-_")
-    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    return f"{stem[:80] or 'corpus'}-{place}"
+def _is_same(one: Corpus, other: Corpus) -> bool:
+    return one.path.resolve() == other.path.resolve() and one.schema == other.schema
 
 
-def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Document]:
-    for document in documents:
-        if stop.is_set():
-            raise CancelledBuildError
-        yield document
+def _is_corpus(path: Path) -> bool:
+    return path.is_file() or holds_documents(path)
 
 
-class CancelledBuildError(Exception):
-    """Whoever waited for the build no longer does."""
-
-
-def _remove_versions(folder: Path, keep: str) -> None:
-    for path in folder.glob("v*"):
-        if path.name != keep:
-            shutil.rmtree(path, ignore_errors=True)
+async def _info_of(engine: SearchEngine) -> EngineInfo:
+    try:
+        return await engine.info()
+    finally:
+        await engine.aclose()

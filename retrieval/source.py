@@ -35,6 +35,7 @@ __all__ = [
     "Source",
     "TantivySource",
     "VectorField",
+    "is_source_file",
     "load_source",
 ]
 
@@ -274,6 +275,11 @@ Source.kinds.update(
         "tantivy": TantivySource,
     }
 )
+
+
+def is_source_file(corpus: str) -> bool:
+    """Return whether what a user calls a corpus is the path of a source file."""
+    return corpus.endswith((".yaml", ".yml"))
 
 
 def load_source(path: Path) -> Source:

@@ -27,7 +27,6 @@ from fairqr.evaluation.probes.collection import (
 )
 from fairqr.evaluation.probes.drawing import Drawn, draw_items
 from fairqr.evaluation.probes.orders import reorder_collection
-from fairqr.retrieval.catalog import corpus_fingerprint
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sides import Sides
@@ -113,7 +112,7 @@ def source_fingerprint(collection: Collection) -> str:
     Raises:
         OSError: The documents cannot be read.
     """
-    digest = hashlib.sha256(corpus_fingerprint(collection.corpus).encode())
+    digest = hashlib.sha256(collection.corpus.fingerprint.encode())
     for topic in collection.topics:
         judged = sorted(collection.qrels.get(topic.id, {}).items())
         digest.update(json.dumps([topic.id, topic.title, topic.keywords, judged]).encode())

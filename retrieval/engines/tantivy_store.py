@@ -33,7 +33,7 @@ from fairqr.retrieval.schema import Schema
 if TYPE_CHECKING:
     from fairqr.retrieval.labels import LabelReader
 
-__all__ = ["Announce", "EmbeddedIndexes"]
+__all__ = ["Announce", "EmbeddedIndexes", "announced"]
 
 Announce = Callable[[str], Progress]
 """Called with the name of what is being made; returns what is told the number of documents."""
@@ -79,10 +79,11 @@ class EmbeddedIndexes:
             CorpusError: The corpus is empty or wrong; the index is then as it was.
             BuildInProgressError: Another process writes to the same index.
         """
-        manifest = await asyncio.to_thread(
-            lambda: _manifest(corpus, source, corpus.files(), corpus.fingerprint())
-        )
-        return await self._build(name, name, corpus, manifest, progress, share=False)
+        files = await asyncio.to_thread(corpus.files)
+        fingerprint = await asyncio.to_thread(corpus.fingerprint)
+        schema, labels = await self._labels(corpus.schema, corpus.labels_folder)
+        manifest = _manifest(corpus, schema, source, files, fingerprint)
+        return await self._build(name, name, corpus, manifest, labels, progress, share=False)
 
     async def up_to_date(
         self,
@@ -108,9 +109,11 @@ class EmbeddedIndexes:
             if files:
                 await asyncio.to_thread(_note_files, engine, files)
             return engine
-        manifest = _manifest(corpus, source, files, fingerprint)
-        progress = announce(shown) if announce else None
-        return await self._build(name, shown, corpus, manifest, progress, share=True)
+        told = announced(announce, f"labels of {shown}")
+        schema, labels = await self._labels(corpus.schema, corpus.labels_folder, told)
+        manifest = _manifest(corpus, schema, source, files, fingerprint)
+        told = announced(announce, shown)
+        return await self._build(name, shown, corpus, manifest, labels, told, share=True)
 
     async def upsert(
         self, name: str, documents: Iterable[Document], progress: Progress | None = None
@@ -168,13 +171,12 @@ class EmbeddedIndexes:
         shown: str,
         corpus: Corpus,
         manifest: Manifest,
+        labels: LabelReader | None,
         progress: Progress | None,
         *,
         share: bool,
     ) -> TantivyEngine:
         """Build an index and open it; ``share`` waits for another's build and takes the result."""
-        schema, labels = await self._labels(corpus.schema, corpus.labels_folder)
-        manifest = manifest.model_copy(update={"corpus_schema": schema})
         stop = threading.Event()
 
         def work() -> TantivyEngine:
@@ -202,14 +204,17 @@ class EmbeddedIndexes:
             # Not in the thread: many may wait, and the threads are few.
             await asyncio.sleep(WAIT_SECONDS)
 
-    async def _labels(self, schema: Schema, folder: Path) -> tuple[Schema, LabelReader | None]:
+    async def _labels(
+        self, schema: Schema, folder: Path, progress: Progress | None = None
+    ) -> tuple[Schema, LabelReader | None]:
         """Return the schema with all groups, and what reads the labels that are in files."""
         beside = {name: a for name, a in schema.attributes.items() if a.labels}
         if not beside:
             return schema, None
         from fairqr.retrieval.labels import LabelReader
 
-        labels = await LabelReader.open(beside, folder, store=self._folder.parent / "labels")
+        store = self._folder.parent / "labels"
+        labels = await LabelReader.open(beside, folder, store=store, progress=progress)
         return Schema(attributes={**schema.attributes, **labels.schema.attributes}), labels
 
     def _current(self, name: str) -> Path:
@@ -264,6 +269,20 @@ class EmbeddedIndexes:
         _remove_versions(index, keep=new)
 
 
+def announced(announce: Announce | None, name: str) -> Progress | None:
+    """Return what is told a number of documents, and announces the name when it is first told."""
+    if announce is None:
+        return None
+    started: list[Progress] = []
+
+    def tell(count: int) -> None:
+        if not started:
+            started.append(announce(name))
+        started[0](count)
+
+    return tell
+
+
 class _CancelledError(Exception):
     """Whoever waited for the build no longer does."""
 
@@ -275,13 +294,15 @@ def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Doc
         yield document
 
 
-def _manifest(corpus: Corpus, source: str, files: str, fingerprint: str) -> Manifest:
+def _manifest(
+    corpus: Corpus, schema: Schema, source: str, files: str, fingerprint: str
+) -> Manifest:
     return Manifest(
         source=source,
         fingerprint=fingerprint,
         files=files,
         labels_folder=corpus.labels_folder.absolute(),
-        corpus_schema=corpus.schema,
+        corpus_schema=schema,
     )
 
 

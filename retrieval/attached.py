@@ -1,0 +1,147 @@
+"""The sources that a user has attached by name.
+
+For each there is a note ``<name>.json`` of where its file is. The file stays there, so that edits
+take effect. The file of an index that fairqr made on a server lies beside its note.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from fairqr.errors import IndexNotFoundError, InputError, SourceError
+from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.source import ElasticsearchSource, Source, load_source
+
+__all__ = ["AttachedSources"]
+
+
+class _Note(BaseModel):
+    """What is noted of an attached source.
+
+    Attributes:
+        path: Of its file.
+        made: What fairqr made on a server, if it did. This is what is written to and deleted there,
+            whatever somebody wrote into the file.
+    """
+
+    path: Path
+    made: ElasticsearchSource | None = None
+
+
+class AttachedSources:
+    """The attached sources whose notes are in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def paths(self) -> dict[str, Path]:
+        """Return the file of each source, by name."""
+        notes = {path.stem: self._note(path.stem) for path in sorted(self._folder.glob("*.json"))}
+        return {name: note.path for name, note in notes.items() if note}
+
+    def attach(self, path: Path) -> Source:
+        """Note the source that a file describes.
+
+        Raises:
+            SourceError: The file does not describe a source.
+            InputError: Another source has its name.
+        """
+        path = path.absolute()
+        source = load_source(path)
+        note = self._note(source.name)
+        if note and note.path != path:
+            if note.path.exists():
+                raise InputError(
+                    f"The name '{source.name}' belongs to the source {note.path}; forget that with "
+                    f"'fairqr source remove {source.name}', or name this one otherwise."
+                )
+            note = None
+        self._write(source.name, note or _Note(path=path))
+        return source
+
+    def attach_made(self, made: ElasticsearchSource) -> None:
+        """Note an index that fairqr made on a server, and write the file that describes it."""
+        described: dict[str, Any] = {"name": made.name, "engine": made.engine}
+        described |= made.model_dump(mode="json", exclude_defaults=True)
+        for attribute in described["attributes"].values():
+            attribute.pop("name")
+        path = self._folder.absolute() / f"{made.name}.source.yaml"
+        write_beside(path, yaml.safe_dump(described, sort_keys=False, allow_unicode=True))
+        self._write(made.name, _Note(path=path, made=made))
+
+    def detach(self, name: str) -> None:
+        """Forget a source; its file and its engine stay as they are.
+
+        Raises:
+            IndexNotFoundError: There is none.
+        """
+        if self._note(name) is None:
+            raise _no_such(name)
+        self._path(name).unlink(missing_ok=True)
+
+    def forget_made(self, name: str) -> None:
+        """Forget an index that fairqr made on a server, which is gone from there."""
+        self._path(name).unlink(missing_ok=True)
+        (self._folder / f"{name}.source.yaml").unlink(missing_ok=True)
+
+    def source(self, name: str) -> tuple[Source, Path]:
+        """Return a source as its file describes it now, and the file.
+
+        Raises:
+            IndexNotFoundError: There is no such source.
+            SourceError: The file is gone, or does not describe the source any more.
+        """
+        note = self._note(name)
+        if note is None:
+            raise _no_such(name)
+        remedy = (
+            f"attach it again with 'fairqr attach FILE', or forget it with 'fairqr source remove "
+            f"{name}'"
+        )
+        if not note.path.exists():
+            raise SourceError(f"The file {note.path} of the source '{name}' is gone; {remedy}.")
+        source = load_source(note.path)
+        if source.name != name:
+            raise SourceError(
+                f"The file {note.path} of the source '{name}' now has the name '{source.name}'; "
+                f"{remedy}."
+            )
+        return source, note.path
+
+    def made(self, name: str) -> ElasticsearchSource | None:
+        """Return what fairqr made on a server under this name; None if it is not attached.
+
+        Raises:
+            InputError: It is attached, and fairqr did not make it.
+        """
+        note = self._note(name)
+        if note is None:
+            return None
+        if note.made is None:
+            raise InputError(
+                f"'{name}' is an attached source, and fairqr changes nothing there; "
+                f"'fairqr source remove {name}' forgets its name."
+            )
+        return note.made
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _note(self, name: str) -> _Note | None:
+        try:
+            return _Note.model_validate_json(self._path(name).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def _write(self, name: str, note: _Note) -> None:
+        write_beside(self._path(name), note.model_dump_json(indent=1))
+
+
+def _no_such(name: str) -> IndexNotFoundError:
+    return IndexNotFoundError(
+        f"There is no attached source '{name}'; 'fairqr source list' lists them."
+    )

@@ -1,0 +1,125 @@
+"""Opening the engine of a source, whatever kind it is."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairqr.errors import UnsupportedError
+from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.encoders.opening import encoder_of
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.source import (
+    ElasticsearchSource,
+    HttpSource,
+    OpenSearchSource,
+    RunSource,
+    Source,
+    TantivySource,
+)
+from fairqr.settings import data_dir
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.engines.tantivy import TantivyEngine
+
+__all__ = ["index_of_source", "name_of_index", "open_source", "with_retriever"]
+
+
+async def open_source(
+    source: Source,
+    *,
+    retriever: str | Encoder = "bm25",
+    store: Path | None = None,
+    progress: Announce | None = None,
+) -> SearchEngine:
+    """Open the engine that a source describes.
+
+    Args:
+        source: The source.
+        retriever: ``bm25``, ``dense``, ``dense:ENCODER``, or an encoder; an engine that can only
+            rank in its own way takes ``bm25`` for that.
+        store: The folder of indexes and of labels that were read; the user's data folder by
+            default.
+        progress: Called with the name of what has to be indexed, encoded or read first.
+
+    Raises:
+        FairqrError: The source cannot be searched as it is described.
+    """
+    store = store or data_dir()
+    encoder_of(retriever)  # refused before anything is indexed
+    if isinstance(source, TantivySource):
+        indexes = EmbeddedIndexes(store / "indexes")
+        corpus = Corpus(source.path(source.documents), source.schema_, source.folder)
+        index = index_of_source(source)
+        engine = await indexes.up_to_date(
+            index, corpus, str(corpus.path), progress, shown=source.name
+        )
+        return await with_retriever(engine, retriever, progress)
+    labels = await LabelReader.open(
+        source.attributes,
+        source.folder,
+        store=store / "labels",
+        progress=announced(progress, f"labels of {source.name}"),
+    )
+    # The clients take their time to import, so each is imported by those who need it.
+    if isinstance(source, OpenSearchSource):
+        from fairqr.retrieval.engines.opensearch import open_opensearch
+
+        return await open_opensearch(source, labels, retriever=retriever)
+    if isinstance(source, ElasticsearchSource):
+        from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
+
+        return await open_elasticsearch(source, labels, retriever=retriever)
+    if retriever != "bm25":
+        raise UnsupportedError(
+            f"The source '{source.name}' ranks in its own way only; leave the retriever out."
+        )
+    if isinstance(source, HttpSource):
+        from fairqr.retrieval.engines.http import open_http
+
+        return await open_http(source, labels)
+    if isinstance(source, RunSource):
+        from fairqr.retrieval.engines.run import open_run
+
+        return await open_run(source, labels)
+    raise UnsupportedError(f"There is no engine '{source.engine}'.")
+
+
+async def with_retriever(
+    engine: TantivyEngine, retriever: str | Encoder, progress: Announce | None = None
+) -> SearchEngine:
+    """Return an embedded engine that retrieves in the way that is asked for.
+
+    Args:
+        engine: Over the documents; closed if this fails.
+        retriever: See :func:`encoder_of`.
+        progress: Called with the name of what has to be encoded first.
+    """
+    encoder = encoder_of(retriever)
+    if encoder is None:
+        return engine
+    from fairqr.retrieval.engines.vectors import VectorEngine
+
+    try:
+        told = announced(progress, f"vectors of {engine.name}")
+        return await VectorEngine.open(engine, encoder, told)
+    except BaseException:
+        await engine.aclose()
+        raise
+
+
+def index_of_source(source: TantivySource) -> str:
+    """Return the name of the embedded index of a source."""
+    return name_of_index(source.name, source.path(source.documents))
+
+
+def name_of_index(stem: str, path: Path) -> str:
+    """Return the name of the index of a file: something readable, and a hash of where it is."""
+    readable = re.sub(r"[^a-z0-9_-]+", "-", stem.lower()).strip("-_")
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    return f"{readable[:80] or 'corpus'}-{place}"
