@@ -191,8 +191,6 @@ class TestWhatIsAsked:
             (["--discount", "magic"], "discount"),
             (["--discount", "rbp(2)"], "rbp"),
             (["--direction", "up"], "'direction' is wrong"),
-            (["--backend", "magic"], "no backend 'magic'; choose tantivy or elasticsearch"),
-            (["--backend", "tantivy", "--url", "http://x"], "needs no --url"),
             (["--prompt", "refine"], "'refine' is not a version of a prompt; write refine=v2"),
             (["--prompt", "refine=v99"], "There is no prompt refine/v99; there are refine/v1"),
             (["--prompt", "poem=v1"], "There is no prompt poem/v1"),
@@ -449,11 +447,25 @@ class TestIndexes:
         run = quick("index", "create", "--", name, people)
         assert "use lower-case letters" in run.complaint()
 
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            (["--backend", "magic"], "no backend 'magic'; choose tantivy or elasticsearch"),
+            (["--backend", "tantivy", "--url", "http://x"], "takes no --url"),
+            (["--credentials", "production"], "add --backend elasticsearch"),
+        ],
+    )
+    def test_a_place_that_is_none(
+        self, quick: Main, people: Path, more: list[str], words: str
+    ) -> None:
+        """Where an index is to be is said once, and right."""
+        assert words in quick("index", "create", "x", people, *more).complaint()
+
     def test_a_dead_elasticsearch(self, command: Command, people: Path) -> None:
         """A server that is not there is named."""
         dead = ("--backend", "elasticsearch", "--url", "http://127.0.0.1:1")
         begun = time.monotonic()
-        assert "http://127.0.0.1:1" in search(command, people, *dead)
+        assert "http://127.0.0.1:1" in command("index", "create", "x", people, *dead).complaint()
         assert time.monotonic() - begun < 30
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch
-from fairqr.api import open_index
+from fairqr.api import open_engine
 from fairqr.errors import QueryError
 from fairqr.prompts.library import SHIPPED
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.telemetry import current_span, record_to
 from tests.integration.model_server import Command, clean_environment, command, people
 
@@ -84,8 +84,8 @@ async def test_a_stream_that_is_left_leaves_nothing(
     complaints: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
-    index = await open_index(str(people))
-    search = FairSearch(index, "feedback")
+    engine = await open_engine(str(people))
+    search = FairSearch(engine, "feedback")
     before = asyncio.all_tasks()
     with record_to(tmp_path / "run.jsonl"):
         async with aclosing(search.stream("physicist", attribute="gender", k=5)) as steps:
@@ -109,15 +109,15 @@ async def test_a_stream_that_is_left_leaves_nothing(
             await asyncio.sleep(0.01)
     gc.collect()
     await asyncio.sleep(0)
-    await index.close()
+    await engine.aclose()
     assert complaints == []
     assert caplog.records == []
 
 
 async def test_a_step_sees_no_span_of_the_search_and_steps_come_on_demand(people: Path) -> None:
     """What the caller does between two steps is not part of the search, which waits for it."""
-    index = await open_index(str(people))
-    search = FairSearch(index, "feedback")
+    engine = await open_engine(str(people))
+    search = FairSearch(engine, "feedback")
     outside = current_span().id
     stream = search.stream("physicist", attribute="gender", k=5)
     names = []
@@ -127,15 +127,15 @@ async def test_a_step_sees_no_span_of_the_search_and_steps_come_on_demand(people
     assert names[0] == "begin"
     assert names[-1] == "rerank"
     assert outside
-    await index.close()
+    await engine.aclose()
 
 
 async def test_a_search_that_is_cancelled_ends(people: Path) -> None:
     """With its tasks, and as cancelled."""
-    index = await open_index(str(people))
+    engine = await open_engine(str(people))
     before = asyncio.all_tasks()
     for turns in range(1, 12):
-        search = FairSearch(index, "feedback")
+        search = FairSearch(engine, "feedback")
         task = asyncio.create_task(search.asearch("physicist", attribute="gender", k=5))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -143,17 +143,17 @@ async def test_a_search_that_is_cancelled_ends(people: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert asyncio.all_tasks() == before
-    await index.close()
+    await engine.aclose()
 
 
 async def test_an_error_of_the_run_is_raised_as_it_is(people: Path) -> None:
     """The consumer of the stream sees its class and its sentence."""
-    index = await open_index(str(people))
-    search = FairSearch(index, "feedback")
+    engine = await open_engine(str(people))
+    search = FairSearch(engine, "feedback")
     with pytest.raises(QueryError, match="zzzz"):
         async for _ in search.stream("zzzz", attribute="gender", k=5):
             pass
-    await index.close()
+    await engine.aclose()
 
 
 @pytest.fixture
@@ -161,14 +161,14 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the indexes that were opened."""
     opened: list[str] = []
 
-    async def counted(corpus: str) -> Index:
+    async def counted(corpus: str) -> SearchEngine:
         opened.append(corpus)
         await asyncio.sleep(0.05)
         if len(opened) == 1 and corpus == "broken-at-first":
             raise OSError("broken")
-        return await open_index("notables" if corpus == "broken-at-first" else corpus)
+        return await open_engine("notables" if corpus == "broken-at-first" else corpus)
 
-    monkeypatch.setattr("fairqr.api.open_index", counted)
+    monkeypatch.setattr("fairqr.api.open_engine", counted)
     return opened
 
 
@@ -217,7 +217,7 @@ def test_closing_ends_the_thread_and_its_loop() -> None:
     """Nothing is left for the garbage collector to complain of; and it may be used again."""
 
     async def indexed() -> None:
-        await (await open_index("notables")).close()
+        await (await open_engine("notables")).aclose()
 
     asyncio.run(indexed())
     gc.collect()
@@ -252,14 +252,6 @@ def test_ranks_and_moves_are_always_shown(
         assert line.split()[0] == str(rank)
         assert line.split()[-1][0] in "=▲▼n"
         assert len(line) <= int(columns)
-
-
-def test_a_corpus_is_created_on_the_server_that_is_named(command: Command, people: Path) -> None:
-    """As the search does, without --backend."""
-    url = "http://127.0.0.1:9"
-    complaint = command("index", "create", "x", people, "--url", url).complaint()
-    assert "127.0.0.1:9" in complaint
-    assert command("index", "create", "x", people).stdout.startswith("x: ")
 
 
 def test_what_is_wrong_at_the_start_is_all_that_is_printed(command: Command, people: Path) -> None:

@@ -21,6 +21,7 @@ from fairqr.errors import (
     IndexNotFoundError,
     IndexUnavailableError,
     IndexVersionError,
+    SourceError,
 )
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
@@ -285,7 +286,9 @@ async def test_where_an_index_is_missing_is_for_the_log_alone(
     assert url in caplog.text
 
 
-@pytest.mark.parametrize("kind", [ConfigError, IndexUnavailableError, IndexVersionError])
+@pytest.mark.parametrize(
+    "kind", [ConfigError, IndexUnavailableError, IndexVersionError, SourceError]
+)
 def test_places_and_servers_are_for_the_log_alone(
     caplog: pytest.LogCaptureFixture, kind: type[FairqrError]
 ) -> None:

@@ -24,6 +24,7 @@ from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -87,6 +88,9 @@ class Resources:
 
         async def opening() -> SearchEngine:
             named = self._offers.sources.get(corpus, corpus)
+            if named == corpus and corpus not in BUILT_IN:
+                # What is opened by its name alone cannot be the path of a file.
+                return await self._catalog.open(corpus, retriever=retriever, progress=progress)
             return await self._catalog.resolve(named, retriever=retriever, progress=progress)
 
         return await self._engines.get((corpus, retriever), opening)

@@ -169,9 +169,9 @@ def warn(message: str) -> None:
 
 @contextlib.contextmanager
 def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
-    """Show how many documents are indexed, if anybody watches.
+    """Show how many documents or labels are indexed, encoded or read, if anybody watches.
 
-    Yields a function that starts the bar for an index and returns what tells it the number.
+    Yields a function that takes what is being prepared, and returns what is told the number so far.
     """
     if not sys.stderr.isatty():
         yield lambda name: lambda count: None
@@ -179,9 +179,9 @@ def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("indexing {task.description}"),
+        TextColumn("preparing {task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} documents"),
+        TextColumn("{task.completed:,.0f}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=notes(), transient=True) as progress:

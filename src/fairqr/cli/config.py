@@ -176,8 +176,9 @@ def _row(section: str, name: str, value: Any, source: Source, *, secret: bool = 
     if secret:
         return Row(section, name, HIDDEN, source, True)
     if isinstance(value, tuple):
-        shown: Any = [_without_secrets(one) for one in value]
-        return Row(section, name, shown, source, shown != [*value])
+        texts = [str(one) for one in value]
+        shown: Any = [_without_secrets(text) for text in texts]
+        return Row(section, name, shown, source, shown != texts)
     shown = _without_secrets(value) if isinstance(value, str) else value
     return Row(section, name, shown, source, shown != value)
 

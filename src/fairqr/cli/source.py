@@ -119,10 +119,9 @@ def check(
 ) -> None:
     """Say what a source holds: its fields, labels and their counts, and what its engine can do."""
     from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.source import load_source
+    from fairqr.retrieval.source import is_source_file, load_source
 
-    is_file = "/" in source or source.endswith((".yaml", ".yml"))
-    found = load_source(Path(source)) if is_file else Catalog().source(source)[0]
+    found = load_source(Path(source)) if is_source_file(source) else Catalog().source(source)[0]
     _show(_checked(found), as_json=as_json)
 
 

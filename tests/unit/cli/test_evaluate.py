@@ -149,7 +149,7 @@ def test_groups_may_come_from_an_index(fairqr: Fairqr, tmp_path: Path) -> None:
     )
     assert made.returncode == 0, made.stderr
     by_file = fairqr(*ASKED, "--measures", "AWRF@20", "--json")
-    by_index = fairqr("low.run", "--qrels", "qrels", "--index", "people", "--measures",
+    by_index = fairqr("low.run", "--qrels", "qrels", "--corpus", "people", "--measures",
                       "AWRF@20", "--json")  # fmt: skip
     assert by_index[1:] == by_file[1:]
 
@@ -169,14 +169,13 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         (("low.run", "--measures", "AP"), "AP needs judgements; name them with --qrels"),
         (("low.run",), "name judgements with --qrels, or measures that need none"),
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
-        (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--documents or --index"),
+        (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--documents or --corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
         ((*ASKED, "--target", "gender=female:0.5,x:0.5"), "names the group 'x'"),
         ((*ASKED, "--attribute", "colour"), "no attribute 'colour'; it has gender"),
-        ((*ASKED, "--index", "people"), "leave one of them out"),
+        ((*ASKED, "--corpus", "people"), "leave one of them out"),
         (("low.run", "--qrels", "qrels", "--schema", "x"), "belongs to --documents"),
-        (("low.run", "--qrels", "qrels", "--url", "http://x"), "belong to --index"),
-        ((*ASKED[:3], "--index", "nothing"), "nothing"),
+        ((*ASKED[:3], "--corpus", "nothing"), "nothing"),
         ((*ASKED, "--ties", "coin"), "no way with ties 'coin'"),
         ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),

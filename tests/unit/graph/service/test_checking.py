@@ -177,7 +177,7 @@ def test_numbers_have_an_end(offers: Offers) -> None:
 def test_the_corpus_where_none_is_named_is_the_configured_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Catalog, "names", lambda self: [("notables", None), ("people", None)])
+    monkeypatch.setattr(Catalog, "names", lambda self: ["notables", "people"])
     monkeypatch.setenv("FAIRQR_CORPUS", "people")
     assert make_offers(tmp_path).corpora() == ["people", "notables"]
     assert make_offers(tmp_path, corpora=("notables", "people")).corpus(None) == "notables"

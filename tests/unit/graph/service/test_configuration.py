@@ -71,7 +71,7 @@ class TestWhatWins:
             if isinstance(value, dict):
                 assert list(value) == ["a:b", "feedback"]
             elif isinstance(value, tuple):
-                assert value == tuple(texts.get(name, "7").split(","))
+                assert tuple(map(str, value)) == tuple(texts.get(name, "7").split(","))
             elif isinstance(value, float | int):
                 assert float(value) == {"require_keys": 1, "port": 0}.get(name, 7)
             else:

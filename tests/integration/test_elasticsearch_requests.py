@@ -1,0 +1,109 @@
+"""How often one fair search asks Elasticsearch, counted by a proxy that all requests pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairqr import FairSearch
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.api import open_engine
+from fairqr.retrieval.source import Source
+from tests.integration.counting_proxy import CountingProxy, counting_proxy
+from tests.integration.model_server import clean_environment, write_people
+
+__all__ = ["clean_environment"]
+
+pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
+
+INDEX = "counted-people"
+ROUNDS = 2
+WORDS = ("woman", "she", "man", "workshop", "Asia", "Tokyo", "Africa", "Cairo", "born")
+DECADES = {f"{year}s": {"gte": year, "lt": year + 5} for year in range(1900, 1960, 5)}
+
+
+class EagerRefiner:
+    """Proposes a word for each group in each round, whatever the query."""
+
+    name = "eager"
+    prompt = None
+
+    async def start(self) -> None:
+        """Nothing is missing."""
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        """Propose the first word that the group has not had."""
+        start = sum(map(ord, request.group)) % len(WORDS)
+        for word in (*WORDS[start:], *WORDS[:start]):
+            if word not in request.keywords:
+                return Refinement("ok", keywords=(word,))
+        return Refinement("repeated", message="No new word.")
+
+
+@pytest.fixture
+def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
+    """A proxy before a server with the people, each with a year of birth."""
+    people = [json.loads(line) for line in write_people(tmp_path).read_text().splitlines()]
+    with httpx.Client(base_url=elasticsearch_url, trust_env=False) as client:
+        client.delete(f"/{INDEX}")
+        keyword = {"type": "keyword"}
+        fields = {"gender": keyword, "continent": keyword, "born": {"type": "integer"}}
+        client.put(f"/{INDEX}", json={"mappings": {"properties": fields}}).raise_for_status()
+        lines = []
+        for number, person in enumerate(people):
+            lines.append(json.dumps({"index": {"_id": person.pop("id")}}))
+            lines.append(json.dumps({**person, "born": 1900 + number}))
+        headers = {"Content-Type": "application/x-ndjson"}
+        body = "\n".join(lines) + "\n"
+        client.post(f"/{INDEX}/_bulk?refresh=true", content=body, headers=headers)
+        with counting_proxy(elasticsearch_url) as proxy:
+            yield proxy
+        client.delete(f"/{INDEX}")
+
+
+@pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
+@pytest.mark.parametrize("attributes", [["gender"], ["gender", "continent", "decade"]])
+async def test_a_round_is_two_requests_and_texts_are_one(
+    proxy: CountingProxy, attributes: list[str], method: str
+) -> None:
+    """However many attributes and groups there are."""
+    groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
+    source = Source.model_validate(
+        {
+            "name": "counted",
+            "engine": "elasticsearch",
+            "url": proxy.url,
+            "index": INDEX,
+            "title": "title",
+            "text": "text",
+            "attributes": {
+                **{name: {"field": name, "groups": given} for name, given in groups.items()},
+                "decade": {"field": "born", "groups": DECADES},
+            },
+        }
+    )
+    engine = await open_engine(source)
+    try:
+        proxy.clear()
+        result = await FairSearch(engine, EagerRefiner()).asearch(
+            "physicist",
+            attributes=attributes,
+            method=method,
+            k=10,
+            # Whatever the divergence does, so that both rounds are searched.
+            threshold=0,
+            patience=9,
+            max_iterations=ROUNDS,
+        )
+    finally:
+        await engine.aclose()
+    rounds = len(result.iterations)
+    assert rounds == 1 + ROUNDS, result.stop_reason
+    assert any(round_.refinements for round_ in result.iterations)
+    asked = [(one.method, one.path) for one in proxy.passed]
+    assert len(asked) <= 2 * rounds + 1, asked
+    assert result.ranking[0].title
