@@ -25,6 +25,7 @@ from fairqr.retrieval.engines.opening import (
     with_retriever,
 )
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
 from fairqr.settings import data_dir
 
@@ -177,7 +178,7 @@ class Catalog:
         else:
             from fairqr.retrieval.engines import elasticsearch_building as building
 
-            documents = read_documents(path, made.schema_)
+            documents = read_documents(path, Schema(attributes=made.attributes))
             written = await building.upsert(made, documents, progress)
         return written, await self._count(name)
 

@@ -14,6 +14,7 @@ from fairqr.retrieval.encoders.opening import encoder_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import (
     ElasticsearchSource,
     HttpSource,
@@ -54,7 +55,9 @@ async def open_source(
     encoder_of(retriever)  # refused before anything is indexed
     if isinstance(source, TantivySource):
         indexes = EmbeddedIndexes(store / "indexes")
-        corpus = Corpus(source.path(source.documents), source.schema_, source.folder)
+        corpus = Corpus(
+            source.path(source.documents), Schema(attributes=source.attributes), source.folder
+        )
         index = index_of_source(source)
         engine = await indexes.up_to_date(
             index, corpus, str(corpus.path), progress, shown=source.name
