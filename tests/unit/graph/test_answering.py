@@ -20,10 +20,11 @@ from fairqr.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.graph.context import Context, make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 from fairqr.retrieval.sampling.streams import stream_of
 from fairqr.telemetry import record_to
+from tests.unit.engines import ranked, remove
 
 GENDERS = (
     "attributes: {gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}}"
@@ -121,18 +122,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def index(corpus: Path) -> AsyncIterator[Index]:
+async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
     """Built by the first test, and opened by the others."""
-    index = await Catalog(corpus.parent / "data").resolve(str(corpus))
-    yield index
-    await index.close()
+    engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
+    yield engine
+    await engine.aclose()
 
 
 Answer = Callable[..., Any]
 
 
 @pytest.fixture
-def answer(index: Index, prompts: PromptLibrary) -> Answer:
+def answer(engine: SearchEngine, prompts: PromptLibrary) -> Answer:
     """Answers ``science`` from three documents of a pool of eight, unless otherwise said."""
 
     async def ask(
@@ -141,7 +142,7 @@ def answer(index: Index, prompts: PromptLibrary) -> Answer:
         **options: Any,
     ) -> AnswerResult:
         search = FairSearch(
-            index,
+            engine,
             "feedback",
             generator=generator or KnownGenerator(),
             attributor=attributor,
@@ -159,13 +160,13 @@ def third_is_used(premise: str, hypothesis: str) -> bool:
 
 
 async def test_the_figures_are_those_of_the_samples_counted_one_by_one(
-    index: Index, answer: Answer
+    engine: SearchEngine, answer: Answer
 ) -> None:
     result: AnswerResult = await answer(
         attributor=KnownAttributor(third_is_used), samples=40, alpha=1, k=12
     )
-    found = await index.search("science", 12)
-    titles = {d.id: d.title for d in await index.documents(found.ids)}
+    found = await ranked(engine, "science", 12)
+    titles = {d.id: d.title for d in await engine.documents(found.ids)}
     drawn = PlackettLuce.of(found.scores, 1).sample(40, 3, stream_of(1, "science"))
     samples = [[found.ids[at] for at in row] for row in drawn.tolist()]
 
@@ -257,11 +258,11 @@ async def test_the_same_seed_gives_the_same_result_and_a_drawn_one_is_told(answe
 
 
 async def test_the_first_samples_are_the_same_however_many_follow_at_a_time(
-    answer: Answer, index: Index, prompts: PromptLibrary
+    answer: Answer, engine: SearchEngine, prompts: PromptLibrary
 ) -> None:
     """Neither the concurrency nor the order in which answers come changes the result."""
     generator = KnownGenerator()
-    graph = build_graph(index=index, generator=generator, prompts=prompts)
+    graph = build_graph(engine=engine, generator=generator, prompts=prompts)
     context = make_context(k=8, seed=1, method="plain", answer={"samples": 30, "alpha": 0})
     results = []
     for limit in (1, 3):
@@ -376,20 +377,20 @@ async def test_a_document_without_text_is_read_and_judged_by_its_title(answer: A
 async def test_a_document_that_is_deleted_meanwhile_is_neither_read_nor_judged(
     corpus: Path, tmp_path: Path, prompts: PromptLibrary
 ) -> None:
-    index = await Catalog(tmp_path / "data").resolve(str(corpus))
+    engine = await Catalog(tmp_path / "data").resolve(str(corpus))
     attributor = KnownAttributor()
     search = FairSearch(
-        index, "feedback", generator=KnownGenerator(), attributor=attributor, prompts=prompts
+        engine, "feedback", generator=KnownGenerator(), attributor=attributor, prompts=prompts
     )
     gone = ""
     async for step in search.stream_answer("science", k=8, documents=3, alpha=100):
         if isinstance(step, Step) and step.name == "sample":
             gone = step.update["sampled"][0]["ids"][1]
-            await index.delete([gone])
+            await remove(engine, [gone])
         elif isinstance(step, Step) and step.name == "summarise":
             result = AnswerResult.model_validate(step.update["answer"])
     assert len(attributor.asked) == 2
-    await index.close()
+    await engine.aclose()
     assert result.answers[0].verdicts == ["ok", "empty_document", "ok"]
     assert result.answers[0].used[1] is None
 
@@ -434,9 +435,9 @@ async def test_what_is_out_of_range_is_refused_in_a_sentence(answer: Answer) -> 
 
 
 async def test_an_answer_needs_a_generator_and_a_search_does_not(
-    index: Index, prompts: PromptLibrary
+    engine: SearchEngine, prompts: PromptLibrary
 ) -> None:
-    graph = build_graph(index=index, prompts=prompts)
+    graph = build_graph(engine=engine, prompts=prompts)
     context = make_context(k=5, method="plain")
     assert set(await graph.ainvoke({"query": "science"}, context=context)) == {"result"}
     with pytest.raises(ModelUnavailableError, match="No model is given to answer with"):
@@ -446,11 +447,11 @@ async def test_an_answer_needs_a_generator_and_a_search_does_not(
 
 
 async def test_a_state_holds_no_text_of_documents_and_stays_small(
-    index: Index, prompts: PromptLibrary
+    engine: SearchEngine, prompts: PromptLibrary
 ) -> None:
     saver = InMemorySaver()
     graph = build_graph(
-        index=index,
+        engine=engine,
         generator=KnownGenerator(),
         attributor=KnownAttributor(),
         prompts=prompts,
@@ -477,10 +478,10 @@ async def test_a_state_holds_no_text_of_documents_and_stays_small(
 
 
 async def test_the_pieces_of_an_answer_come_before_its_end(
-    index: Index, prompts: PromptLibrary
+    engine: SearchEngine, prompts: PromptLibrary
 ) -> None:
     search = FairSearch(
-        index,
+        engine,
         "feedback",
         generator=KnownGenerator(lambda _: "one two three"),
         attributor=None,
@@ -507,9 +508,9 @@ async def test_the_budget_of_time_is_the_deadline_of_answers(answer: Answer) -> 
     assert second is None
 
 
-def test_the_synchronous_answer_is_the_same(index: Index, prompts: PromptLibrary) -> None:
+def test_the_synchronous_answer_is_the_same(engine: SearchEngine, prompts: PromptLibrary) -> None:
     with FairSearch(
-        index, "feedback", generator=KnownGenerator(), attributor="overlap", prompts=prompts
+        engine, "feedback", generator=KnownGenerator(), attributor="overlap", prompts=prompts
     ) as search:
         result = search.answer("science", attribute="gender", k=8, documents=3, alpha=100)
     assert result.answers[0].text == "Person-0"
@@ -518,10 +519,10 @@ def test_the_synchronous_answer_is_the_same(index: Index, prompts: PromptLibrary
 
 
 async def test_the_steps_are_traced_and_answers_only_as_content(
-    index: Index, prompts: PromptLibrary, tmp_path: Path
+    engine: SearchEngine, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
     search = FairSearch(
-        index,
+        engine,
         "feedback",
         generator=KnownGenerator(lambda titles: f"It is {titles[0]}"),
         attributor=KnownAttributor(),

@@ -24,8 +24,9 @@ from fairqr.graph.remembering import Remembering
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.telemetry import record_to
+from tests.unit.engines import ranked
 
 SCHEMA = (
     "attributes: {gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}}"
@@ -53,10 +54,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def index(corpus: Path) -> AsyncIterator[Index]:
-    index = await Catalog(corpus.parent / "data").resolve(str(corpus))
-    yield index
-    await index.close()
+async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
+    engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
+    yield engine
+    await engine.aclose()
 
 
 class ByNumber:
@@ -114,24 +115,24 @@ class Refining:
         return Refinement("ok", (word,), usage=Usage(model_calls=1))
 
 
-async def number_of(index: Index, id_: str) -> int:
-    (document,) = await index.documents([id_])
+async def number_of(engine: SearchEngine, id_: str) -> int:
+    (document,) = await engine.documents([id_])
     return int(document.title.split()[1])
 
 
 async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_places(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
     ranker = ByNumber()
-    search = FairSearch(index, "feedback", ranker=ranker)
-    plain = (await index.search("science", 60)).ids
+    search = FairSearch(engine, "feedback", ranker=ranker)
+    plain = (await ranked(engine, "science", 60)).ids
     result = await search.asearch(
         "science", method="listwise", k=40, final_step="none", ranking={"depth": 30}
     )
     ((query, read, deadline),) = ranker.asked
     assert (query, deadline) == ("science", None)
     assert read == plain[:30]
-    numbers = {id_: await number_of(index, id_) for id_ in read}
+    numbers = {id_: await number_of(engine, id_) for id_ in read}
     ids = [place.id for place in result.ranking]
     assert ids == [*sorted(read, key=lambda id_: -numbers[id_]), *plain[30:40]]
     assert [place.score for place in result.ranking] == [1 / rank for rank in range(1, 41)]
@@ -154,9 +155,9 @@ async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_pla
 
 
 async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_within_a_group(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
-    search = FairSearch(index, "feedback", ranker=ByNumber())
+    search = FairSearch(engine, "feedback", ranker=ByNumber())
     asked = {"method": "pairwise", "k": 10, "target": "population:1", "depth": 60}
     result = await search.asearch("science", **asked)
     own = await search.asearch("science", **asked, final_step="none")
@@ -165,7 +166,7 @@ async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_withi
     assert result.divergence <= own.divergence
     for label in ("female", "male"):
         mine = [p.id for p in result.ranking if label in p.groups["gender"]]
-        numbers = [await number_of(index, id_) for id_ in mine]
+        numbers = [await number_of(engine, id_) for id_ in mine]
         assert numbers == sorted(numbers, reverse=True)
 
 
@@ -209,10 +210,10 @@ def test_what_is_out_of_range_is_refused(values: dict[str, Any], sentence: str) 
 
 
 async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
     ranker = ByNumber()
-    search = FairSearch(index, "feedback", ranker=ranker)
+    search = FairSearch(engine, "feedback", ranker=ranker)
     asked = {"method": "listwise", "k": 10, "depth": 50}
     costs = [
         step.update["cost"]
@@ -231,20 +232,22 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
     assert enough.usage.model_calls == 5
 
 
-async def test_the_budget_of_time_is_the_rankers_deadline(index: Index) -> None:
+async def test_the_budget_of_time_is_the_rankers_deadline(engine: SearchEngine) -> None:
     ranker = ByNumber()
-    search = FairSearch(index, "feedback", ranker=ranker)
+    search = FairSearch(engine, "feedback", ranker=ranker)
     await search.asearch("science", method="listwise", k=10, budget={"seconds": 30})
     deadline = ranker.asked[0][2]
     assert deadline is not None
     assert 0 < deadline <= 30
 
 
-async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(index: Index) -> None:
+async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(
+    engine: SearchEngine,
+) -> None:
     silent = ItemRanking(
         tuple(range(50)), asked=5, failures={"refused": 3, "timeout": 2}, usage=Usage(5)
     )
-    search = FairSearch(index, "feedback", ranker=ByNumber(silent))
+    search = FairSearch(engine, "feedback", ranker=ByNumber(silent))
     result = await search.asearch("science", method="listwise", k=10, depth=50, final_step="none")
     assert result.ranking == result.baseline.ranking
     assert result.reranking is not None
@@ -256,7 +259,7 @@ async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(ind
     assert result.usage.model_calls == 5
 
 
-async def test_what_failed_and_what_was_mended_is_counted_in_words(index: Index) -> None:
+async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: SearchEngine) -> None:
     some = ItemRanking(
         tuple(reversed(range(50))),
         asked=5,
@@ -264,7 +267,7 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(index: Index)
         repairs={"missing": 4, "duplicate": 0},
         warnings=("The window was shrunk.",),
     )
-    search = FairSearch(index, "feedback", ranker=ByNumber(some))
+    search = FairSearch(engine, "feedback", ranker=ByNumber(some))
     result = await search.asearch("science", method="listwise", k=10, depth=50, final_step="none")
     assert result.ranking != result.baseline.ranking
     assert result.warnings == [
@@ -280,10 +283,10 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(index: Index)
 LOOP = {"target": "population:1", "k": 10, "threshold": 0.0, "max_iterations": 3, "patience": 9}
 
 
-async def test_with_refinement_each_list_that_is_tried_is_paid_for(index: Index) -> None:
+async def test_with_refinement_each_list_that_is_tried_is_paid_for(engine: SearchEngine) -> None:
     """The threshold is never reached, so the exposure-aware step tries the list of every round."""
     ranker = ByNumber()
-    search = FairSearch(index, Refining(), ranker=ranker)
+    search = FairSearch(engine, Refining(), ranker=ranker)
     steps = [s async for s in search.stream("science", rerank="listwise", depth=60, **LOOP)]
     (cost,) = [step.update["cost"] for step in steps if step.update.get("cost")]
     result = steps[-1].update["result"]
@@ -298,10 +301,10 @@ async def test_with_refinement_each_list_that_is_tried_is_paid_for(index: Index)
     assert steps[-1].update["usage"]["model_calls"] == ranked + refined
 
 
-async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(index: Index) -> None:
+async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: SearchEngine) -> None:
     for calls in range(6, 16):
         ranker, refiner = ByNumber(), Refining()
-        search = FairSearch(index, refiner, ranker=ranker)
+        search = FairSearch(engine, refiner, ranker=ranker)
         result = await search.asearch(
             "science", rerank="listwise", depth=60, **LOOP, budget={"model_calls": calls}
         )
@@ -312,8 +315,8 @@ async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(index: Ind
             assert result.stop_reason == "budget"
 
 
-async def test_a_refined_result_is_never_farther_than_the_plain_one(index: Index) -> None:
-    search = FairSearch(index, Refining(), ranker=ByNumber())
+async def test_a_refined_result_is_never_farther_than_the_plain_one(engine: SearchEngine) -> None:
+    search = FairSearch(engine, Refining(), ranker=ByNumber())
     for final_step in ("none", "exposure-aware"):
         result = await search.asearch(
             "science", rerank="listwise", target="retrieved:1", k=10, final_step=final_step
@@ -325,8 +328,10 @@ async def test_a_refined_result_is_never_farther_than_the_plain_one(index: Index
             assert any("farther from the target" in warning for warning in result.warnings)
 
 
-async def test_without_a_language_model_a_ranker_that_needs_one_is_refused(index: Index) -> None:
-    search = FairSearch(index, "feedback")
+async def test_without_a_language_model_a_ranker_that_needs_one_is_refused(
+    engine: SearchEngine,
+) -> None:
+    search = FairSearch(engine, "feedback")
     with pytest.raises(ModelUnavailableError, match="listwise asks a language model"):
         await search.asearch("science", method="listwise", k=10)
 
@@ -379,8 +384,8 @@ async def test_equal_questions_of_a_run_are_asked_once_even_without_a_cache() ->
     assert remembering.context_tokens == 512
 
 
-async def test_a_model_that_only_ranks_refines_nothing(index: Index) -> None:
-    search = FairSearch(index, Writer())
+async def test_a_model_that_only_ranks_refines_nothing(engine: SearchEngine) -> None:
+    search = FairSearch(engine, Writer())
     with pytest.raises(ModelUnavailableError, match="writer can rank, but not refine"):
         await search.asearch("science", k=10)
     assert (await search.asearch("science", k=10, method="plain")).model is None
@@ -394,10 +399,10 @@ def test_a_ranker_of_ones_own_stands_in_for_whatever_is_named() -> None:
         assert rankers.ranker_for(make_context(method=name)) is own
 
 
-async def test_a_search_without_a_ranker_is_as_it_was(index: Index) -> None:
+async def test_a_search_without_a_ranker_is_as_it_was(engine: SearchEngine) -> None:
     """Nothing of rankers stands in the state, and nothing is started."""
     ranker = ByNumber()
-    search = FairSearch(index, Refining(), ranker=ranker)
+    search = FairSearch(engine, Refining(), ranker=ranker)
     steps = [step async for step in search.stream("science", k=10)]
     assert not any(step.update.get("cost") for step in steps)
     assert "usage" not in steps[-1].update
@@ -406,8 +411,8 @@ async def test_a_search_without_a_ranker_is_as_it_was(index: Index) -> None:
     assert RankingSettings().options({}).window == 20
 
 
-async def test_the_ranking_is_traced_without_content(index: Index, tmp_path: Path) -> None:
-    search = FairSearch(index, "feedback", ranker=ByNumber())
+async def test_the_ranking_is_traced_without_content(engine: SearchEngine, tmp_path: Path) -> None:
+    search = FairSearch(engine, "feedback", ranker=ByNumber())
     path = tmp_path / "trace.jsonl"
     with record_to(path):
         await search.asearch("science", method="listwise", k=10, depth=20)
@@ -422,8 +427,8 @@ def test_runs_side_by_side_do_not_mix(corpus: Path) -> None:
     """Two searches at a time give what each gives alone."""
 
     async def both() -> None:
-        index = await Catalog(corpus.parent / "data").resolve(str(corpus))
-        search = FairSearch(index, "feedback", ranker=ByNumber())
+        engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
+        search = FairSearch(engine, "feedback", ranker=ByNumber())
         asked = {"method": "listwise", "k": 10, "depth": 40}
         alone = [await search.asearch(q, **asked) for q in ("science", "filler")]
         together = await asyncio.gather(
@@ -431,6 +436,6 @@ def test_runs_side_by_side_do_not_mix(corpus: Path) -> None:
         )
         for one, other in zip(alone, together, strict=True):
             assert one.model_dump(exclude={"usage"}) == other.model_dump(exclude={"usage"})
-        await index.close()
+        await engine.aclose()
 
     asyncio.run(both())

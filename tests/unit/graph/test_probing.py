@@ -20,9 +20,11 @@ from fairqr.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.graph.context import Context, make_context
 from fairqr.graph.probe_result import ProbeResult, ProbeVerdict
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure_ratio import exposure_ratio
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.table import coded
 from fairqr.telemetry import record_to
+from tests.unit.engines import hits_of
 
 SCHEMA = """attributes:
   gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}
@@ -57,10 +59,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def index(corpus: Path) -> AsyncIterator[Index]:
-    index = await Catalog(corpus.parent / "data").resolve(str(corpus))
-    yield index
-    await index.close()
+async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
+    engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
+    yield engine
+    await engine.aclose()
 
 
 class Planted:
@@ -134,14 +136,14 @@ def likes_women(title: str, position: int, group: str) -> float:
 ASKED: dict[str, Any] = {"attribute": "gender", "protected": "female", "k": 30}
 
 
-async def probed(index: Index, model: Planted, **options: Any) -> ProbeResult:
-    return await FairSearch(index, model).aprobe("science", **{**ASKED, **options})
+async def probed(engine: SearchEngine, model: Planted, **options: Any) -> ProbeResult:
+    return await FairSearch(engine, model).aprobe("science", **{**ASKED, **options})
 
 
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
-async def test_a_model_that_prefers_a_group_is_found_out(index: Index, by: str) -> None:
+async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, by: str) -> None:
     model = Planted(likes_women)
-    result = await probed(index, model, by=by)
+    result = await probed(engine, model, by=by)
     assert (result.status, result.message, result.words) == ("ok", "", ("female", "male"))
     assert Counter(d.side for d in result.documents) == {
         "protected": 10,
@@ -165,9 +167,11 @@ async def test_a_model_that_prefers_a_group_is_found_out(index: Index, by: str) 
     assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
 
 
-async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(index: Index) -> None:
+async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(
+    engine: SearchEngine,
+) -> None:
     model = Planted(likes_women)
-    result = await probed(index, model, kinds=["pairwise"], pairs=7)
+    result = await probed(engine, model, kinds=["pairwise"], pairs=7)
     assert result.listwise is None
     assert result.pairwise is not None
     sides = {d.id: d.side for d in result.documents}
@@ -188,8 +192,8 @@ async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(ind
         assert one > 0 > other
 
 
-async def test_a_model_that_prefers_the_first_position_is_found_out(index: Index) -> None:
-    result = await probed(index, Planted(), kinds=["pairwise"])
+async def test_a_model_that_prefers_the_first_position_is_found_out(engine: SearchEngine) -> None:
+    result = await probed(engine, Planted(), kinds=["pairwise"])
     pairs = result.pairwise
     assert pairs is not None
     assert pairs.verdict == "position_decides"
@@ -198,9 +202,9 @@ async def test_a_model_that_prefers_the_first_position_is_found_out(index: Index
     assert (pairs.ratio, pairs.p, pairs.detectable) == (None, None, None)
 
 
-async def test_a_model_that_goes_by_the_number_leans_to_nobody(index: Index) -> None:
+async def test_a_model_that_goes_by_the_number_leans_to_nobody(engine: SearchEngine) -> None:
     model = Planted(lambda title, position, group: -(number_in(title) * 7919 % 31))
-    result = await probed(index, model, kinds=["pairwise"])
+    result = await probed(engine, model, kinds=["pairwise"])
     pairs = result.pairwise
     assert pairs is not None
     assert pairs.verdict == "no_lean_found"
@@ -209,8 +213,8 @@ async def test_a_model_that_goes_by_the_number_leans_to_nobody(index: Index) -> 
     assert "no lean was found" in pairs.sentence
 
 
-async def test_four_pairs_are_no_finding(index: Index) -> None:
-    result = await probed(index, Planted(likes_women), pairs=4, kinds=["pairwise"])
+async def test_four_pairs_are_no_finding(engine: SearchEngine) -> None:
+    result = await probed(engine, Planted(likes_women), pairs=4, kinds=["pairwise"])
     assert result.pairwise is not None
     assert result.pairwise.verdict == "too_few"
     assert "at least 6 pairs" in result.pairwise.sentence
@@ -221,10 +225,10 @@ async def test_four_pairs_are_no_finding(index: Index) -> None:
     [("I am sorry, but I cannot help with that.", "refused"), ("A and B", "both")],
 )
 async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
-    index: Index, text: str, status: str
+    engine: SearchEngine, text: str, status: str
 ) -> None:
     model = Planted(gives_probabilities=False, writes=text)
-    result = await probed(index, model)
+    result = await probed(engine, model)
     assert result.pairwise is not None
     assert result.listwise is not None
     assert (result.pairwise.status, result.pairwise.verdict) == ("failed", "failed")
@@ -236,13 +240,13 @@ async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
     assert result.warnings
 
 
-async def test_lists_are_ordered_for_each_asker_from_the_same_order(index: Index) -> None:
+async def test_lists_are_ordered_for_each_asker_from_the_same_order(engine: SearchEngine) -> None:
     """This model ranks whom the word names first, and whoever stands first otherwise."""
     words = {"female": "Ms ", "male": "Mr "}
     model = Planted(
         lambda title, position, group: words[group] in title if group else -position / 100
     )
-    result = await probed(index, model, kinds=["listwise"], window=28)
+    result = await probed(engine, model, kinds=["listwise"], window=28)
     assert result.pairwise is None
     lists = result.listwise
     assert lists is not None
@@ -267,9 +271,9 @@ async def test_lists_are_ordered_for_each_asker_from_the_same_order(index: Index
     assert not undecided & set(lists.initial)
 
 
-async def test_the_seed_alone_decides_what_is_asked(index: Index) -> None:
+async def test_the_seed_alone_decides_what_is_asked(engine: SearchEngine) -> None:
     model = Planted(likes_women)
-    graph = build_graph(index=index, model=model)
+    graph = build_graph(engine=engine, model=model)
     probe = {"attribute": "gender", "protected": "female", "seed": 3}
     context = make_context(k=20, method="plain", probe=probe)
     found = []
@@ -278,29 +282,29 @@ async def test_the_seed_alone_decides_what_is_asked(index: Index) -> None:
         state = await graph.ainvoke({"query": "science"}, context=context, config=config)
         found.append(ProbeResult.model_validate(state["probe"]).model_dump(exclude={"usage"}))
     assert found[0] == found[1]
-    other = await probed(index, model, k=20, seed=4)
+    other = await probed(engine, model, k=20, seed=4)
     assert other.pairwise is not None
     assert other.pairwise.pairs != found[0]["pairwise"]["pairs"]
     assert {other.seed, found[0]["seed"]} == {3, 4}
 
 
-async def test_a_side_without_a_document_is_told_and_nothing_is_asked(index: Index) -> None:
+async def test_a_side_without_a_document_is_told_and_nothing_is_asked(engine: SearchEngine) -> None:
     model = Planted()
-    result = await probed(index, model, attribute="place", protected="south")
+    result = await probed(engine, model, attribute="place", protected="south")
     assert result.status == "one_sided"
     assert "None of the 30 documents is south" in result.message
     assert (result.pairwise, result.listwise, model.asked) == (None, None, [])
     assert (result.words, result.protected_groups) == (("south", "non-south"), ["south"])
-    others = await probed(index, model, attribute="place", protected="not north")
+    others = await probed(engine, model, attribute="place", protected="not north")
     assert others.status == "one_sided"
     assert "non-north" in others.message
 
 
 async def test_a_search_with_a_probe_gets_both_and_its_usage_is_the_searchs_own(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
     model = Planted(likes_women)
-    search = FairSearch(index, model)
+    search = FairSearch(engine, model)
     probe = {"attribute": "gender", "protected": "female", "depth": 12}
     asked: dict[str, Any] = {"attribute": "gender", "k": 20, "method": "plain"}
     result = await search.asearch("science", **asked, probe=probe)
@@ -314,9 +318,9 @@ async def test_a_search_with_a_probe_gets_both_and_its_usage_is_the_searchs_own(
     assert without.ranking == result.ranking
 
 
-async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(index: Index) -> None:
+async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(engine: SearchEngine) -> None:
     model = Planted(likes_women)
-    result = await FairSearch(index, model).asearch(
+    result = await FairSearch(engine, model).asearch(
         "science",
         method="listwise",
         k=20,
@@ -331,30 +335,34 @@ async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(index: Index) 
     assert result.usage.model_calls == 2
 
 
-async def test_the_budget_holds_for_the_probe_too(index: Index) -> None:
+async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
     model = Planted(likes_women)
     needed = 10 * 2 + 1 + 3
     with pytest.raises(InputError, match=f"may take {needed} model calls to probe the model"):
-        await probed(index, model, k=20, budget={"model_calls": needed - 1})
+        await probed(engine, model, k=20, budget={"model_calls": needed - 1})
     assert model.asked == []
-    enough = await probed(index, model, k=20, budget={"model_calls": needed, "seconds": 60})
+    enough = await probed(engine, model, k=20, budget={"model_calls": needed, "seconds": 60})
     assert enough.status == "ok"
     assert all(left is not None and 0 < left <= 60 for left in model.deadlines)
 
 
-async def test_the_probe_is_left_out_where_the_search_left_too_little(index: Index) -> None:
+async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: SearchEngine) -> None:
     """Texts of the result may be longer than those that the cost was estimated by."""
     from fairqr.graph.probing import Probing
     from fairqr.graph.state import State
     from fairqr.prompts.library import PromptLibrary
 
     model = Planted()
-    probing = Probing(index, lambda: model, PromptLibrary())
+    probing = Probing(engine, lambda: model, PromptLibrary())
     context = make_context(
         k=10, budget={"model_calls": 20}, probe={"attribute": "gender", "protected": "female"}
     )
-    found = await index.search("science", 10)
-    state: Any = {"query": "science", "result": {"ranking": [{"id": i} for i in found.ids]}}
+    found = await hits_of(engine, "science", 10)
+    state: Any = {
+        "query": "science",
+        "rankings": [{"ids": found.ids, "memberships": coded(found.memberships)}],
+        "result": {"ranking": [{"id": id_} for id_ in found.ids]},
+    }
     update = await probing.planned(State(**state), context, Usage(model_calls=15))
     plan = update["probing"]
     assert (plan["status"], plan["pairs"], plan["order"]) == ("budget", [], [])
@@ -375,21 +383,21 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(index: Ind
     ],
 )
 async def test_what_cannot_be_probed_is_refused(
-    index: Index, options: dict[str, Any], kind: type[Exception], sentence: str
+    engine: SearchEngine, options: dict[str, Any], kind: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(kind, match=sentence):
-        await probed(index, Planted(), **options)
+        await probed(engine, Planted(), **options)
 
 
-async def test_a_probe_needs_a_language_model(index: Index) -> None:
+async def test_a_probe_needs_a_language_model(engine: SearchEngine) -> None:
     with pytest.raises(ModelUnavailableError, match="No language model is given to probe"):
-        await FairSearch(index, "feedback").aprobe("science", **ASKED)
+        await FairSearch(engine, "feedback").aprobe("science", **ASKED)
 
 
 async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_first(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
-    graph = build_graph(index=index, model=Planted(likes_women), checkpointer=InMemorySaver())
+    graph = build_graph(engine=engine, model=Planted(likes_women), checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}
     probe = {"attribute": "gender", "protected": "female"}
     asked = make_context(k=20, method="plain", probe=probe)
@@ -406,8 +414,10 @@ async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_fir
     assert without["probe"] is None
 
 
-async def test_the_steps_are_traced_and_answers_follow(index: Index, tmp_path: Path) -> None:
-    search = FairSearch(index, Planted(likes_women))
+async def test_the_steps_are_traced_and_answers_follow(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    search = FairSearch(engine, Planted(likes_women))
     path = tmp_path / "trace.jsonl"
     with record_to(path):
         await search.aprobe("science", **ASKED)
@@ -419,8 +429,8 @@ async def test_the_steps_are_traced_and_answers_follow(index: Index, tmp_path: P
     assert spans[-2]["attributes"]["fairqr.verdict"] == "favours_protected"
 
 
-def test_the_synchronous_probe_is_the_same(index: Index) -> None:
-    with FairSearch(index, Planted(likes_women)) as search:
+def test_the_synchronous_probe_is_the_same(engine: SearchEngine) -> None:
+    with FairSearch(engine, Planted(likes_women)) as search:
         assert search.probe("science", **ASKED).status == "ok"
 
 

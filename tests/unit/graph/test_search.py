@@ -17,9 +17,10 @@ from fairqr.errors import InputError, ModelUnavailableError, QueryError, Unknown
 from fairqr.graph.context import Context
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import exposure
-from fairqr.retrieval.index import Index
 from fairqr.telemetry import record_to
+from tests.unit.engines import hits_of, ranked, remove
 
 
 class KnownRefiner:
@@ -52,7 +53,7 @@ class KnownRefiner:
 
 
 @pytest.fixture
-async def index(tmp_path: Path) -> AsyncIterator[Index]:
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     """Forty men and twenty women in science; women's texts say 'scholar', and come late."""
     (tmp_path / "schema.yaml").write_text(
         "attributes:\n"
@@ -72,16 +73,16 @@ async def index(tmp_path: Path) -> AsyncIterator[Index]:
     documents += [{"id": f"x{i}", "text": "scholar other"} for i in range(5)]
     path = tmp_path / "people.jsonl"
     path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-    index = await Catalog(tmp_path / "data").resolve(str(path))
-    yield index
-    await index.close()
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    yield engine
+    await engine.aclose()
 
 
 FEMALE = {"female": ["scholar"], "male": ["filler"]}
 
 
-async def test_the_loop_shows_the_group_that_was_missing(index: Index) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.asearch("science", attribute="gender", target="population:1", k=10)
     assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
     assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
@@ -95,34 +96,39 @@ async def test_the_loop_shows_the_group_that_was_missing(index: Index) -> None:
     assert result.usage.model_calls >= 1
 
 
-async def test_the_exposure_reported_is_that_of_the_ranking_returned(index: Index) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     for method in ("fairqr", "fair-qr"):
         result = await search.asearch("science", attribute="gender", k=10, method=method)
-        members = await index.memberships("gender", [d.id for d in result.ranking])
+        shown = [d.id for d in result.ranking]
+        found = await hits_of(engine, "", len(shown), only=shown)
+        rows = [found.ids.index(id_) for id_ in shown]
+        members = found.memberships["gender"][rows]
         assert list(result.exposure["gender"].values()) == pytest.approx(exposure(members))
         assert [d.rank for d in result.ranking] == list(range(1, 11))
 
 
 async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original_query(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     target = "gender=female:0.9,male:0.1"
     result = await search.asearch(
         "science", attribute="gender", target=target, k=10, method="fair-qr"
     )
-    last = await index.search("science scholar", 10)
+    last = await ranked(engine, "science scholar", 10)
     assert result.iterations[1].queries == ["science scholar"]
-    assert [d.id for d in result.ranking] == (await index.rescore("science", last.ids)).ids
+    assert [d.id for d in result.ranking] == (
+        await ranked(engine, "science", 10, only=last.ids)
+    ).ids
     assert [d.id for d in result.ranking] != last.ids
 
 
 async def test_a_pool_that_contains_the_original_top_reranked_by_the_query_is_the_original(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
     """The trap: with the pool 'union' the paper's re-ranking takes back all that was gained."""
-    search = FairSearch(index, KnownRefiner(FEMALE))
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.asearch(
         "science", attribute="gender", target="population:1", k=10, method="fair-qr", pool="union"
     )
@@ -133,9 +139,9 @@ async def test_a_pool_that_contains_the_original_top_reranked_by_the_query_is_th
 @pytest.mark.parametrize("rerank", ["original_query", "fusion", "none"])
 @pytest.mark.parametrize("aware", [True, False])
 async def test_no_strategy_ends_less_fair_than_it_began(
-    index: Index, pool: str, rerank: str, aware: bool
+    engine: SearchEngine, pool: str, rerank: str, aware: bool
 ) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.asearch(
         "science",
         attribute=["gender", "place"],
@@ -150,9 +156,9 @@ async def test_no_strategy_ends_less_fair_than_it_began(
     assert len({d.id for d in result.ranking}) == 10
 
 
-async def test_several_groups_are_asked_about_at_once(index: Index) -> None:
+async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
-    result = await FairSearch(index, refiner).asearch("science", target="population:1", k=10)
+    result = await FairSearch(engine, refiner).asearch("science", target="population:1", k=10)
     assert refiner.most_at_once == 4
     asked = [r.group for r in result.iterations[1].refinements]
     assert asked[:2] == ["female", "south"]
@@ -162,9 +168,9 @@ async def test_several_groups_are_asked_about_at_once(index: Index) -> None:
     assert result.divergence == pytest.approx(mean)
 
 
-async def test_attributes_can_be_measured_as_their_product(index: Index) -> None:
+async def test_attributes_can_be_measured_as_their_product(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female × south": ["scholar"], "female × north": ["scholar"]})
-    result = await FairSearch(index, refiner).asearch(
+    result = await FairSearch(engine, refiner).asearch(
         "science", attribute=["gender", "place"], intersect=True, target="population:1", k=10
     )
     assert result.attributes == ["gender", "place"]
@@ -181,9 +187,9 @@ async def test_attributes_can_be_measured_as_their_product(index: Index) -> None
     ],
 )
 async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
-    index: Index, answers: dict[str, Sequence[str] | Refinement], stop: str, rounds: int
+    engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement], stop: str, rounds: int
 ) -> None:
-    result = await FairSearch(index, KnownRefiner(answers)).asearch(
+    result = await FairSearch(engine, KnownRefiner(answers)).asearch(
         "science", attribute="gender", k=10
     )
     assert result.stop_reason == stop
@@ -194,9 +200,9 @@ async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
 
 @pytest.mark.parametrize("answers", [{"any": ["unheard-of"]}, {}])
 async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_that_needs_none(
-    index: Index, answers: dict[str, Sequence[str] | Refinement]
+    engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement]
 ) -> None:
-    search = FairSearch(index, KnownRefiner(answers))
+    search = FairSearch(engine, KnownRefiner(answers))
     result = await search.asearch("science", attribute="gender", k=10)
     assert result.stop_reason == "no_improvement"
     assert len(result.warnings) == 1
@@ -204,9 +210,11 @@ async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_th
     assert result.improvement > 0
 
 
-async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(index: Index) -> None:
+async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(
+    engine: SearchEngine,
+) -> None:
     refiner = KnownRefiner({"female": ["scholar"]})
-    result = await FairSearch(index, refiner).asearch(
+    result = await FairSearch(engine, refiner).asearch(
         "science", attribute="gender", target="population:1", k=10, threshold=0, patience=9
     )
     assert result.stop_reason == "no_improvement"
@@ -215,27 +223,27 @@ async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(index
     assert result.divergence < 0.01
 
 
-async def test_no_model_is_needed_to_rerank_alone(index: Index) -> None:
-    result = await FairSearch(index, KnownRefiner({})).asearch(
+async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
+    result = await FairSearch(engine, KnownRefiner({})).asearch(
         "science", attribute="gender", k=10, max_iterations=0
     )
     assert result.stop_reason == "max_iterations"
     assert result.model is None
     assert result.improvement is not None
     assert result.improvement > 0
-    graph = build_graph(index=index)
+    graph = build_graph(engine=engine)
     with pytest.raises(ModelUnavailableError, match="max_iterations"):
         await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
 
 
-async def test_a_graph_without_a_context_measures_all_attributes(index: Index) -> None:
-    graph = build_graph(index=index, model=KnownRefiner(FEMALE))
+async def test_a_graph_without_a_context_measures_all_attributes(engine: SearchEngine) -> None:
+    graph = build_graph(engine=engine, model=KnownRefiner(FEMALE))
     state = await graph.ainvoke({"query": "science"})
     assert state["result"]["attributes"] == ["gender", "place"]
 
 
-async def test_a_list_without_any_label_has_no_divergence_and_says_so(index: Index) -> None:
-    result = await FairSearch(index, KnownRefiner({})).asearch(
+async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: SearchEngine) -> None:
+    result = await FairSearch(engine, KnownRefiner({})).asearch(
         "other", attribute="gender", k=3, target="population:1", max_iterations=0
     )
     assert result.baseline.divergence is None
@@ -261,72 +269,76 @@ async def test_a_list_without_any_label_has_no_divergence_and_says_so(index: Ind
     ],
 )
 async def test_what_cannot_be_searched_is_refused(
-    index: Index, query: str, context: dict[str, object], kind: type[Exception]
+    engine: SearchEngine, query: str, context: dict[str, object], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):
-        await FairSearch(index, KnownRefiner(FEMALE)).asearch(query, **context)
+        await FairSearch(engine, KnownRefiner(FEMALE)).asearch(query, **context)
 
 
-async def test_half_a_character_in_a_query_is_searched_around(index: Index) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+async def test_half_a_character_in_a_query_is_searched_around(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.asearch("science \udcff", attribute="gender", k=10)
     assert result.query == "science ?"
 
 
-async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(index: Index) -> None:
+async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
+    engine: SearchEngine,
+) -> None:
     """And an index of one group only is no failure of a model."""
-    search = FairSearch(index, "feedback")
+    search = FairSearch(engine, "feedback")
     both = await search.asearch(
         "science", attribute=["gender", "place"], intersect=True, target="uniform:1", k=10
     )
     assert both.model == "feedback"
     assert len(both.iterations) > 1
-    graph = build_graph(index=index, model="feedback")
+    graph = build_graph(engine=engine, model="feedback")
     state = await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
     assert state["result"]["model"] == "feedback"
     nobody = await search.asearch("other", attribute="gender", k=3, target="population:1")
     assert nobody.stop_reason == "no_improvement"
 
 
-async def test_documents_deleted_during_a_search_are_left_out_of_the_result(index: Index) -> None:
+async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
+    engine: SearchEngine,
+) -> None:
     class Deleting(KnownRefiner):
         async def refine(
             self, request: RefinementRequest, deadline: float | None = None
         ) -> Refinement:
             if request.group == "female":
-                await index.delete(["m00", "m03"])
+                await remove(engine, ["m00", "m03"])
             return await super().refine(request, deadline)
 
-    result = await FairSearch(index, Deleting(FEMALE)).asearch("science", attribute="gender", k=10)
+    result = await FairSearch(engine, Deleting(FEMALE)).asearch("science", attribute="gender", k=10)
     shown = [d.id for d in [*result.ranking, *result.baseline.ranking]]
     assert "m00" not in shown
     assert [d.rank for d in result.baseline.ranking] == list(range(1, 9))
     assert "2 documents were deleted" in result.warnings[-1]
 
 
-async def test_what_was_proposed_in_vain_stands_in_the_result(index: Index) -> None:
+async def test_what_was_proposed_in_vain_stands_in_the_result(engine: SearchEngine) -> None:
     failing = {"any": Refinement("timeout", message="late")}
-    result = await FairSearch(index, KnownRefiner(failing)).asearch("science", attribute="gender")
+    result = await FairSearch(engine, KnownRefiner(failing)).asearch("science", attribute="gender")
     assert [(r.group, r.status) for r in result.unused_refinements] == [
         ("female", "timeout"),
         ("male", "timeout"),
     ]
-    useful = await FairSearch(index, KnownRefiner(FEMALE)).asearch(
+    useful = await FairSearch(engine, KnownRefiner(FEMALE)).asearch(
         "science", attribute="gender", max_iterations=1
     )
     assert useful.unused_refinements == []
     assert useful.iterations[1].refinements[0].keywords == ["scholar"]
 
 
-async def test_a_model_that_was_not_needed_is_not_named(index: Index) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+async def test_a_model_that_was_not_needed_is_not_named(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.asearch("science", attribute="gender", threshold=99)
     assert (result.stop_reason, result.model) == ("converged", None)
 
 
-async def test_no_more_is_asked_than_the_budget_of_calls_has(index: Index) -> None:
+async def test_no_more_is_asked_than_the_budget_of_calls_has(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
-    search = FairSearch(index, refiner)
+    search = FairSearch(engine, refiner)
     result = await search.asearch("science", target="population:1", budget={"model_calls": 3})
     assert result.usage.model_calls <= 3
     assert [request.may_ask_again for request in refiner.asked] == [False, False, False][
@@ -334,8 +346,8 @@ async def test_no_more_is_asked_than_the_budget_of_calls_has(index: Index) -> No
     ]
 
 
-async def test_the_steps_are_streamed_in_order(index: Index) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+async def test_the_steps_are_streamed_in_order(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     names = [
         step.name
         async for step in search.stream("science", attribute="gender", target="population:1", k=10)
@@ -344,17 +356,17 @@ async def test_the_steps_are_streamed_in_order(index: Index) -> None:
     assert names[-1] == "rerank"
 
 
-async def test_the_same_search_gives_the_same_result(index: Index) -> None:
+async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> None:
     async def once() -> dict[str, object]:
-        result = await FairSearch(index, KnownRefiner(FEMALE)).asearch("science", k=10)
+        result = await FairSearch(engine, KnownRefiner(FEMALE)).asearch("science", k=10)
         return result.model_dump(exclude={"usage"})
 
     assert await once() == await once()
 
 
-async def test_a_state_holds_no_text_and_nothing_of_numpy(index: Index) -> None:
+async def test_a_state_holds_no_text_and_nothing_of_numpy(engine: SearchEngine) -> None:
     saver = InMemorySaver()
-    graph = build_graph(index=index, model=KnownRefiner(FEMALE), checkpointer=saver)
+    graph = build_graph(engine=engine, model=KnownRefiner(FEMALE), checkpointer=saver)
     config = {"configurable": {"thread_id": "1"}}
     await graph.ainvoke({"query": "science"}, config=config)  # type: ignore[call-overload]
     state = (await graph.aget_state(config)).values  # type: ignore[arg-type]
@@ -364,8 +376,8 @@ async def test_a_state_holds_no_text_and_nothing_of_numpy(index: Index) -> None:
     assert "Woman" not in written
 
 
-async def test_a_second_search_on_a_thread_knows_nothing_of_the_first(index: Index) -> None:
-    graph = build_graph(index=index, model=KnownRefiner(FEMALE), checkpointer=InMemorySaver())
+async def test_a_second_search_on_a_thread_knows_nothing_of_the_first(engine: SearchEngine) -> None:
+    graph = build_graph(engine=engine, model=KnownRefiner(FEMALE), checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "1"}}
 
     async def run(query: str) -> dict[str, object]:
@@ -388,23 +400,25 @@ async def test_if_only_documents_without_a_label_are_missing_nobody_is_asked(
     lines = [{"id": str(i), "text": "word", "g": "f" if i % 2 else "m"} for i in range(30)]
     path = tmp_path / "people.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    index = await Catalog(tmp_path / "data").resolve(str(path))
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
     refiner = KnownRefiner({})
-    result = await FairSearch(index, refiner).asearch(
+    result = await FairSearch(engine, refiner).asearch(
         "word", k=10, target="gender=f:0.25,m:0.25,unknown:0.5"
     )
     assert refiner.asked == []
     assert result.stop_reason == "no_improvement"
 
 
-async def test_a_graph_without_a_query_says_so(index: Index) -> None:
+async def test_a_graph_without_a_query_says_so(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="no query"):
-        await build_graph(index=index).ainvoke({"query": None})  # type: ignore[typeddict-item]
+        await build_graph(engine=engine).ainvoke({"query": None})  # type: ignore[typeddict-item]
 
 
-def test_the_synchronous_search_works_inside_a_running_loop(index: Index, tmp_path: Path) -> None:
+def test_the_synchronous_search_works_inside_a_running_loop(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
     """As in a notebook; and one object serves several threads."""
-    with FairSearch(index, KnownRefiner(FEMALE)) as search:
+    with FairSearch(engine, KnownRefiner(FEMALE)) as search:
 
         async def cell() -> object:
             return search.search("science", attribute="gender", k=10).ranking[0].id
@@ -413,9 +427,9 @@ def test_the_synchronous_search_works_inside_a_running_loop(index: Index, tmp_pa
 
 
 async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
-    index: Index, tmp_path: Path
+    engine: SearchEngine, tmp_path: Path
 ) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+    search = FairSearch(engine, KnownRefiner(FEMALE))
 
     async def traced(content: bool) -> tuple[list[dict[str, object]], str]:
         path = tmp_path / f"trace-{content}.jsonl"
@@ -441,13 +455,15 @@ async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
     assert "scholar" in with_content
 
 
-async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(index: Index) -> None:
+async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
+    engine: SearchEngine,
+) -> None:
     """Its ranking lifts women, and leaves the men and the unlabelled in the order they had."""
-    search = FairSearch(index, KnownRefiner({"female": ["scholar"]}))
+    search = FairSearch(engine, KnownRefiner({"female": ["scholar"]}))
     result = await search.asearch(
         "science", attribute="gender", target="population:1", k=20, max_iterations=1
     )
-    plain = (await index.search("science", 200)).ids
+    plain = (await ranked(engine, "science", 200)).ids
     first, second = (round_.ids for round_ in result.iterations)
     assert first == plain[:20]
     men = [id_ for id_ in second if id_.startswith("m")]
@@ -455,9 +471,11 @@ async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(index:
     assert sum(id_.startswith("w") for id_ in second) > sum(id_.startswith("w") for id_ in first)
 
 
-async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(index: Index) -> None:
+async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
+    engine: SearchEngine,
+) -> None:
     refiner = KnownRefiner(FEMALE)
-    search = FairSearch(index, refiner)
+    search = FairSearch(engine, refiner)
     plain = await search.asearch("science", attribute="gender", k=10, method="plain")
     assert (plain.stop_reason, plain.model) == ("not_refining", None)
     assert plain.ranking == plain.baseline.ranking
@@ -479,8 +497,8 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(index
         await search.asearch("science", k=10, method="plain", options={"trade_off": 1})
 
 
-async def test_a_final_step_can_follow_the_loop(index: Index) -> None:
-    search = FairSearch(index, KnownRefiner(FEMALE))
+async def test_a_final_step_can_follow_the_loop(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(FEMALE))
     asked = {"attribute": "gender", "target": "population:1", "k": 10}
     whole = await search.asearch("science", **asked, options={"tolerance": 0})
     near = await search.asearch("science", **asked, threshold=0.05)
@@ -492,16 +510,16 @@ async def test_a_final_step_can_follow_the_loop(index: Index) -> None:
 
 
 async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_exposure(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
-    result = await FairSearch(index, refiner).asearch(
+    result = await FairSearch(engine, refiner).asearch(
         "science", attribute="gender", target="population:1", k=10, max_iterations=1
     )
     assert {request.group for request in refiner.asked} == {"female", "male"}
     assert result.iterations[1].queries == ["science scholar"]
     thrifty = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
-    await FairSearch(index, thrifty).asearch(
+    await FairSearch(engine, thrifty).asearch(
         "science",
         attribute="gender",
         target="population:1",

@@ -22,13 +22,13 @@ from fairqr.graph.context import Context
 from fairqr.graph.journal import Replies, kept_replies, step_journal
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 
 SEARCH = search_context({"attributes": ["gender"], "k": 6, "threshold": 0, "patience": 5})
 
 
 @pytest.fixture
-async def index(tmp_path: Path) -> AsyncIterator[Index]:
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     """Forty men and twenty women in science."""
     (tmp_path / "schema.yaml").write_text(
         "attributes:\n"
@@ -43,13 +43,13 @@ async def index(tmp_path: Path) -> AsyncIterator[Index]:
     ]
     path = tmp_path / "people.jsonl"
     path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-    index = await Catalog(tmp_path / "data").resolve(str(path))
-    yield index
-    await index.close()
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    yield engine
+    await engine.aclose()
 
 
-def graph_of(index: Index, saver: InMemorySaver, **more: Any) -> Any:
-    return build_graph(index=index, model="feedback", checkpointer=saver, **more)
+def graph_of(engine: SearchEngine, saver: InMemorySaver, **more: Any) -> Any:
+    return build_graph(engine=engine, model="feedback", checkpointer=saver, **more)
 
 
 async def told(
@@ -71,12 +71,12 @@ def result_of(steps: list[Step]) -> dict[str, Any]:
     return {**result, "usage": {**result["usage"], "milliseconds": 0}}
 
 
-async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(index: Index) -> None:
-    whole = await told(graph_of(index, InMemorySaver()), thread="t")
+async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(engine: SearchEngine) -> None:
+    whole = await told(graph_of(engine, InMemorySaver()), thread="t")
     assert [step.name for step in whole][:4] == ["begin", "retrieve", "measure", "choose_group"]
     assert len({step.id for step in whole}) == len(whole)
     for number in range(1, len(whole) + 1):
-        graph = graph_of(index, InMemorySaver())
+        graph = graph_of(engine, InMemorySaver())
         first = await told(graph, thread="t", steps=number)
         rest = await told(graph, thread="t", resume=True)
         known = {step.id for step in first}
@@ -86,9 +86,9 @@ async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(index: Index
 
 
 async def test_a_run_that_was_over_tells_its_result_once_more_and_one_of_nothing_begins(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
-    graph = graph_of(index, InMemorySaver())
+    graph = graph_of(engine, InMemorySaver())
     whole = await told(graph, thread="t", resume=True)
     assert whole[0].name == "begin"
     again = await told(graph, thread="t", resume=True)
@@ -96,9 +96,9 @@ async def test_a_run_that_was_over_tells_its_result_once_more_and_one_of_nothing
     assert result_of(again) == result_of(whole)
 
 
-async def test_without_a_thread_nothing_is_kept_and_the_same_is_told(index: Index) -> None:
-    bare = await told(build_graph(index=index, model="feedback"))
-    kept = await told(graph_of(index, InMemorySaver()), thread="t")
+async def test_without_a_thread_nothing_is_kept_and_the_same_is_told(engine: SearchEngine) -> None:
+    bare = await told(build_graph(engine=engine, model="feedback"))
+    kept = await told(graph_of(engine, InMemorySaver()), thread="t")
     assert [step.name for step in bare] == [step.name for step in kept]
     assert result_of(bare) == result_of(kept)
     # LangGraph's own marks are not told: they would not become JSON.
@@ -126,11 +126,11 @@ class Slow:
 
 
 async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
-    index: Index,
+    engine: SearchEngine,
 ) -> None:
     context = answer_context({"k": 6, "samples": 4, "alpha": 0, "documents": 4, "seed": 1})
     slow, saver = Slow(), InMemorySaver()
-    graph = graph_of(index, saver, generator=slow, attributor=None)
+    graph = graph_of(engine, saver, generator=slow, attributor=None)
     first: list[Step] = []
 
     async def left() -> None:
@@ -175,12 +175,12 @@ class Hour:
 
 
 async def test_an_hour_in_which_it_did_not_run_is_none_of_its_time(
-    index: Index, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the budget of seconds would be spent when it goes on."""
     context = search_context({**SEARCH.model_dump(), "budget": {"seconds": 60}})
-    whole = await told(graph_of(index, InMemorySaver()), context, thread="t")
-    graph, clock = graph_of(index, InMemorySaver()), Hour(monkeypatch)
+    whole = await told(graph_of(engine, InMemorySaver()), context, thread="t")
+    graph, clock = graph_of(engine, InMemorySaver()), Hour(monkeypatch)
     await told(graph, context, thread="t", steps=3)
     clock.ahead = 3600
     await told(graph, context, thread="t", resume=True, steps=2)

@@ -11,8 +11,8 @@ import pytest
 
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import LOG2, Discount
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
 
@@ -49,7 +49,7 @@ SUBJECTS = ("physics", "chemistry", "biology", "botany", "geology", "optics")
 
 
 @pytest.fixture
-async def index(tmp_path: Path) -> AsyncIterator[Index]:
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     """For each of six subjects 20 men, then 10 women whose texts are longer and score less.
 
     Half of either are relevant, those with an even number; their titles name the subject.
@@ -71,7 +71,7 @@ async def index(tmp_path: Path) -> AsyncIterator[Index]:
     path.write_text("\n".join(lines) + "\n")
     opened = await Catalog(tmp_path / "data").create("people", find_corpus(path))
     yield opened
-    await opened.close()
+    await opened.aclose()
 
 
 @pytest.fixture

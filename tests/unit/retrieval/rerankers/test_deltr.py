@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fairqr.errors import InputError
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray, exposure
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.deltr import (
@@ -28,6 +28,7 @@ from fairqr.retrieval.rerankers.deltr import (
 from fairqr.retrieval.rerankers.examples import Example, Examples, gather_examples
 from fairqr.retrieval.rerankers.features import FEATURES, features
 from fairqr.retrieval.rerankers.registry import open_reranker
+from fairqr.retrieval.table import DocumentTable
 
 Make = Callable[..., Candidates]
 List = tuple[FloatArray, FloatArray, FloatArray]
@@ -134,14 +135,14 @@ def test_without_the_mark_as_a_feature_the_bias_stays_in_the_order() -> None:
 
 @pytest.fixture
 async def examples(
-    index: Index, topics: dict[str, str], qrels: dict[str, dict[str, int]]
+    engine: SearchEngine, topics: dict[str, str], qrels: dict[str, dict[str, int]]
 ) -> Examples:
-    dimension = Dimension.named(index.schema, "gender")
+    dimension = Dimension.named(engine.schema, "gender")
 
-    async def even(query: str, ranking: Ranking) -> list[FloatArray]:
+    def even(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
         return [np.array([0.5, 0.5])]
 
-    return await gather_examples(index, topics, qrels, [dimension], even, depth=30)
+    return await gather_examples(engine, topics, qrels, [dimension], even, depth=30)
 
 
 async def test_examples_hold_features_grades_and_groups(examples: Examples) -> None:
@@ -167,7 +168,7 @@ def women_of(ranking: Ranking) -> float:
 
 
 async def test_a_trained_model_puts_relevant_and_protected_documents_higher(
-    index: Index, examples: Examples, tmp_path: Path
+    engine: SearchEngine, examples: Examples, tmp_path: Path
 ) -> None:
     """Trained on five topics, used on the sixth."""
     train, test = examples.only({"t0", "t1", "t2", "t3", "t4"}), examples.items[5]
@@ -179,7 +180,7 @@ async def test_a_trained_model_puts_relevant_and_protected_documents_higher(
         path = tmp_path / f"{gamma}.json"
         model.save(path)
         assert DeltrModel.load(path) == model
-        reranker = open_reranker("deltr", {"weights": str(path)}, index=index)
+        reranker = open_reranker("deltr", {"weights": str(path)}, engine=engine)
         result = await reranker.rerank("optics", test.candidates, 10)
         assert all(int(id_[-2:]) % 2 == 0 for id_ in result.ranking.ids)
         assert result.ranking.scores == sorted(result.ranking.scores, reverse=True)
@@ -200,16 +201,16 @@ async def test_the_same_examples_give_the_same_file(examples: Examples) -> None:
     assert replace(examples, items=changed).sha256() != one.trained_on
 
 
-async def test_features_do_without_documents_that_are_gone(index: Index) -> None:
+async def test_features_do_without_documents_that_are_gone(engine: SearchEngine) -> None:
     ranking = Ranking(["physics00", "gone"], [2.0, 1.0])
-    rows = await features(index, "physics", ranking)
+    rows = await features(engine, "physics", ranking)
     assert np.isfinite(rows).all()
     assert rows[1].tolist() == [0.0, 0.0, 0.5, 0.0, 0.0]
-    assert (await features(index, "physics", Ranking([], []))).shape == (0, len(FEATURES))
+    assert (await features(engine, "physics", Ranking([], []))).shape == (0, len(FEATURES))
 
 
 async def test_what_cannot_be_trained_or_used_is_said(
-    index: Index, examples: Examples, make_candidates: Make, tmp_path: Path
+    engine: SearchEngine, examples: Examples, make_candidates: Make, tmp_path: Path
 ) -> None:
     nothing = [replace(item, grades=np.zeros_like(item.grades)) for item in examples.items]
     for items in ([], nothing):
@@ -219,7 +220,7 @@ async def test_what_cannot_be_trained_or_used_is_said(
         train_deltr(examples, DeltrTraining(protected="nobody"))
     path = tmp_path / "weights.json"
     train_deltr(examples).save(path)
-    reranker = open_reranker("deltr", {"weights": path}, index=index)
+    reranker = open_reranker("deltr", {"weights": path}, engine=engine)
     other = replace(make_candidates("fm"), dimensions=["age"])
     with pytest.raises(InputError, match="trained for the attribute 'gender', and age"):
         await reranker.rerank("q", other, 2)

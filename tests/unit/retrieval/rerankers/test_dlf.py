@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fairqr.errors import InputError
 from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray, exposure, normalise
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.dlf import (
@@ -28,6 +28,7 @@ from fairqr.retrieval.rerankers.dlf import (
 from fairqr.retrieval.rerankers.examples import Example, Examples
 from fairqr.retrieval.rerankers.features import features
 from fairqr.retrieval.rerankers.registry import open_reranker
+from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
 
@@ -157,22 +158,22 @@ def test_training_lowers_both_losses_and_repeats_itself(make_candidates: Make) -
 
 
 async def test_it_is_saved_loaded_and_used_over_an_index(
-    index: Index, make_candidates: Make, tmp_path: Path, topics: dict[str, str]
+    engine: SearchEngine, make_candidates: Make, tmp_path: Path, topics: dict[str, str]
 ) -> None:
     items = []
     for topic, query in topics.items():
-        found = await index.search(query, 30)
+        found = await ranked(engine, query, 30)
         labels = "".join("f" if int(id_[-2:]) >= 20 else "m" for id_ in found.ids)
         grades = np.array([float(int(id_[-2:]) % 2 == 0) for id_ in found.ids])
         candidates = replace(make_candidates(labels), ranking=found)
-        items.append(Example(topic, candidates, await features(index, query, found), grades))
+        items.append(Example(topic, candidates, await features(engine, query, found), grades))
     model = train_dlf(Examples(items[:5]))
     path = tmp_path / "weights.json"
     model.save(path)
     assert DlfModel.load(path) == model
     women = []
     for alpha in (1.0, 0.6):
-        reranker = open_reranker("dlf", {"weights": path, "alpha": str(alpha)}, index=index)
+        reranker = open_reranker("dlf", {"weights": path, "alpha": str(alpha)}, engine=engine)
         ranking = (await reranker.rerank("optics", items[5].candidates, 10)).ranking
         assert ranking.scores == sorted(ranking.scores, reverse=True)
         women.append(sum(int(id_[-2:]) >= 20 for id_ in ranking.ids))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, min_max
 from fairqr.retrieval.rerankers.mmr import (
@@ -23,6 +23,7 @@ from fairqr.retrieval.rerankers.mmr import (
     maximal_marginal_relevance,
 )
 from fairqr.retrieval.rerankers.terms import terms_of
+from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
 WORDS = st.lists(st.sampled_from(["river", "city", "city's", "running", "runs", "the"]))
@@ -93,36 +94,36 @@ def test_it_chooses_what_the_definition_chooses(
 
 
 async def test_relevance_alone_leaves_the_order_and_novelty_alone_avoids_repeats(
-    index: Index, make_candidates: Make
+    engine: SearchEngine, make_candidates: Make
 ) -> None:
-    found = await index.search("physics chemistry", 40)
+    found = await ranked(engine, "physics chemistry", 40)
     candidates = replace(make_candidates("m" * len(found)), ranking=found)
-    plain = await MmrReranker(MmrOptions(trade_off=1), index).rerank("q", candidates, 40)
+    plain = await MmrReranker(MmrOptions(trade_off=1), engine).rerank("q", candidates, 40)
     assert plain.ranking.ids == found.ids
     assert plain.ranking.scores == pytest.approx(min_max(found.scores).tolist())
     # Most of the best documents are of one subject; a novel second one is of the other.
-    novel = await MmrReranker(MmrOptions(trade_off=0.3), index).rerank("q", candidates, 2)
+    novel = await MmrReranker(MmrOptions(trade_off=0.3), engine).rerank("q", candidates, 2)
     assert {id_[:-2] for id_ in novel.ranking.ids} == {"physics", "chemistry"}
 
 
 async def test_it_is_the_brute_force_over_texts_of_an_index(
-    index: Index, make_candidates: Make
+    engine: SearchEngine, make_candidates: Make
 ) -> None:
-    found = await index.search("botany optics", 25)
+    found = await ranked(engine, "botany optics", 25)
     candidates = replace(make_candidates("m" * len(found)), ranking=found)
     by_id = sorted(zip(found.ids, found.scores, strict=True))
-    texts = [f"{d.title} {d.text}" for d in await index.documents([id_ for id_, _ in by_id])]
+    texts = [f"{d.title} {d.text}" for d in await engine.documents([id_ for id_, _ in by_id])]
     expected = greedy(min_max([s for _, s in by_id]).tolist(), cosines(texts), 0.6, 10)
-    result = await MmrReranker(MmrOptions(trade_off=0.6), index).rerank("q", candidates, 10)
+    result = await MmrReranker(MmrOptions(trade_off=0.6), engine).rerank("q", candidates, 10)
     assert result.ranking.ids == [by_id[position][0] for position in expected]
 
 
 async def test_equal_values_stand_in_order_of_id_and_deleted_documents_are_kept(
-    index: Index, make_candidates: Make
+    engine: SearchEngine, make_candidates: Make
 ) -> None:
     ranking = Ranking(["x", "b", "a"], [1.0, 1.0, 1.0])
     candidates = replace(make_candidates("mmm"), ranking=ranking)
-    result = await MmrReranker(MmrOptions(), index).rerank("q", candidates, 5)
+    result = await MmrReranker(MmrOptions(), engine).rerank("q", candidates, 5)
     assert result.ranking.ids == ["a", "b", "x"]
-    empty = await MmrReranker(MmrOptions(), index).rerank("q", make_candidates(""), 5)
+    empty = await MmrReranker(MmrOptions(), engine).rerank("q", make_candidates(""), 5)
     assert empty.ranking == Ranking([], [])

@@ -14,8 +14,8 @@ import pytest
 
 from fairqr.errors import InputError
 from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import Discount, exposure
-from fairqr.retrieval.index import Index
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import exposure_aware
 from fairqr.retrieval.rerankers.base import Candidates, min_max
@@ -25,6 +25,7 @@ from fairqr.retrieval.rerankers.examples import Example, Examples
 from fairqr.retrieval.rerankers.features import FEATURES
 from fairqr.retrieval.rerankers.protection import group_of_each
 from fairqr.retrieval.rerankers.registry import RERANKERS, open_reranker
+from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
 
@@ -52,14 +53,14 @@ def test_listing_loads_no_heavy_library() -> None:
 
 @pytest.mark.parametrize("name", RERANKERS)
 async def test_each_keeps_the_interfaces_promises(
-    name: str, index: Index, make_candidates: Make, weights: dict[str, Path]
+    name: str, engine: SearchEngine, make_candidates: Make, weights: dict[str, Path]
 ) -> None:
     """At most k of the candidates, each once, with scores that never increase; twice the same."""
     assert RERANKERS[name].is_trained == (name in weights)
     options = {"weights": weights[name]} if name in weights else {}
-    reranker = open_reranker(name, options, index=index)
+    reranker = open_reranker(name, options, engine=engine)
     assert reranker.name == name
-    found = await index.search("physics chemistry", 40)
+    found = await ranked(engine, "physics chemistry", 40)
     labels = ["f" if int(id_[-2:]) >= 20 else "m?b"[int(id_[-2:]) % 3] for id_ in found.ids]
     for size, k in itertools.product((0, 1, 2, 40), (1, 2, 20, 50)):
         base = make_candidates("".join(labels[:size]))
@@ -80,18 +81,18 @@ async def test_each_keeps_the_interfaces_promises(
 
 
 async def test_the_exposure_aware_step_goes_to_the_tolerance_or_all_the_way(
-    index: Index, make_candidates: Make
+    engine: SearchEngine, make_candidates: Make
 ) -> None:
     candidates = make_candidates("m" * 30 + "f" * 10, 0.4, discount=Discount("trec"))
     members, target = candidates.memberships[0], candidates.targets[0]
-    whole = await open_reranker("exposure-aware", {"tolerance": "0"}, index=index).rerank(
+    whole = await open_reranker("exposure-aware", {"tolerance": "0"}, engine=engine).rerank(
         "q", candidates, 20
     )
     order = exposure_aware([members], [target], discount=Discount("trec"), length=20)
     assert whole.ranking.ids == candidates.ranking.reordered(order.tolist())
     for tolerance in (0.01, 0.1):
         options = {"tolerance": tolerance}
-        near = await open_reranker("exposure-aware", options, index=index).rerank(
+        near = await open_reranker("exposure-aware", options, engine=engine).rerank(
             "q", candidates, 20
         )
         rows = [int(id_[1:]) for id_ in near.ranking.ids]
@@ -120,14 +121,14 @@ async def test_the_exposure_aware_step_goes_to_the_tolerance_or_all_the_way(
     ],
 )
 def test_wrong_names_and_options_are_said_in_a_sentence(
-    index: Index, name: str, options: dict[str, object], message: str
+    engine: SearchEngine, name: str, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        open_reranker(name, options, index=index)
+        open_reranker(name, options, engine=engine)
 
 
-def test_options_are_read_from_text_and_describe_themselves(index: Index) -> None:
-    open_reranker("mmr", {"trade_off": "0.4"}, index=index)
+def test_options_are_read_from_text_and_describe_themselves(engine: SearchEngine) -> None:
+    open_reranker("mmr", {"trade_off": "0.4"}, engine=engine)
     for entry in RERANKERS.values():
         assert entry.reference
         for field in entry.options_model().model_fields.values():
@@ -148,22 +149,22 @@ def test_options_are_read_from_text_and_describe_themselves(index: Index) -> Non
     ],
 )
 def test_damaged_weights_are_refused(
-    damage: Callable[[object], object], index: Index, weights: dict[str, Path]
+    damage: Callable[[object], object], engine: SearchEngine, weights: dict[str, Path]
 ) -> None:
     path = weights["deltr"]
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
     with pytest.raises(InputError, match=r"train them again|other features"):
-        open_reranker("deltr", {"weights": path}, index=index)
+        open_reranker("deltr", {"weights": path}, engine=engine)
 
 
 def test_weights_of_another_kind_and_files_that_are_none_are_refused(
-    index: Index, weights: dict[str, Path], tmp_path: Path
+    engine: SearchEngine, weights: dict[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="holds no weights of dlf"):
-        open_reranker("dlf", {"weights": weights["deltr"]}, index=index)
+        open_reranker("dlf", {"weights": weights["deltr"]}, engine=engine)
     (tmp_path / "bytes").write_bytes(b"\xff\x00{")
     with pytest.raises(InputError, match="holds no weights of deltr"):
-        open_reranker("deltr", {"weights": tmp_path / "bytes"}, index=index)
+        open_reranker("deltr", {"weights": tmp_path / "bytes"}, engine=engine)
 
 
 def test_a_document_belongs_to_the_group_of_its_largest_share() -> None:
