@@ -92,7 +92,9 @@ class Workshop:
             self.engines[key] = await Catalog().resolve(
                 corpus,
                 retriever=retriever,
-                progress=lambda what: self.watcher.preparing(what) or (lambda count: None),
+                progress=lambda what: (
+                    self.watcher.preparing(f"preparing {what}") or (lambda count: None)
+                ),
             )
         return self.engines[key]
 

@@ -112,7 +112,7 @@ def source_fingerprint(collection: Collection) -> str:
     Raises:
         OSError: The documents cannot be read.
     """
-    digest = hashlib.sha256(collection.corpus.fingerprint.encode())
+    digest = hashlib.sha256(collection.corpus.fingerprint().encode())
     for topic in collection.topics:
         judged = sorted(collection.qrels.get(topic.id, {}).items())
         digest.update(json.dumps([topic.id, topic.title, topic.keywords, judged]).encode())
