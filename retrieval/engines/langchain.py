@@ -1,0 +1,371 @@
+"""Any retriever or vector store of LangChain as an engine; labels come from the metadata.
+
+The order is always the one that LangChain gives. Its scores are distances in some stores and
+similarities in others, so they are only taken where they are relevance scores, or stand in a named
+field of the metadata, and never increase; otherwise the score is 1/rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from fairqr.errors import (
+    FairqrError,
+    IndexUnavailableError,
+    InputError,
+    SchemaError,
+    UnsupportedError,
+    first_problem,
+    one_line,
+)
+from fairqr.retries import with_retries
+from fairqr.retrieval.documents import Document, value_at
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Query,
+    best_first,
+    require,
+)
+from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.engines.met import MetDocuments
+from fairqr.retrieval.engines.report import AttributeReport, SourceReport, count_groups, sample_hits
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Schema, load_schema
+
+if TYPE_CHECKING:
+    from langchain_core.documents import Document as Found
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+
+__all__ = ["LangChainEngine", "check", "from_langchain"]
+
+T = TypeVar("T")
+
+CONCURRENCY = 8
+WITHOUT_ID = (
+    "Some documents have no id, so a hash of their text is used; two documents with the same text "
+    "count as one."
+)
+
+
+class LangChainEngine:
+    """A retriever or a vector store; see :class:`SearchEngine`, and :func:`from_langchain`.
+
+    It can read only documents that a search has met, and forgets those that were met long ago.
+    """
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(
+        self,
+        wrapped: BaseRetriever | VectorStore,
+        labels: LabelReader,
+        *,
+        name: str,
+        id: str | None = None,
+        title: str | None = None,
+        score: str | None = None,
+    ) -> None:
+        from langchain_core.vectorstores import VectorStore
+
+        self._wrapped, self._labels, self._name = wrapped, labels, name
+        self._id, self._title, self._score = id, title, score
+        self._store = wrapped if isinstance(wrapped, VectorStore) else None
+        self._has_relevance_scores = True
+        self._met = MetDocuments()
+        self._limits = Limits(CONCURRENCY)
+
+    @property
+    def name(self) -> str:
+        """How results call the engine."""
+        return self._name
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and groups of the documents."""
+        return self._labels.schema
+
+    @property
+    def retriever(self) -> str:
+        """The class that is wrapped, after ``langchain:``."""
+        return f"langchain:{type(self._wrapped).__name__}"
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the engine; how many documents it has is not."""
+        kind = type(self._wrapped)
+        described = f"{kind.__qualname__} {self._id} {self._title} {self.schema.model_dump_json()}"
+        return EngineInfo(
+            name=self.name,
+            engine="langchain",
+            documents=None,
+            location=f"{kind.__module__}.{kind.__qualname__}",
+            source="Python",
+            fingerprint=hashlib.sha256(described.encode()).hexdigest(),
+        )
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries, some of them at the same time."""
+        return list(await asyncio.gather(*(self._answer(query) for query in queries)))
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; unknown ones are left out."""
+        known = {document.id: document for document in self._met.get(ids)}
+        missing = [id_ for id_ in ids if id_ not in known]
+        if missing:
+            # They were met long ago, or by another process.
+            found = await self._call(partial(self._read, missing))
+            known |= {document.id: document for document in map(self._document, found)}
+        return [known[id_] for id_ in dict.fromkeys(ids) if id_ in known]
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Refuse, since LangChain cannot count."""
+        require(self, "corpus_shares", "The share of each group in all documents")
+        return {}
+
+    async def aclose(self) -> None:
+        """Do nothing: what is wrapped belongs to the caller."""
+
+    def labels_of(self, documents: Sequence[Document]) -> dict[str, list[object]]:
+        """Return the labels of documents for each attribute that reads the metadata."""
+        return {
+            attribute.name: [value_at(document.fields, attribute.field) for document in documents]
+            for attribute in self._labels.field_attributes
+        }
+
+    async def _answer(self, query: Query) -> Hits:
+        if query.only is not None and not query.text:
+            known = self._met.get(list(dict.fromkeys(query.only)))
+            return self._hits(known, [0.0] * len(known), query.n, [])
+        if query.only is not None or query.every_word:
+            raise UnsupportedError(
+                f"'{self.name}' is searched through LangChain, which can neither score given "
+                "documents nor count those that match."
+            )
+        if query.n < 1:
+            return self._hits([], [], 0, [])
+        text = f"{query.text} {query.boost}".strip()
+        found = (await self._call(partial(self._ask, text, query.n)))[: query.n]
+        documents: dict[str, Document] = {}
+        scores: list[object] = []
+        for item, relevance in found:
+            document = self._document(item)
+            if documents.setdefault(document.id, document) is document:
+                scores.append(value_at(item.metadata, self._score) if self._score else relevance)
+        self._met.add(documents.values())
+        kept = list(documents.values())
+        without_id = any(self._own_id(item) is None for item, _ in found)
+        warnings = [*([WITHOUT_ID] if without_id else []), *self._without_labels(kept)]
+        return self._hits(kept, _never_increasing(scores), query.n, warnings)
+
+    def _hits(
+        self, documents: list[Document], scores: list[float], n: int, warnings: list[str]
+    ) -> Hits:
+        ids = [document.id for document in documents]
+        memberships = self._labels.memberships(ids, self.labels_of(documents))
+        return best_first(ids, scores, memberships, n, warnings=warnings)
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with self._limits:
+                return await with_retries(call)
+        except FairqrError:
+            raise
+        except Exception as error:
+            raise IndexUnavailableError(
+                f"The retriever '{self.name}' ({type(self._wrapped).__name__}) failed with "
+                f"{type(error).__name__}: {one_line(error, 200) or 'no message'}."
+            ) from error
+
+    async def _read(self, ids: list[str]) -> Sequence[Found]:
+        if self._store is None or self._id is not None:
+            return []
+        try:
+            return await self._store.aget_by_ids(ids)
+        except NotImplementedError:
+            return []
+
+    async def _ask(self, text: str, n: int) -> Sequence[tuple[Found, float | None]]:
+        """Return what is found, with relevance scores if there are any."""
+        store = self._store
+        if store is None:
+            return [(item, None) for item in await _sized(self._wrapped, n).ainvoke(text)]
+        if self._has_relevance_scores:
+            try:
+                return await store.asimilarity_search_with_relevance_scores(text, k=n)
+            except (NotImplementedError, ValueError):
+                # Many stores cannot say; if it is the search that is wrong, the next line tells.
+                self._has_relevance_scores = False
+        return [(item, None) for item in await store.asimilarity_search(text, k=n)]
+
+    def _document(self, found: Found) -> Document:
+        id_ = self._own_id(found)
+        if id_ is None:
+            id_ = hashlib.sha256(found.page_content.encode(errors="replace")).hexdigest()[:32]
+        title = value_at(found.metadata, self._title) if self._title else None
+        return Document(
+            id_, "" if title is None else str(title), found.page_content, found.metadata
+        )
+
+    def _own_id(self, found: Found) -> str | None:
+        id_ = value_at(found.metadata, self._id) if self._id else None
+        id_ = found.id if id_ is None else id_
+        return None if id_ in (None, "") else str(id_)
+
+    def label_reports(self, hits: Hits, documents: Sequence[Document]) -> list[AttributeReport]:
+        """Return what is known of the labels of documents that were found."""
+        labels = self.labels_of(documents)
+        return [
+            self._labels.field_report(name, labels[name])
+            if name in labels
+            else count_groups(attribute, hits.memberships[name])
+            for name, attribute in self.schema.attributes.items()
+        ]
+
+    def _without_labels(self, documents: Sequence[Document]) -> list[str]:
+        labels = self.labels_of(documents) if documents else {}
+        return [
+            f"None of the {len(documents)} documents found has '{attribute.field}' in its "
+            f"metadata, which '{attribute.name}' reads; mend the field if there should be one."
+            for attribute in self._labels.field_attributes
+            if documents and all(label is None for label in labels[attribute.name])
+        ]
+
+
+def from_langchain(
+    engine: BaseRetriever | VectorStore,
+    *,
+    schema: Schema | Mapping[str, Any] | str | Path,
+    name: str = "langchain",
+    id: str | None = None,
+    title: str | None = None,
+    score: str | None = None,
+) -> LangChainEngine:
+    """Make a search engine of a retriever or a vector store of LangChain.
+
+    Example::
+
+        engine = fairqr.from_langchain(
+            store,
+            schema={"attributes": {"gender": {"field": "person.sex", "groups": ["f", "m"]}}},
+            title="headline",
+        )
+        result = fairqr.FairSearch(engine).search("tennis player")
+
+    A field is read from the metadata. Files of labels, which are relative to the schema's file, or
+    to the working folder, are read before this returns. How many documents are found is set by
+    ``k`` or ``search_kwargs`` of a retriever, in a copy of it; one that has neither gives as many
+    as it gives.
+
+    Args:
+        engine: What searches. Keep it open while the engine is used.
+        schema: The attributes and groups, or the YAML file of them.
+        name: How results call it.
+        id: Where a document's id is in the metadata, such as ``doi`` or ``source.key``; by default,
+            and where a document lacks it, the document's own ``id``, or else a hash of its text.
+        title: Where its title is in the metadata; there are none by default.
+        score: Where its score is in the metadata. By default the relevance score of a vector store
+            that has them, else 1/rank.
+
+    Raises:
+        InputError: It is neither a retriever nor a vector store.
+        SchemaError: The schema is wrong.
+        SourceError: A file of labels cannot be read.
+    """
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+
+    if not isinstance(engine, BaseRetriever | VectorStore):
+        raise InputError(
+            f"from_langchain takes a BaseRetriever or a VectorStore, not {type(engine).__name__}."
+        )
+    read, folder = _schema(schema)
+    # A warning of LangChain's prints the texts of all documents found, if a store's relevance
+    # scores leave [0, 1].
+    warnings.filterwarnings("ignore", "Relevance scores must be between")
+    return LangChainEngine(
+        engine, _labels(read, folder), name=name, id=id, title=title, score=score
+    )
+
+
+async def check(engine: LangChainEngine, query: str, n: int = 100) -> SourceReport:
+    """Report what a query finds, and which labels that has.
+
+    Args:
+        engine: What is asked.
+        query: What is asked for.
+        n: How many documents are looked at.
+    """
+    info = await engine.info()
+    (hits,) = await engine.search([Query(query, n)])
+    documents = await engine.documents(hits.ids)
+    remarks = list(hits.warnings)
+    if len(hits) < n:
+        remarks.append(
+            f"{len(hits)} documents were found where {n} were wanted; if there are more, raise the "
+            "number that the retriever returns."
+        )
+    return SourceReport(
+        name=info.name,
+        engine=info.engine,
+        location=info.location,
+        attributes=engine.label_reports(hits, documents),
+        sample_query=query,
+        sample=sample_hits(engine.schema, hits, documents),
+        remarks=remarks,
+    )
+
+
+def _schema(schema: Schema | Mapping[str, Any] | str | Path) -> tuple[Schema, Path]:
+    """Return the schema, and the folder that its files of labels are relative to."""
+    if isinstance(schema, str | Path):
+        return load_schema(Path(schema)), Path(schema).absolute().parent
+    if isinstance(schema, Schema):
+        return schema, Path.cwd()
+    try:
+        return Schema.model_validate(schema), Path.cwd()
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise SchemaError(f"The schema is wrong at {where or 'the top'}: {reason}.") from None
+
+
+def _labels(schema: Schema, folder: Path) -> LabelReader:
+    if all(attribute.field for attribute in schema.attributes.values()):
+        return LabelReader(schema, {})
+    # In a thread of its own, since the caller's may have an event loop that runs already.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, LabelReader.open(schema.attributes, folder)).result()
+
+
+def _sized(retriever: Any, n: int) -> Any:
+    """Return a copy of a retriever that returns n documents, if it says how many."""
+    if isinstance(getattr(retriever, "search_kwargs", None), dict):
+        wanted = {**retriever.search_kwargs, "k": n}
+        if getattr(retriever, "search_type", None) == "mmr":
+            # It chooses from these; LangChain's own default would be 20.
+            wanted["fetch_k"] = max(n, wanted.get("fetch_k", 20))
+        return retriever.model_copy(update={"search_kwargs": wanted})
+    if "k" in type(retriever).model_fields:
+        return retriever.model_copy(update={"k": n})
+    return retriever
+
+
+def _never_increasing(scores: Sequence[object]) -> list[float]:
+    """Return the scores if they fit the order, else 1/rank."""
+    numbers = [float(score) if isinstance(score, Real) else math.nan for score in scores]
+    fits = all(map(math.isfinite, numbers)) and all(a >= b for a, b in pairwise(numbers))
+    return numbers if fits else [1 / rank for rank in range(1, len(scores) + 1)]
