@@ -24,7 +24,7 @@ from fairqr.evaluation.evaluate import evaluate, evaluate_all, ids_of
 from fairqr.evaluation.expected_exposure import exposure_bounds
 from fairqr.evaluation.export import csv_text
 from fairqr.evaluation.measures.text import MEASURES
-from fairqr.evaluation.memberships import Groups, scan_index
+from fairqr.evaluation.memberships import Groups, scan_engine
 from fairqr.evaluation.results import Evaluation
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.catalog import Catalog
@@ -655,17 +655,17 @@ class TestGroups:
         assert found["EE-R@2(items=corpus,normalization=none)"].mean == pytest.approx(expected)
 
     @pytest.mark.parametrize("policy", ["exclude", "group"])
-    async def test_an_index_knows_what_the_file_does(
+    async def test_an_engine_knows_what_the_file_does(
         self, people: Corpus, tmp_path: Path, policy: UnknownPolicy
     ) -> None:
-        """Documents without a label are told from those that the index lacks."""
+        """Documents without a label are told from those that the engine lacks."""
         corpus = Corpus(people.path, schema_with_unknown(people.schema, policy))
         ids = ids_of([RUN], QRELS)
-        index = await Catalog(tmp_path).create("people", corpus)
+        engine = await Catalog(tmp_path).create("people", corpus)
         try:
-            asked = await scan_index(index, ids)
+            asked = await scan_engine(engine, ids)
         finally:
-            await index.close()
+            await engine.aclose()
         read = scan_corpus(corpus, ids)
         assert [id_ in asked.labels for id_ in ids] == [id_ in read.labels for id_ in ids]
         measures = [*TARGETED, *ITEMS, "EE-D@3(items=corpus)"]

@@ -1,4 +1,4 @@
-"""Labels and targets of whole collections: from the corpus, from an index, and by hand."""
+"""Labels and targets of whole collections: from the corpus, from an engine, and by hand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fairqr.evaluation.collections import (
     Collection,
     find_collection,
     import_collection,
-    labels_from_index,
+    labels_from_engine,
     parse_target,
     query_targets,
     scan_corpus,
 )
-from fairqr.evaluation.collections.labels import schema_with_unknown
+from fairqr.evaluation.collections.labels import UnknownPolicy, schema_with_unknown
 from fairqr.evaluation.collections.query_targets import work_weights
 from fairqr.evaluation.collections.statistics import describe_collection
 from fairqr.retrieval.catalog import Catalog
@@ -68,12 +68,14 @@ def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
     assert scan_corpus(fair22.corpus, []).labels.memberships("gender", ["12"]).tolist() == [[0] * 3]
 
 
-async def test_an_index_gives_the_same_labels(fair22: Collection, tmp_path: Path) -> None:
+async def test_an_engine_gives_the_same_labels(fair22: Collection, tmp_path: Path) -> None:
     """And so the same targets, with no reading of the corpus."""
-    index = await Catalog(tmp_path).create("fair22", fair22.corpus)
-    ids = [id_ for id_ in fair22.relevant_documents() if id_ != "999"]
-    found = await labels_from_index(index, ids)
-    await index.close()
+    engine = await Catalog(tmp_path).create("fair22", fair22.corpus)
+    ids = list(fair22.relevant_documents())
+    found = await labels_from_engine(engine, ids)
+    await engine.aclose()
+    assert "999" in ids
+    assert "999" not in found
     read = scan_corpus(fair22.corpus, ids).labels
     for attribute in fair22.corpus.schema.attributes:
         np.testing.assert_allclose(
@@ -86,17 +88,20 @@ async def test_an_index_gives_the_same_labels(fair22: Collection, tmp_path: Path
         np.testing.assert_allclose(ours.targets[topic], target, atol=1e-6)
 
 
-async def test_an_index_with_the_unknown_as_a_group_tells_what_it_lacks(
-    fair22: Collection, tmp_path: Path
+@pytest.mark.parametrize("policy", ["exclude", "group"])
+async def test_a_document_without_a_label_is_not_one_that_is_missing(
+    fair22: Collection, tmp_path: Path, policy: UnknownPolicy
 ) -> None:
-    schema = schema_with_unknown(fair22.corpus.schema, "group")
+    """Whatever the schema does with the unknown."""
+    schema = schema_with_unknown(fair22.corpus.schema, policy)
     corpus = type(fair22.corpus)(fair22.corpus.path, schema)
-    index = await Catalog(tmp_path).create("fair22", corpus)
-    found = await labels_from_index(index, ["999", "70194530", "12"])
-    nothing = await labels_from_index(index, [])
-    await index.close()
-    assert "999" not in found
-    assert found.memberships("gender", ["70194530", "12"]).tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
+    engine = await Catalog(tmp_path).create("fair22", corpus)
+    found = await labels_from_engine(engine, ["999", "70194530", "12"])
+    nothing = await labels_from_engine(engine, [])
+    await engine.aclose()
+    assert found.rows.keys() == {"70194530", "12"}
+    gender = found.memberships("gender", ["70194530", "12", "999"], "group")
+    assert gender.tolist() == [[0, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]]
     assert nothing.rows == {}
 
 

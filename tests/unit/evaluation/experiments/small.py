@@ -16,7 +16,15 @@ from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Record, Round, Store
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["SYSTEMS", "experiment", "plan_of", "records_of", "write_collection", "write_experiment"]
+__all__ = [
+    "SYSTEMS",
+    "experiment",
+    "plan_of",
+    "records_of",
+    "write_collection",
+    "write_experiment",
+    "write_source",
+]
 
 SCHEMA = """attributes:
   gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
@@ -63,6 +71,14 @@ def write_collection(folder: Path, *, keywords: bool = True, note: str = "A note
     about = {"title": "Two dozen people", "note": note}
     (folder / "collection.yaml").write_text(yaml.safe_dump(about))
     return load_collection(folder)
+
+
+def write_source(folder: Path, name: str, engine: str = "tantivy", **values: Any) -> Path:
+    """Write the file of a source that has the labels of the small collection."""
+    path = folder / f"{name}.source.yaml"
+    source = {"name": name, "engine": engine, **yaml.safe_load(SCHEMA), **values}
+    path.write_text(yaml.safe_dump(source))
+    return path
 
 
 def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -11,17 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError, ModelUnavailableError, QueryError
+from fairqr import FairSearch
+from fairqr.errors import InputError, ModelUnavailableError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.running import Watcher, run_plan
 from fairqr.evaluation.experiments.store import Record, Store
-from fairqr.evaluation.experiments.training import folds_of
+from fairqr.evaluation.experiments.training import folds_of, gather
+from fairqr.graph.context import make_context
 from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.runs import read_run
-from tests.unit.evaluation.experiments.small import plan_of, write_collection
+from tests.unit.engines import WatchedEngine
+from tests.unit.evaluation.experiments.small import plan_of, write_collection, write_source
 
 SYSTEMS: list[dict[str, Any]] = [
     {"name": "BM25", "method": "plain"},
@@ -153,22 +157,67 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
     assert len(store.records()) == 16
 
 
-async def test_systems_that_need_a_server_are_left_out_and_the_rest_is_measured(
+async def test_a_system_searches_the_source_that_it_names(
     collection: Collection, tmp_path: Path
 ) -> None:
-    away = {"name": "on a server", "method": "plain", "backend": "elasticsearch"}
-    plan = _plan(collection, tmp_path, systems=[SYSTEMS[0], away])
-    store = Store(tmp_path / "run")
+    """By the name it is attached under, or by its file; an experiment names one for all."""
+    path = write_source(tmp_path, "elsewhere", documents=f"{collection.folder}/documents.jsonl")
+    Catalog().attach(path)
+    for number, source in enumerate((None, "elsewhere", str(path))):
+        plan = _plan(collection, tmp_path, systems=[SYSTEMS[0], SYSTEMS[3]], source=source)
+        await _run(plan, collection, Store(tmp_path / f"run{number}"))
+    runs = [
+        {record.key: record.ids for record in Store(tmp_path / f"run{number}").records()}
+        for number in range(3)
+    ]
+    assert len(runs[0]) == 8
+    assert runs[0] == runs[1] == runs[2]
+
+
+async def test_systems_whose_source_is_not_there_are_left_out_and_the_rest_is_measured(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """So are those that it cannot search for as they ask."""
+    (tmp_path / "exported.txt").write_text("t0 Q0 d00 1 1.0 mine\n")
+    source = write_source(tmp_path, "exported", engine="run", runs="exported.txt")
+    systems = [
+        SYSTEMS[0],
+        {"name": "away", "method": "plain", "source": "not-attached"},
+        {"name": "no vectors", "method": "plain", "source": str(source), "retriever": "dense"},
+    ]
+    plan, store = _plan(collection, tmp_path, systems=systems), Store(tmp_path / "run")
     left_out = await run_plan(
         plan, collection, store, prompts=PromptLibrary(), watcher=_Counting(), at_once=2
     )
-    assert left_out == [
-        "'on a server' was left out: it needs a server; name one with FAIRQR_ELASTICSEARCH_URL "
-        "and run again."
+    assert [sentence.partition(";")[0] for sentence in left_out] == [
+        "'away' was left out: There is no index 'not-attached'",
+        "'no vectors' was left out: The source 'exported' ranks in its own way only",
     ]
     table = measure_experiment(store, collection).tables[0]
     assert list(table.evaluations) == ["BM25"]
-    assert table.unfinished == {"on a server": 4}
+    assert table.unfinished == {"away": 4, "no vectors": 4}
+
+
+async def test_training_estimates_the_target_that_a_search_does(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """The part of the whole corpus included, for which the engine counts its documents once."""
+    engine = WatchedEngine(await Catalog().resolve(collection.corpus_name))
+    context = make_context(attributes=("gender",), target="corpus:0.5,population:0.5", k=5)
+    queries = {topic.id: topic.title for topic in collection.topics}
+    examples = await gather(engine, queries, collection.qrels, context, depth=20)
+    searched = await FairSearch(engine).asearch(
+        "poet", **{**context.model_dump(exclude_unset=True), "method": "plain"}
+    )
+    assert engine.counts == 2
+    assert len(examples.items) == 4
+    for item in examples.items:
+        assert item.candidates.targets[0].tolist() == pytest.approx(
+            list(searched.target["gender"].values())
+        )
+    blind = WatchedEngine(engine, without=["corpus_shares"])
+    with pytest.raises(UnsupportedError, match="The target part 'corpus' needs an engine"):
+        await gather(blind, queries, collection.qrels, context, depth=20)
 
 
 async def test_results_are_trec_runs_and_values_by_topic(

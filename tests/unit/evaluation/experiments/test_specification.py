@@ -100,6 +100,12 @@ def _systems(**changes: Any) -> dict[str, Any]:
         ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
         ({"judge": "relevance:2"}, "The shares of the target 'relevance:2' must sum to 1, not 2."),
         ({"target": "x:1"}, "'x'"),
+        (
+            {"backend": "tantivy"},
+            "there is no 'backend' any more; name what is searched as 'source",
+        ),
+        (_systems(backend="elasticsearch"), "at systems.1: there is no 'backend' any more; name"),
+        ({"source": ""}, "at source: String should have at least 1"),
         ({"report": ["tables"]}, "at report.0: Input should be 'table'"),
         (_systems(method="best"), "at systems.1.method: Input should be 'fairqr'"),
         (_systems(method="dlf"), "'other' needs weights: give it 'train: {folds: 5}'."),

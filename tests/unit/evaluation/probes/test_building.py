@@ -234,7 +234,7 @@ def test_the_fingerprint_changes_with_what_it_is_of(tmp_path: Path) -> None:
         ({"seed": -1}, "seed must be 0 or more, not -1"),
         ({"queries": 0}, "number of queries must be 1 or more, not 0"),
         ({"order": "random"}, "no order 'random'; choose shuffled, bm25, discriminatory"),
-        ({"order": "bm25"}, "bm25 needs an index"),
+        ({"order": "bm25"}, "bm25 needs a search engine"),
     ],
 )
 def test_numbers_out_of_range_are_refused(

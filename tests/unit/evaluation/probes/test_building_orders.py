@@ -20,7 +20,8 @@ from fairqr.evaluation.probes.orders import reorder, reorder_collection
 from fairqr.evaluation.probes.sources import first_queries, open_probe_collection
 from fairqr.evaluation.probes.specification import ProbeSource
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
+from tests.unit.engines import remove
 from tests.unit.evaluation.probes.small_collections import people, sides_of, write_collection
 
 FEMALE = ProbeSource(attribute="gender", protected="female")
@@ -74,8 +75,8 @@ def test_seed_and_query_decide_what_is_shuffled() -> None:
 
 
 @pytest.fixture
-async def cooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Index]:
-    """An index of five people; the query finds two of them, the others have equal scores."""
+async def cooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SearchEngine]:
+    """An engine over five people; the query finds two of them, the others have equal scores."""
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     documents = [(id_, "female" if id_ < "c" else "male") for id_ in "edcba"]
     qrels = {"t": dict.fromkeys("abcd", 1), "u": {"e": 1}}
@@ -83,24 +84,24 @@ async def cooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     path = tmp_path / "cooks" / "documents.jsonl"
     text = path.read_text().replace("Text of d", "A cook, a cook").replace("of b", "of a cook")
     path.write_text(text)
-    index = await Catalog().resolve(str(path))
-    yield index
-    await index.close()
+    engine = await Catalog().resolve(str(path))
+    yield engine
+    await engine.aclose()
 
 
-async def test_bm25_is_the_ranking_of_the_index(cooks: Index, tmp_path: Path) -> None:
+async def test_bm25_is_the_ranking_of_the_engine(cooks: SearchEngine, tmp_path: Path) -> None:
     """The best first; what is not found comes last in order of id, and so does all for no term."""
     collection = find_collection(tmp_path / "cooks")
     sides = sides_of(collection.corpus.schema)
-    built = await build_probe_collection(collection, sides, size=8, order="bm25", index=cooks)
+    built = await build_probe_collection(collection, sides, size=8, order="bm25", engine=cooks)
     assert built.manifest.order == "bm25"
     assert [item.id for item in built.queries[0].items] == ["d", "b", "a", "c", "e"]
     assert [item.id for item in built.queries[1].items] == ["a", "b", "c", "d", "e"]
-    # What the index lacks comes last as well.
-    await cooks.delete(["d", "a"])
-    again = await reorder(built.queries[0], "bm25", index=cooks)
+    # What the engine lacks comes last as well.
+    await remove(cooks, ["d", "a"])
+    again = await reorder(built.queries[0], "bm25", engine=cooks)
     assert [item.id for item in again.items] == ["b", "c", "e", "a", "d"]
-    with pytest.raises(InputError, match="bm25 needs an index"):
+    with pytest.raises(InputError, match="bm25 needs a search engine"):
         await reorder(built.queries[0], "bm25")
 
 

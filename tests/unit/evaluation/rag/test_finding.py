@@ -14,6 +14,7 @@ from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.finding import find_rag_collection
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever
+from tests.unit.engines import ranked
 from tests.unit.evaluation.lamp.official import ENTRIES, golds_of, write_set
 
 SCHEMA = "attributes: {gender: {field: gender, groups: [female, male]}}"
@@ -70,21 +71,21 @@ def test_the_groups_of_notables_are_shares(notables: RagCollection) -> None:
     assert continents == set(notables.schema.attribute("continent").groups)
 
 
-async def test_the_pools_of_notables_are_what_the_index_finds_first_of_both_kinds(
+async def test_the_pools_of_notables_are_what_the_engine_finds_first_of_both_kinds(
     notables: RagCollection, tmp_path: Path
 ) -> None:
     """In the same order: the statistics are those of the whole corpus, ties go by id."""
     collection = find_collection("notables")
-    index = await Catalog(tmp_path / "indexes").resolve("notables")
+    engine = await Catalog(tmp_path / "indexes").resolve("notables")
     for query in notables.queries[::10]:
-        ids = (await index.search(query.query, 300)).ids
+        ids = (await ranked(engine, query.query, 300)).ids
         relevant = set(collection.relevant(query.id))
         first = [
             *[id_ for id_ in ids if id_ in relevant][:13],
             *[id_ for id_ in ids if id_ not in relevant][:12],
         ]
         assert [document.id for document in query.pool] == sorted(first, key=ids.index)
-    await index.close()
+    await engine.aclose()
 
 
 @pytest.mark.parametrize("pool", [8, 25])
