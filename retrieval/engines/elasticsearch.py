@@ -1,0 +1,101 @@
+"""Attaching an index of an Elasticsearch server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairqr.errors import SourceError
+from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.engines.elasticsearch_connection import Connection, Server
+from fairqr.retrieval.engines.elasticsearch_counts import existing
+from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch_mapping import read_index
+from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.source import ElasticsearchSource
+
+__all__ = ["Dialect", "ElasticsearchEngine", "open_elasticsearch"]
+
+SAMPLED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Where the servers of two products differ."""
+
+    server: type[Server] = Server
+    vectors: type[VectorSearch] = VectorSearch
+
+
+async def open_elasticsearch(
+    source: ElasticsearchSource,
+    labels: LabelReader,
+    *,
+    retriever: str | Encoder = "bm25",
+    dialect: Dialect = Dialect(),
+) -> ElasticsearchEngine:
+    """Attach an index, after looking at its mapping and a sample of its labels.
+
+    Args:
+        source: The description.
+        labels: Reads the labels.
+        retriever: ``bm25``; ``dense``, which searches the source's field of vectors; or an encoder
+            for that field.
+        dialect: Of the server.
+
+    Raises:
+        SourceError: The source does not fit the index.
+        IndexNotFoundError: There is no such index.
+        IndexUnavailableError: The server cannot be reached, or refuses.
+    """
+    server = dialect.server(Connection.of(source))
+    try:
+        engine = ElasticsearchEngine(source, server, labels, await read_index(server, source.index))
+        if retriever != "bm25":
+            field = source.vectors.field if source.vectors else ""
+            mapped = engine.mapping.find(field)
+            encoder = encoder_for(source, mapped, retriever)
+            if mapped is not None:
+                engine.vectors = dialect.vectors(source, mapped, encoder)
+        await _refuse_empty_labels(engine)
+    except BaseException:
+        await server.aclose()
+        raise
+    return engine
+
+
+async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
+    """Refuse a field of labels that no document has, or that the server does not give.
+
+    Raises:
+        SourceError: There is one.
+    """
+    everything = engine.source.filter or {"match_all": {}}
+    body = {"size": SAMPLED, "track_total_hits": False, **engine.reader.request}
+    (sample,) = await engine.msearch([{"query": everything, **body}])
+    hits = sample["hits"]["hits"]
+    engine.reader.ids(hits, engine.source.index)
+    empty = [
+        label
+        for label in engine.reader.labels
+        if hits and all(label.label(hit.get("fields", {})) is None for hit in hits)
+    ]
+    answers = await engine.msearch(
+        [
+            {"query": engine.filtered(existing(label)), **body, "size": 1, "terminate_after": 1}
+            for label in empty
+        ]
+    )
+    for label, answer in zip(empty, answers, strict=True):
+        found = answer["hits"]["hits"]
+        if found and label.label(found[0].get("fields", {})) is not None:
+            continue
+        why = (
+            "the server does not return it; check whether it is left out of _source"
+            if found
+            else "no document has it; correct the field, or the filter of the source"
+        )
+        raise SourceError(
+            f"The field '{label.name}' of the attribute '{label.attribute.name}' gives no labels: "
+            f"{why}."
+        )

@@ -1,0 +1,293 @@
+"""Counting labels in an attached index: the share of each group, and the values of a field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairqr.retrieval.engines.elasticsearch_fields import DAY, LabelField
+from fairqr.retrieval.engines.elasticsearch_mapping import DATES, NUMBERS
+from fairqr.retrieval.engines.report import AttributeReport, ValueCount
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.label_values import attribute_report
+from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+
+__all__ = ["corpus_shares", "existing", "value_reports"]
+
+Body = dict[str, Any]
+
+MOST_VALUES = 10_000
+VALUES_SHOWN = 100
+KEYWORDS = frozenset({"constant_keyword", "keyword", "wildcard"})
+SHARE_OF_WEIGHTS = """
+double all = 0; double own = 0;
+for (name in params.all) {
+  if (doc.containsKey(name) && doc[name].size() > 0) {
+    double weight = doc[name].value;
+    all += weight;
+    if (params.own.contains(name)) { own += weight; }
+  }
+}
+return all > 0 ? own / all : 0;
+"""
+
+
+async def corpus_shares(engine: ElasticsearchEngine) -> Mapping[str, FloatArray]:
+    """Return for each attribute the mean membership over all documents that the filter takes.
+
+    One request counts all attributes, and a second one those of which a document may have several
+    labels. Attributes whose labels are in files, or in fields that the server cannot count, are
+    left out.
+    """
+    labels = [label for label in engine.reader.labels if label.mapped.doc_values]
+    if not labels:
+        return {}
+    body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
+    answers = await engine.msearch([{**body, "aggs": _first(label, engine)} for label in labels])
+    total = answers[0]["hits"]["total"]["value"]
+    sums: dict[str, dict[str, float]] = {}
+    several = []
+    for label, answer in zip(labels, answers, strict=True):
+        found = answer["aggregations"]
+        inner = found.get("nested", found)
+        if label.weights:
+            sums[label.attribute.name] = {
+                group: found[str(place)]["value"]
+                for place, group in enumerate(label.attribute.groups)
+            }
+        elif inner["held"]["value"] > found["labelled"]["doc_count"]:
+            several += [] if label.mapped.nested else [label]
+        elif "groups" in found:
+            buckets = found["groups"]["buckets"]
+            sums[label.attribute.name] = {
+                group: bucket["doc_count"]
+                for group, bucket in zip(label.attribute.groups, buckets, strict=True)
+            }
+        elif not inner["values"]["sum_other_doc_count"]:
+            counts = _counts(inner["values"])
+            sums[label.attribute.name] = _by_group(label.attribute, counts)
+    answers = await engine.msearch(
+        [
+            {**body, "query": engine.filtered(existing(label)), "aggs": _sizes(label)}
+            for label in several
+        ],
+        refuse=False,  # scripts may be forbidden
+    )
+    for label, answer in zip(several, answers, strict=True):
+        sizes = answer.get("aggregations", {}).get("sizes", {}).get("buckets", [])
+        if sizes and not any(size["values"]["sum_other_doc_count"] for size in sizes):
+            sums[label.attribute.name] = _fractions(label.attribute, sizes)
+    return {
+        label.attribute.name: _shares(label.attribute, sums[label.attribute.name], total)
+        for label in labels
+        if label.attribute.name in sums
+    }
+
+
+async def value_reports(
+    engine: ElasticsearchEngine, labels: Sequence[LabelField]
+) -> list[AttributeReport]:
+    """Return what the fields of attributes hold in all documents, and which group takes it.
+
+    Args:
+        engine: The index.
+        labels: Fields that the server can count.
+    """
+    body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
+    answers = await engine.msearch([{**body, "aggs": _values(label)} for label in labels])
+    return [_report(*pair) for pair in zip(labels, answers, strict=True)]
+
+
+def existing(label: LabelField) -> Body:
+    """Return the query for the documents that have a label."""
+    return _of_parents(label, {"exists": {"field": label.name}})
+
+
+def _report(label: LabelField, answer: Any) -> AttributeReport:
+    attribute, found = label.attribute, answer["aggregations"]
+    total = answer["hits"]["total"]["value"]
+    if "groups" not in found:
+        values = found.get("nested", found)["values"]
+        labelled = found["labelled"]["doc_count"]
+        more = values["sum_other_doc_count"] > 0
+        return attribute_report(attribute, total, labelled, _counts(values), more=more)
+    buckets = [bucket["doc_count"] for bucket in found["groups"]["buckets"]]
+    return AttributeReport(
+        name=attribute.name,
+        origin=attribute.field,
+        documents=total,
+        labelled=found["labelled"]["doc_count"],
+        values=[
+            ValueCount(value=_shown(attribute, group), documents=count, group=group)
+            for group, count in zip(attribute.groups, buckets, strict=True)
+        ],
+    )
+
+
+def _first(label: LabelField, engine: ElasticsearchEngine) -> Body:
+    """Return the aggregations that give the shares where a document has one label at most."""
+    attribute = label.attribute
+    if label.weights:
+        names = {rest: f"{label.name}.{rest}" for rest in engine.mapping.below(label.name)}
+        return {
+            str(place): {
+                "sum": {
+                    "script": {
+                        "source": SHARE_OF_WEIGHTS,
+                        "params": {
+                            "all": list(names.values()),
+                            "own": [n for r, n in names.items() if attribute.group_of(r) == group],
+                        },
+                    }
+                }
+            }
+            for place, group in enumerate(attribute.groups)
+        }
+    queries = [_group_query(label, group) for group in attribute.groups]
+    inner: Body = {"held": {"value_count": {"field": label.name}}}
+    outer: Body = {"labelled": {"filter": existing(label)}}
+    if all(query is not None for query in queries):
+        outer["groups"] = {"filters": {"filters": queries}}
+    else:
+        inner["values"] = _terms(label, MOST_VALUES)
+    return outer | _inside(label, inner)
+
+
+def _values(label: LabelField) -> Body:
+    """Return the aggregations that give the values of a field, or the counts of its ranges."""
+    queries = [_group_query(label, group) for group in label.attribute.groups]
+    sound = [query for query in queries if query is not None]
+    grouped = {"bool": {"should": sound}} if len(sound) == len(queries) else existing(label)
+    aggregations: Body = {"labelled": {"filter": grouped}}
+    ranges = [isinstance(values, Range) for values in label.attribute.values.values()]
+    if ranges and all(ranges) and len(sound) == len(queries):
+        return aggregations | {"groups": {"filters": {"filters": sound}}}
+    return aggregations | _inside(label, {"values": _terms(label, VALUES_SHOWN)})
+
+
+def _sizes(label: LabelField) -> Body:
+    """Return the aggregation of values by how many of them a document has."""
+    script = {"source": "doc[params.field].size()", "params": {"field": label.name}}
+    sizes = {"script": script, "value_type": "long", "size": 1000}
+    return {"sizes": {"terms": sizes, "aggs": {"values": _terms(label, MOST_VALUES)}}}
+
+
+def _terms(label: LabelField, size: int) -> Body:
+    terms: Body = {"field": label.name, "size": size}
+    if label.mapped.type in DATES:
+        terms["format"] = DAY
+    return {"terms": terms}
+
+
+def _inside(label: LabelField, aggregations: Body) -> Body:
+    if not label.mapped.nested:
+        return aggregations
+    return {"nested": {"nested": {"path": label.mapped.nested}, "aggs": aggregations}}
+
+
+def _of_parents(label: LabelField, query: Body) -> Body:
+    if not label.mapped.nested:
+        return query
+    return {"nested": {"path": label.mapped.nested, "query": query}}
+
+
+def _group_query(label: LabelField, group: str) -> Body | None:
+    """Return the query for the documents with a value of a group; None if there is no such."""
+    values = label.attribute.values.get(group, (group,))
+    kind = label.mapped.type
+    query: Body | None
+    if isinstance(values, Range):
+        bounds = _bounds(values, kind)
+        query = None if bounds is None else {"range": {label.name: bounds}}
+    elif kind in KEYWORDS:
+        query = {"terms": {label.name: list(values)}}
+    elif kind in NUMBERS:
+        query = {"terms": {label.name: [value for value in values if _is_number(value)]}}
+    elif kind == "boolean":
+        query = {"terms": {label.name: [value for value in values if value in ("true", "false")]}}
+    else:
+        query = None
+    return None if query is None else _of_parents(label, query)
+
+
+def _bounds(wanted: Range, kind: str) -> Body | None:
+    """Return the bounds of a range as the server compares them, or None where it cannot.
+
+    Dates are compared by their year with a number, and by their day with a date; so each bound
+    becomes the first day that lies in the range, or the first that does not.
+    """
+    given = {
+        name: bound
+        for name in ("gte", "gt", "lte", "lt")
+        if (bound := getattr(wanted, name)) is not None
+    }
+    if kind in NUMBERS:
+        return None if any(isinstance(bound, date) for bound in given.values()) else given
+    if kind not in DATES:
+        return None
+    bounds: Body = {"format": "yyyy-MM-dd"}
+    for name, bound in given.items():
+        later = name in ("gt", "lte")
+        if isinstance(bound, date):
+            day = (bound + timedelta(days=1) if later else bound).isoformat()
+        else:
+            year = math.floor(bound) + 1 if later else math.ceil(bound)
+            day = f"{year:04}-01-01"
+        bounds["gte" if name in ("gte", "gt") else "lt"] = day
+    return bounds
+
+
+def _counts(terms: Any) -> dict[object, int]:
+    return {
+        bucket.get("key_as_string", bucket["key"]): bucket["doc_count"]
+        for bucket in terms["buckets"]
+    }
+
+
+def _by_group(attribute: Attribute, counts: Mapping[object, float]) -> dict[str, float]:
+    sums = dict.fromkeys(attribute.groups, 0.0)
+    for value, count in counts.items():
+        if (group := attribute.group_of(value)) in sums:
+            sums[str(group)] += count
+    return sums
+
+
+def _fractions(attribute: Attribute, sizes: Sequence[Any]) -> dict[str, float]:
+    """Return the sums of memberships of documents that share themselves among their values."""
+    counts: dict[object, float] = {}
+    for size in sizes:
+        for value, count in _counts(size["values"]).items():
+            counts[value] = counts.get(value, 0.0) + count / int(size["key"])
+    return _by_group(attribute, counts)
+
+
+def _shares(attribute: Attribute, sums: Mapping[str, float], total: int) -> FloatArray:
+    shares = np.array([sums.get(group, 0.0) for group in attribute.universe], dtype=np.float64)
+    shares /= max(total, 1)
+    if attribute.universe[-1] == UNKNOWN and total:
+        shares[-1] = 1 - shares[:-1].sum()
+    return shares
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _shown(attribute: Attribute, group: str) -> str:
+    values = attribute.values[group]
+    assert isinstance(values, Range)  # noqa: S101 - the caller has looked
+    bounds = values.model_dump(exclude_none=True)
+    return ", ".join(
+        f"{name} {bound:g}" if isinstance(bound, float) else f"{name} {bound}"
+        for name, bound in bounds.items()
+    )

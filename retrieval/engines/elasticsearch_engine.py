@@ -1,0 +1,324 @@
+"""An index of an Elasticsearch server, attached as it is. Nothing is ever written to it.
+
+A round of searches is one request, and the labels of the documents come with the hits. The server
+sorts by score; among documents with the score of the last hit it chooses which ones come, in the
+order in which it keeps them, and those that come are put in order of id here. A fixed preference
+asks the same copies of the shards each time, so this choice repeats until the index is written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from fairqr.errors import IndexUnavailableError, InputError, SourceError
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.elasticsearch_connection import BusyServer, Server
+from fairqr.retrieval.engines.elasticsearch_counts import corpus_shares
+from fairqr.retrieval.engines.elasticsearch_fields import (
+    HitReader,
+    check_fields,
+    plan_reading,
+    values_of,
+)
+from fairqr.retrieval.engines.elasticsearch_mapping import IndexMapping, path_of, read_index
+from fairqr.retrieval.engines.elasticsearch_requests import Requests
+from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Memberships,
+    Query,
+    best_first,
+    require,
+)
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.source import ElasticsearchSource
+
+__all__ = ["ElasticsearchEngine"]
+
+Body = dict[str, Any]
+
+PREFERENCE = "fairqr"
+UNLABELLED = 20
+"""So many hits without any label of an attribute make us look at the mapping again."""
+DOCUMENTS_AT_ONCE = 1000
+BUSY = frozenset({429, 502, 503, 504})
+TIME_FOR_PARTS = 0.8
+"""The share of the time limit after which a server that may answer in part should do so."""
+
+
+class ElasticsearchEngine:
+    """An attached index; see :class:`SearchEngine` for what its methods promise."""
+
+    def __init__(
+        self,
+        source: ElasticsearchSource,
+        server: Server,
+        labels: LabelReader,
+        mapping: IndexMapping,
+    ) -> None:
+        """Take what was found when the index was attached.
+
+        Raises:
+            SourceError: The source does not fit the mapping.
+        """
+        self.source, self.server, self.labels = source, server, labels
+        self.path = path_of(source.index)
+        self.vectors: VectorSearch | None = None
+        self._use(mapping)
+
+    def _use(self, mapping: IndexMapping) -> None:
+        check_fields(self.source, mapping)
+        self.reader: HitReader = plan_reading(self.source, self.labels.field_attributes, mapping)
+        self.requests = Requests(self.source, self.reader)
+        self.mapping = mapping
+
+    @property
+    def name(self) -> str:
+        """How commands call the source."""
+        return self.source.name
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and groups of its documents."""
+        return self.labels.schema
+
+    @property
+    def retriever(self) -> str:
+        """``bm25``, or ``dense:<encoder>``."""
+        return self.vectors.retriever if self.vectors else "bm25"
+
+    @property
+    def lexical(self) -> ElasticsearchEngine:
+        """The engine that matches words over the same documents."""
+        if self.vectors is None:
+            return self
+        return ElasticsearchEngine(self.source, self.server, self.labels, self.mapping)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do beyond searching."""
+        can: dict[Capability, bool] = {
+            "rescore": self.requests.can_rescore or self.vectors is not None,
+            "document_frequencies": self.requests.can_count,
+            "corpus_shares": bool(self.reader.labels),
+            "vectors": self.source.vectors is not None,
+        }
+        return frozenset(capability for capability, able in can.items() if able)
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the index."""
+        documents = await self.count()
+        location = f"{self.server.url}/{self.source.index}"
+        known = f"{self.source.fingerprint} {self.mapping.fingerprint} {documents}"
+        return EngineInfo(
+            name=self.name,
+            engine=self.source.engine,
+            documents=documents,
+            location=location,
+            source=location,
+            fingerprint=sha256(known.encode()).hexdigest(),
+        )
+
+    async def count(self) -> int:
+        """Return how many documents there are, those that the source's filter takes."""
+        query = self.source.filter or {"match_all": {}}
+        answer = await self.server.request("POST", f"{self.path}/_count", body={"query": query})
+        return int(answer["count"])
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries in one request, each with at most ``n`` hits.
+
+        Queries that only count are counted together, by what they are limited to.
+        """
+        queries = [replace(query, text=_sendable(query.text)) for query in queries]
+        for query in queries:
+            self._refuse(query)
+        bodies = list(await asyncio.gather(*(self._ranking(q) for q in queries if q.n > 0)))
+        counted: dict[tuple[str, ...] | None, list[Query]] = {}
+        for query in queries:
+            if query.n < 1:
+                counted.setdefault(query.only, []).append(query)
+        counts = [self.requests.counting(group) for group in counted.values()]
+        answers = await self.msearch([*bodies, *counts])
+        totals: dict[int, int] = {}
+        for group, answer in zip(counted.values(), answers[len(bodies) :], strict=True):
+            buckets = answer["aggregations"]["matching"]["buckets"]
+            for query, bucket in zip(group, buckets, strict=True):
+                totals[id(query)] = int(bucket["doc_count"])
+        ranked = iter(await self._ranked([q for q in queries if q.n > 0], answers[: len(bodies)]))
+        nothing = self._memberships([], [])
+        return [
+            next(ranked) if query.n > 0 else Hits([], [], nothing, totals[id(query)])
+            for query in queries
+        ]
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the index lacks are left out."""
+        names = [*((self.source.title,) if self.source.title else ()), *self.source.text]
+        asked: dict[str, Any] = {"fields": names, "_source": False}
+        if not self.mapping.has_source:
+            columns = [name for name in names if self.mapping.fields[name].doc_values]
+            asked = {"docvalue_fields": columns, "_source": False}
+        if self.source.id != "_id":
+            asked.setdefault("docvalue_fields", []).append(self.source.id)
+        distinct = list(dict.fromkeys(ids))
+        some = range(0, len(distinct), DOCUMENTS_AT_ONCE)
+        pieces = [distinct[start : start + DOCUMENTS_AT_ONCE] for start in some]
+        answers = await self.msearch(
+            [
+                {"query": self.filtered(self.reader.among(piece)), "size": len(piece), **asked}
+                for piece in pieces
+            ]
+        )
+        found = {}
+        for answer in answers:
+            hits = answer["hits"]["hits"]
+            for id_, hit in zip(self.reader.ids(hits, self.source.index), hits, strict=True):
+                found[id_] = self._document(id_, hit.get("fields", {}))
+        return [found[id_] for id_ in ids if id_ in found]
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Return for each attribute that a field labels the mean membership over all documents."""
+        return await corpus_shares(self)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        await self.server.aclose()
+
+    async def msearch(self, bodies: Sequence[Body], *, refuse: bool = True) -> list[Any]:
+        """Send several searches as one request, and return their answers.
+
+        Args:
+            bodies: The searches.
+            refuse: Whether one that fails is an error.
+
+        Raises:
+            IndexUnavailableError: One failed, as a whole or in a part.
+        """
+        if not bodies:
+            return []
+        header = {
+            "preference": PREFERENCE,
+            "allow_partial_search_results": self.source.allow_partial,
+        }
+        limit = {}
+        if self.source.allow_partial:
+            limit["timeout"] = f"{max(1, int(self.source.timeout * TIME_FOR_PARTS * 1000))}ms"
+        lines = [line for body in bodies for line in (header, {**limit, **body})]
+        answer = await self.server.request(
+            "POST", f"{self.path}/_msearch", body=lines, judge=_judge
+        )
+        for part in answer["responses"] if refuse else ():
+            await self._refuse_failed(part)
+        return list(answer["responses"])
+
+    async def refuse_changed_mapping(self) -> None:
+        """Look at the mapping again, and go on with it if the source still fits.
+
+        Raises:
+            SourceError: It does not.
+        """
+        mapping = await read_index(self.server, self.source.index)
+        if mapping.fingerprint == self.mapping.fingerprint:
+            return
+        try:
+            self._use(mapping)
+        except SourceError as error:
+            raise SourceError(
+                f"The mapping of '{self.source.index}' changed while it was in use: {error}"
+            ) from None
+
+    async def _ranking(self, query: Query) -> Body:
+        if self.vectors is None or query.every_word:
+            return self.requests.ranking(query)
+        vector = await self.vectors.encode(query)
+        return self.vectors.ranking(query, vector, self.requests)
+
+    async def _ranked(self, queries: Sequence[Query], answers: Sequence[Any]) -> list[Hits]:
+        found = [self._hits(*pair) for pair in zip(queries, answers, strict=True)]
+        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
+        if len(hits) >= UNLABELLED:
+            values = self.reader.values(hits)
+            if any(all(label is None for label in labels) for labels in values.values()):
+                await self.refuse_changed_mapping()
+        return found
+
+    def _hits(self, query: Query, answer: Any) -> Hits:
+        found = answer["hits"]["hits"]
+        ids = self.reader.ids(found, self.source.index)
+        if query.only is not None and answer["hits"]["total"]["value"] > len({*query.only}):
+            self.reader.refuse_repeated(None, {*self.mapping.indices})
+        if any(hit["_score"] is None for hit in found):
+            raise SourceError(
+                "The body of the source gives hits without scores; leave out its 'sort', or add "
+                "'track_scores: true'."
+            )
+        scores = [float(hit["_score"]) for hit in found]
+        warnings = _warnings(answer, self.source.index)
+        return best_first(ids, scores, self._memberships(ids, found), query.n, warnings=warnings)
+
+    def _memberships(self, ids: Sequence[str], hits: Sequence[Any]) -> Memberships:
+        return self.labels.memberships(ids, self.reader.values(hits))
+
+    def _document(self, id_: str, fields: Mapping[str, Any]) -> Document:
+        texts = [" ".join(map(str, values_of(fields, name))) for name in self.source.text]
+        title = values_of(fields, self.source.title) if self.source.title else []
+        return Document(id_, " ".join(map(str, title)), "\n".join(filter(None, texts)))
+
+    def filtered(self, query: Body) -> Body:
+        """Return a query, limited to the documents that the source's filter takes."""
+        return {"bool": {"filter": [query, *([self.source.filter] if self.source.filter else [])]}}
+
+    def _refuse(self, query: Query) -> None:
+        if query.n < 1 and query.text:
+            require(self, "document_frequencies", "Counting the documents that match")
+        if query.n > 0 and query.only is not None and query.text:
+            require(self, "rescore", "Ranking given documents")
+        wanted = query.n if query.only is None else min(query.n, len(query.only))
+        if wanted > self.mapping.window:
+            raise InputError(
+                f"'{self.source.index}' returns at most {self.mapping.window:,} hits in one search "
+                f"(index.max_result_window), and {wanted:,} are asked for; ask for fewer."
+            )
+
+    async def _refuse_failed(self, answer: Any) -> None:
+        if "error" in answer:
+            if answer.get("status") == 400:
+                await self.refuse_changed_mapping()
+            raise self.server.refusal(int(answer.get("status", 500)), answer)
+        if answer["_shards"]["total"] == 0:
+            raise self.server.no_index(self.source.index)
+        if not self.source.allow_partial and (warnings := _warnings(answer, self.source.index)):
+            raise IndexUnavailableError(
+                f"{warnings[0]} Try again, or take such results with 'allow_partial: true'."
+            )
+
+
+def _judge(answer: Any) -> None:
+    if not isinstance(answer, Mapping):
+        return
+    for part in answer.get("responses", ()):
+        if part.get("status") in BUSY:
+            raise BusyServer(int(part["status"]))
+
+
+def _warnings(answer: Any, index: str) -> list[str]:
+    shards = answer["_shards"]
+    if shards.get("failed"):
+        return [f"{shards['failed']} of {shards['total']} shards of '{index}' did not answer."]
+    if answer.get("timed_out"):
+        return [f"The search of '{index}' stopped at its time limit, before its end."]
+    return []
+
+
+def _sendable(text: str) -> str:
+    """Replace half a surrogate pair, which a query can hold and JSON cannot."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,125 @@
+"""The requests that a search by words sends to Elasticsearch or OpenSearch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairqr.errors import SourceError
+from fairqr.retrieval.engines.elasticsearch_fields import HitReader
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.request_template import fill_template
+from fairqr.retrieval.source import ElasticsearchSource
+
+__all__ = ["Requests"]
+
+Body = dict[str, Any]
+
+OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")
+"""Parts of a source's own request that rank by more than its query."""
+
+NOT_NEEDED = ("aggregations", "aggs", "highlight", "suggest", "explain", "profile")
+
+
+class Requests:
+    """Makes the bodies of searches.
+
+    Attributes:
+        can_rescore: Whether given documents can be ranked by the words of a query.
+        can_count: Whether the documents that match can be counted.
+    """
+
+    def __init__(self, source: ElasticsearchSource, reader: HitReader) -> None:
+        """Take the description and the way to read hits.
+
+        Raises:
+            SourceError: A filter stands beside a request of the source's own that it cannot join.
+        """
+        self._source, self._reader = source, reader
+        body = source.body
+        by_query = body is None or ("query" in body and not {*OTHER_RANKINGS} & {*body})
+        if source.filter and not by_query:
+            raise SourceError(
+                "The filter cannot be added to this body, which ranks by more than its query; put "
+                "it into the body."
+            )
+        self.can_rescore = self.can_count = by_query
+
+    def ranking(self, query: Query) -> Body:
+        """Return the search for the best documents of a query."""
+        body: Body = {}
+        if query.only is not None:
+            wanted = [self.matching(query)] if query.text else []
+            body["query"] = {
+                "bool": {"filter": self.filters(query), "should": wanted, "minimum_should_match": 0}
+            }
+        elif self._source.body is not None:
+            filled = self._filled(_with_boost(query), query.n)
+            body |= {key: part for key, part in filled.items() if key not in NOT_NEEDED}
+            if query.every_word or self._source.filter:
+                body["query"] = self._filtered(self.matching(query))
+        else:
+            body["query"] = self._filtered(self.matching(query))
+        return body | self.reading(query)
+
+    def counting(self, queries: Sequence[Query]) -> Body:
+        """Return one search that counts the documents of several queries with the same ``only``."""
+        matching = [self.matching(query) if query.text else {"match_all": {}} for query in queries]
+        return {
+            "size": 0,
+            "track_total_hits": False,
+            "query": {"bool": {"filter": self.filters(queries[0])}},
+            "aggs": {"matching": {"filters": {"filters": matching}}},
+        }
+
+    def reading(self, query: Query) -> Body:
+        """Return the parts of a search that say how many hits come, and what with them."""
+        among = query.only is not None
+        size = min(query.n, len(query.only)) if query.only is not None else query.n
+        # The documents are counted to find out whether two share an id.
+        return {"size": size, "track_total_hits": among, **self._reader.request}
+
+    def filters(self, query: Query) -> list[Body]:
+        """Return the filters of a query: the source's, and the documents that it is limited to."""
+        filters = [self._source.filter] if self._source.filter else []
+        if query.only is not None:
+            filters.append(self._reader.among(list(dict.fromkeys(query.only))))
+        return filters
+
+    def matching(self, query: Query) -> Body:
+        """Return the query for the documents that match the words."""
+        if self._source.body is not None:
+            each = query.text.split() if query.every_word else []
+            if len(each) > 1:
+                return {"bool": {"must": [self._filled(word, query.n)["query"] for word in each]}}
+            matching: Body = self._filled(_with_boost(query), query.n)["query"]
+            return matching
+        words = self._words(query.text, every=query.every_word)
+        if not query.boost:
+            return words
+        return {"bool": {"must": [words], "should": [self._words(query.boost)]}}
+
+    def _words(self, text: str, *, every: bool = False) -> Body:
+        how = self._source.query
+        kind = how.type if how else "best_fields"
+        operator = how.operator if how else "or"
+        if every and kind != "phrase":
+            # The words may stand in different fields.
+            kind, operator = "cross_fields", "and"
+        fields = list(self._source.searched_fields)
+        return {
+            "multi_match": {"query": text, "fields": fields, "type": kind, "operator": operator}
+        }
+
+    def _filtered(self, matching: Body) -> Body:
+        if not self._source.filter:
+            return matching
+        return {"bool": {"must": [matching], "filter": [self._source.filter]}}
+
+    def _filled(self, text: str, size: int) -> Body:
+        filled: Body = fill_template(self._source.body, text, size)
+        return filled
+
+
+def _with_boost(query: Query) -> str:
+    return f"{query.text} {query.boost}" if query.boost else query.text
