@@ -17,6 +17,7 @@ from fairqr.retrieval.schema import Attribute, Schema
 __all__ = [
     "Document",
     "Progress",
+    "identifier",
     "numbered_lines",
     "open_text",
     "parse_document",
@@ -96,14 +97,19 @@ def parse_line(line: str | bytes) -> Document:
     if not isinstance(data, dict):
         raise ValueError("it is not a JSON object")
     return Document(
-        id=_identifier(data.pop("id", None)),
+        id=identifier(data.pop("id", None)),
         title=_text(data.pop("title", ""), "title"),
         text=_text(data.pop("text", ""), "text"),
         fields=data,
     )
 
 
-def _identifier(value: object) -> str:
+def identifier(value: object) -> str:
+    """Return an id as text.
+
+    Raises:
+        ValueError: It is neither a text nor a whole number, or too long.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value:

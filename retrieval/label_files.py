@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fairqr.errors import SourceError, one_line
+from fairqr.retrieval.documents import identifier
 
 __all__ = ["LabelRow", "LabelRows", "read_labels"]
 
@@ -116,7 +117,7 @@ def _json_lines(path: Path, attribute: str) -> Iterator[LabelRow]:
             if "group" not in row and attribute not in row:
                 raise ValueError(f"it has neither 'group' nor '{attribute}'")
             label = row["group"] if "group" in row else row[attribute]
-            yield LabelRow(reading.line, _identifier(row.get("id")), label)
+            yield LabelRow(reading.line, identifier(row.get("id")), label)
 
 
 def _parquet(path: Path, attribute: str) -> LabelRows:
@@ -147,7 +148,7 @@ def _parquet_rows(path: Path, columns: list[str]) -> Iterator[LabelRow]:
                         reading.line += 1
                         weight = _weight(row[2]) if len(row) > 2 else 1.0
                         label = dict(row[1]) if _is_map(row[1]) else row[1]
-                        yield LabelRow(reading.line, _identifier(row[0]), label, weight)
+                        yield LabelRow(reading.line, identifier(row[0]), label, weight)
         except ArrowException as error:
             raise SourceError(
                 f"The labels {path} break off after row {reading.line}: {one_line(error)}."
@@ -214,14 +215,6 @@ def _columns(path: Path, header: list[str], attribute: str) -> tuple[int, int, i
         )
     weight = header.index("weight") if "weight" in header else None
     return header.index("id"), header.index(named[0]), weight
-
-
-def _identifier(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value:
-        raise ValueError("it has no id (a text or a whole number)")
-    return value
 
 
 def _weight(value: object) -> float:

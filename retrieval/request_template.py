@@ -17,8 +17,12 @@ QUERY = "{{query}}"
 SIZE = "{{size}}"
 
 
-def check_template(template: Any) -> None:
+def check_template(template: Any, *, needs_query: bool = True) -> None:
     """Refuse a template that lacks ``{{query}}``, or has a placeholder inside a longer text.
+
+    Args:
+        template: A JSON value.
+        needs_query: Whether ``{{query}}`` must be in it.
 
     Raises:
         ValueError: It does.
@@ -31,7 +35,7 @@ def check_template(template: Any) -> None:
                     f"body has {placeholder} inside '{one_line(text, 80)}'; it must be a value of "
                     "its own"
                 )
-    if QUERY not in texts:
+    if needs_query and QUERY not in texts:
         raise ValueError(f'body needs the value "{QUERY}", where the words of the query belong')
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -23,7 +24,7 @@ from pydantic import (
 )
 
 from fairqr.errors import SourceError, first_problem, one_line
-from fairqr.retrieval.request_template import check_template
+from fairqr.retrieval.request_template import QUERY, check_template
 from fairqr.retrieval.schema import Attribute, load_yaml
 from fairqr.settings import is_web_address
 
@@ -234,9 +235,27 @@ class HttpSource(Source):
     hits: str = Field(description="The list of hits in the reply.")
     id: str = Field(description="The id of a hit.")
     score: str | None = Field(None, description="The score of a hit; 1/rank by default.")
-    title: str | None = None
-    text: str | None = None
+    title: str | None = Field(None, description="The title of a hit.")
+    text: str | None = Field(None, description="The text of a hit, or a list of texts.")
+    sample: str | None = Field(None, description="A query that finds something, for the check.")
     max_bytes: int = Field(10_000_000, ge=1, description="The largest reply that is read.")
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> HttpSource:
+        server = urlsplit(self.url).netloc if is_web_address(self.url) else ""
+        if not server or "{" in server:
+            raise ValueError(
+                f"'{one_line(self.url, 100)}' is not an address such as https://localhost/search"
+            )
+        if "@" in server:
+            raise ValueError(
+                "the address holds a password; name an entry of the settings in credentials"
+            )
+        if self.body is not None and self.method == "GET":
+            raise ValueError("a GET request has no body; write 'method: POST'")
+        if self.body is not None or QUERY not in self.url:
+            check_template(self.body, needs_query=QUERY not in self.url)
+        return self
 
 
 class RunSource(Source):

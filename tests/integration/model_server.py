@@ -242,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         at = time.monotonic()
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         headers = {name.lower(): value for name, value in self.headers.items()}
         answer = self.owner.answer_to(Asked(self.path, headers, body, at))
         self.close_connection = True
@@ -268,6 +268,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.owner._ending.wait(answer.drip):
                 return
             self.wfile.write(bytes([byte]))
+
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def _wait_for(self, gate: threading.Event) -> None:
         """Wait until it opens, or the server ends."""

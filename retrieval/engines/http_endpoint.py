@@ -1,0 +1,180 @@
+"""Asks the endpoint of a source, and bounds what it may answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from fairqr.errors import ConfigError, IndexUnavailableError, QueryError, SourceError, one_line
+from fairqr.loops import PerLoop
+from fairqr.retries import with_retries
+from fairqr.retrieval.credentials import Credentials
+from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.request_template import QUERY, SIZE, fill_template
+from fairqr.retrieval.source import HttpSource
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Endpoint"]
+
+
+class Endpoint:
+    """The endpoint of a source. What it answers is not trusted.
+
+    Args:
+        source: Says how it is asked.
+        credentials: Their headers go with each request; no redirect is followed with them.
+    """
+
+    def __init__(self, source: HttpSource, credentials: Credentials) -> None:
+        self._source = source
+        self._headers = credentials.request_headers()
+        self._certificates = _certificates(credentials)
+        self._limits = Limits(source.concurrency, source.requests_per_second)
+        self._clients: PerLoop[httpx.AsyncClient] = PerLoop()
+        self._shown = f"The endpoint {self.location} of the source '{source.name}'"
+
+    @property
+    def location(self) -> str:
+        """The address, without its parameters, which may hold keys."""
+        return self._source.url.partition("?")[0]
+
+    async def ask(self, text: str, n: int) -> bytes:
+        """Return what the endpoint answers.
+
+        Args:
+            text: What is searched for.
+            n: How many hits are wanted.
+
+        Raises:
+            IndexUnavailableError: It cannot be reached, or its answer is too long or too late.
+            QueryError: The text would change the path of the address.
+            SourceError: It refuses the request.
+        """
+        import httpx
+
+        url = _filled_url(self._source, text, n)
+        body = self._source.body and fill_template(self._source.body, text, n)
+        client = self._client()
+
+        async def once() -> bytes:
+            async with self._limits:
+                try:
+                    async with (
+                        asyncio.timeout(self._source.timeout),
+                        client.stream(self._source.method, url, json=body) as response,
+                    ):
+                        response.raise_for_status()
+                        return await self._content(response)
+                except TimeoutError:
+                    # Not waited for again: whoever searches has waited long enough.
+                    raise IndexUnavailableError(
+                        f"{self._shown} gave no whole answer in {self._source.timeout:g} s; try "
+                        "again later, or raise 'timeout' in the source."
+                    ) from None
+
+        try:
+            return await with_retries(once)
+        except httpx.HTTPStatusError as error:
+            raise self._refusal(error.response) from None
+        except httpx.ConnectError as error:
+            raise IndexUnavailableError(
+                f"{self._shown} cannot be reached ({one_line(error, 150)}); check that it runs and "
+                "that 'url' is right."
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            # What it says may quote a header, and so a secret.
+            raise IndexUnavailableError(
+                f"{self._shown} broke off the connection ({type(error).__name__}); try again later."
+            ) from None
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        if client := self._clients.pop():
+            await client.aclose()
+
+    async def _content(self, response: httpx.Response) -> bytes:
+        # What would unpack to gigabytes is not read at all.
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise IndexUnavailableError(
+                f"{self._shown} sent a compressed answer, although it was asked for a plain one; "
+                "switch its compression off."
+            )
+        content = bytearray()
+        async for part in response.aiter_raw():
+            content += part
+            if len(content) > self._source.max_bytes:
+                raise IndexUnavailableError(
+                    f"{self._shown} answered more than {self._source.max_bytes:,} bytes; let it "
+                    "answer less, or raise 'max_bytes' in the source."
+                )
+        return bytes(content)
+
+    def _refusal(self, response: httpx.Response) -> Exception:
+        status = response.status_code
+        if 300 <= status < 400:
+            target = one_line(response.headers.get("location", "nowhere"), 200)
+            return SourceError(
+                f"{self._shown} redirects to {target}, which is not followed; write the final "
+                "address in 'url' if you trust it."
+            )
+        if status in (401, 403):
+            return IndexUnavailableError(
+                f"{self._shown} refused access ({status}); name credentials that it accepts in "
+                "'credentials'."
+            )
+        if status == 429 or status >= 500:
+            return IndexUnavailableError(
+                f"{self._shown} answered {status}, also when it was asked again; try again later."
+            )
+        return SourceError(f"{self._shown} answered {status}; correct 'url', 'method' or 'body'.")
+
+    def _client(self) -> httpx.AsyncClient:
+        if client := self._clients.get():
+            return client
+        import httpx
+
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        return self._clients.setdefault(
+            httpx.AsyncClient(
+                headers={
+                    "User-Agent": "fairqr",
+                    "Accept": "application/json",
+                    "Accept-Encoding": "identity",
+                    **self._headers,
+                },
+                cookies=no_cookies,
+                follow_redirects=False,
+                limits=httpx.Limits(max_connections=self._source.concurrency),
+                timeout=None,  # noqa: S113 - the whole request has one bound above
+                verify=self._certificates,
+            )
+        )
+
+
+def _certificates(credentials: Credentials) -> ssl.SSLContext | bool:
+    if credentials.ca_certs is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=credentials.ca_certs)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"The certificates {credentials.ca_certs} cannot be read ({one_line(error, 150)}); "
+            "correct ca_certs in the settings file."
+        ) from None
+
+
+def _filled_url(source: HttpSource, text: str, n: int) -> str:
+    """Return the address with the values percent-encoded."""
+    filled = source.url.replace(SIZE, str(n)).replace(QUERY, quote(text, safe=""))
+    # Such a part of a path stands for another folder, and dots cannot be encoded.
+    if not {".", ".."}.isdisjoint(urlsplit(filled).path.split("/")):
+        raise QueryError(
+            f"The source '{source.name}' has the query in the path of its address, where "
+            f"'{one_line(text, 60)}' cannot stand; search for other words."
+        )
+    return filled

@@ -1,0 +1,461 @@
+"""An endpoint is asked as its source says, and whatever it does wrong ends in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from fairqr.errors import (
+    ConfigError,
+    FairqrError,
+    IndexUnavailableError,
+    QueryError,
+    SourceError,
+    UnsupportedError,
+)
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.http import HttpEngine, check, open_http
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.source import HttpSource
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    ModelServer,
+    clean_environment,
+    model_server,
+)
+
+__all__ = ["clean_environment", "model_server"]
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+GENDER = {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
+SECRET = "s3cret-of-this-endpoint"
+
+
+def hit(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "key": f"d{number}",
+        "relevance": 10.0 - number,
+        "person": {"sex": "FM"[number % 2], "name": f"Person {number}"},
+        "paragraphs": [f"About {number}.", "More."],
+        **more,
+    }
+
+
+def answer(*hits: Any, **how: Any) -> Answer:
+    return Answer(body=json.dumps({"result": {"items": hits}}).encode(), **how)
+
+
+def source_of(server: ModelServer, **changes: Any) -> HttpSource:
+    described: dict[str, Any] = {
+        "name": "people",
+        "engine": "http",
+        "url": f"{server.base_url}/search",
+        "body": {"q": "{{query}}", "size": "{{size}}"},
+        "hits": "result.items",
+        "id": "key",
+        "score": "relevance",
+        "title": "person.name",
+        "text": "paragraphs",
+        "attributes": {"gender": GENDER},
+        **changes,
+    }
+    return HttpSource.model_validate({k: v for k, v in described.items() if v is not None})
+
+
+async def open_source(source: HttpSource, folder: Path) -> HttpEngine:
+    labels = await LabelReader.open(source.attributes, folder, store=folder / "kept")
+    return await open_http(source, labels)
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def engine(model_server: ModelServer, tmp_path: Path) -> Open:
+    """Opens an engine over the server, whose source has these changes."""
+
+    async def opened(**changes: Any) -> HttpEngine:
+        return await open_source(source_of(model_server, **changes), tmp_path)
+
+    return opened
+
+
+@pytest.fixture
+def other_server() -> Iterator[ModelServer]:
+    """Another server than the one that the source names."""
+    server = ModelServer()
+    yield server
+    server.close()
+
+
+async def test_hits_come_best_first_with_labels_titles_and_texts(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer(hit(1), hit(0), hit(2), hit(3, relevance=9)))
+    people = await engine()
+    (hits,) = await people.search([Query("physicist", 3)])
+    assert hits.ids == ["d0", "d1", "d3"]  # equal scores in order of id
+    assert hits.scores == [10, 9, 9]
+    assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1]]
+    assert model_server.asked[0].body == {"q": "physicist", "size": 3}
+
+    documents = await people.documents(["d3", "unknown", "d0"])
+    assert [(d.id, d.title, d.text) for d in documents] == [
+        ("d3", "Person 3", "About 3.\nMore."),
+        ("d0", "Person 0", "About 0.\nMore."),
+    ]
+    assert [d.label(people.schema.attribute("gender")) for d in documents] == ["M", "F"]
+    info = await people.info()
+    assert (info.engine, info.documents, info.location) == ("http", None, people.source.url)
+    await people.aclose()
+    await people.aclose()
+
+
+async def test_without_a_score_it_is_one_by_rank(model_server: ModelServer, engine: Open) -> None:
+    model_server.does(answer(hit(5), hit(3), hit(4)))
+    people = await engine(score=None)
+    (hits,) = await people.search([Query("a", 2)])
+    assert (hits.ids, hits.scores) == (["d5", "d3"], [1, 0.5])
+
+
+async def test_a_boost_is_read_after_the_text(model_server: ModelServer, engine: Open) -> None:
+    model_server.does(answer())
+    await (await engine()).search([Query("physicist", 3, boost="woman laboratory")])
+    assert model_server.asked[0].body["q"] == "physicist woman laboratory"
+
+
+async def test_labels_may_stand_in_a_file_beside(
+    model_server: ModelServer, engine: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "sexes.csv").write_text("id,group\nd1,m\nd2,f\n")
+    model_server.does(answer(hit(1), hit(2), hit(3)))
+    people = await engine(attributes={"gender": {"labels": "sexes.csv"}})
+    (hits,) = await people.search([Query("a", 3)])
+    assert hits.memberships["gender"].tolist() == [[0, 1], [1, 0], [0, 0]]
+
+
+HOSTILE = [
+    'say "hi"',
+    '"}, "size": 1000, "x": {"',
+    "{{query}} {{size}}",
+    "a&size=9#x?y=%20+/../",
+    "Zoë 東京 𝄞",
+    "\\",
+    "two\nlines",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_a_query_arrives_as_itself(
+    model_server: ModelServer, engine: Open, text: str
+) -> None:
+    model_server.does(answer())
+    await (await engine()).search([Query(text, 3)])
+    url = f"{model_server.base_url}/search?q={{{{query}}}}&size={{{{size}}}}"
+    await (await engine(url=url, body=None, method="GET")).search([Query(text, 3)])
+    in_body, in_url = model_server.asked
+    assert in_body.body == {"q": text, "size": 3}
+    assert parse_qs(urlsplit(in_url.path).query) == {"q": [text], "size": ["3"]}
+
+
+async def test_a_query_in_a_path_is_one_part_of_it(model_server: ModelServer, engine: Open) -> None:
+    model_server.does(answer())
+    people = await engine(url=f"{model_server.base_url}/find/{{{{query}}}}", body=None)
+    await people.search([Query("a/b c", 3)])
+    assert model_server.asked[0].path == "/v1/find/a%2Fb%20c"
+    with pytest.raises(QueryError, match="has the query in the path"):
+        await people.search([Query("..", 3)])
+    assert len(model_server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "sentence"),
+    [
+        (Answer(body=b"<html>Sign in</html>"), SourceError, "answered a page of HTML or XML"),
+        (Answer(body=b'{"result": {"it'), SourceError, "answered no valid JSON (Unterminated"),
+        (Answer(body=b""), SourceError, "answered no valid JSON"),
+        (Answer(body=b"\xff\xfe"), SourceError, "answered no valid JSON"),
+        (Answer(body=b"[" * 3000), SourceError, "answered no valid JSON"),
+        (Answer(body=b'{"results": []}'), SourceError, "finds nothing in the answer, which has"),
+        (Answer(body=b"[]"), SourceError, "finds nothing in the answer, which has no keys"),
+        (answer("text"), SourceError, "'id: key' fails on hit 1, which has no keys, being 'text'"),
+        (
+            Answer(body=b'{"result": {"items": {"a": 1}}}'),
+            SourceError,
+            "'hits: result.items' finds an object in the answer, where a list of hits is needed",
+        ),
+        (
+            answer({"ID": 1, "score": 2}),
+            SourceError,
+            "'id: key' fails on hit 1, which has the keys ID, score: it has no id",
+        ),
+        (answer(hit(1, key={})), SourceError, "it has no id (a text or a whole number)"),
+        (answer(hit(1, key="\ud800")), SourceError, "its id has half a surrogate pair"),
+        (answer(hit(1), hit(1)), SourceError, "'id: key' gives two hits the id 'd1'"),
+        (
+            answer(hit(1, relevance="9")),
+            SourceError,
+            "'score: relevance' finds '9' in hit 1, where a number is needed",
+        ),
+        (answer(hit(1, relevance=None)), SourceError, "'score: relevance' finds nothing in hit 1"),
+        (answer(hit(1, relevance=float("nan"))), SourceError, "where a number is needed"),
+        (answer(hit(1, relevance=10**400)), SourceError, "where a number is needed"),
+        (
+            answer(hit(1, person={"name": {"first": "A"}})),
+            SourceError,
+            "'title: person.name' finds an object in hit 1, where a text is needed",
+        ),
+        (
+            answer(hit(1, person={"sex": {"F": "x"}})),
+            SourceError,
+            "The field 'person.sex' of the document 'd1' cannot be read as gender",
+        ),
+        (
+            answer(*(hit(number, person={}) for number in range(10))),
+            SourceError,
+            "'field: person.sex' of gender finds nothing in any of 10 hits; correct it.",
+        ),
+        (answer(hit(1), cut_after=20), IndexUnavailableError, "broke off the connection (Remote"),
+        (Answer(never=True), IndexUnavailableError, "gave no whole answer in 0.4 s; try again"),
+        (answer(hit(1), drip=0.05), IndexUnavailableError, "gave no whole answer in 0.4 s"),
+        (Answer(body=b" " * 5000), IndexUnavailableError, "answered more than 4,000 bytes; let"),
+        (
+            answer(hit(1), headers={"Content-Encoding": "gzip"}),
+            IndexUnavailableError,
+            "sent a compressed answer, although it was asked for a plain one",
+        ),
+        (Answer(302, headers={"Location": "/elsewhere"}), SourceError, "redirects to /elsewhere,"),
+        (Answer(400), SourceError, "answered 400; correct 'url', 'method' or 'body'."),
+        (Answer(404), SourceError, "answered 404; correct 'url', 'method' or 'body'."),
+        (Answer(401), IndexUnavailableError, "refused access (401); name credentials"),
+        (Answer(503, headers={"Retry-After": "0"}), IndexUnavailableError, "answered 503, also"),
+        (Answer(501), IndexUnavailableError, "answered 501"),
+    ],
+)
+async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(
+    model_server: ModelServer,
+    engine: Open,
+    behaviour: Answer,
+    kind: type[FairqrError],
+    sentence: str,
+) -> None:
+    model_server.does(behaviour)
+    people = await engine(timeout=0.4, max_bytes=4000)
+    with pytest.raises(kind) as failed:
+        await people.search([Query("physicist", 5)])
+    assert type(failed.value) is kind
+    message = str(failed.value)
+    assert sentence in message
+    assert "people" in message or "person" in message
+    assert "\n" not in message
+    assert message.endswith(".")
+    await people.aclose()
+
+
+async def test_an_endpoint_that_cannot_be_reached_is_named(engine: Open, tmp_path: Path) -> None:
+    closed = ModelServer()
+    closed.close()
+    people = await open_source(source_of(closed), tmp_path)
+    with pytest.raises(IndexUnavailableError, match=r"cannot be reached .*; check"):
+        await people.search([Query("a", 1)])
+
+
+async def test_what_can_heal_is_asked_again(model_server: ModelServer, engine: Open) -> None:
+    model_server.does(
+        Answer(429, headers={"Retry-After": "0"}), Answer(503), answer(hit(1)), answer()
+    )
+    (hits,) = await (await engine()).search([Query("a", 5)])
+    assert hits.ids == ["d1"]
+    assert len(model_server.asked) == 3
+    assert model_server.asked[2].at - model_server.asked[1].at >= 0.4  # it waits before it asks
+
+
+async def test_one_failed_query_ends_the_others(model_server: ModelServer, engine: Open) -> None:
+    def behaviour(asked: Asked) -> Answer:
+        return Answer(404) if asked.body["q"] == "bad" else Answer(never=True)
+
+    model_server.does(behaviour)
+    async with asyncio.timeout(10):
+        with pytest.raises(SourceError, match="answered 404"):
+            await (await engine()).search([Query("good", 5), Query("bad", 5), Query("good", 5)])
+
+
+async def test_queries_of_a_round_go_together_within_the_limit(
+    model_server: ModelServer, engine: Open
+) -> None:
+    pair, lock, under_way, most = threading.Barrier(2), threading.Lock(), [0], [0]
+
+    def behaviour(asked: Asked) -> Answer:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        pair.wait(20)  # Only two requests at a time pass this.
+        with lock:
+            under_way[0] -= 1
+        number = int(asked.body["q"])
+        return answer(hit(number, relevance=number))
+
+    model_server.does(behaviour)
+    people = await engine(concurrency=2)
+    answers = await people.search([Query(str(number), 1) for number in range(8)])
+    assert [hits.ids for hits in answers] == [[f"d{number}"] for number in range(8)]
+    assert most[0] == 2
+
+
+async def test_one_engine_serves_several_event_loops(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer(hit(1)))
+    people, found = await engine(), []
+
+    def work() -> None:
+        async def search() -> None:
+            found.append((await people.search([Query("a", 1)]))[0].ids)
+            await people.aclose()
+
+        asyncio.run(search())
+
+    await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
+    assert found == [["d1"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
+        (Query("", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
+        (Query("a", 0), "Counting the documents with a word needs an engine that can count"),
+        (Query("a", 5, every_word=True), "Counting the documents with a word needs"),
+    ],
+)
+async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(
+    model_server: ModelServer, engine: Open, query: Query, sentence: str
+) -> None:
+    people = await engine()
+    with pytest.raises(UnsupportedError, match=sentence):
+        await people.search([Query("a", 5), query])
+    with pytest.raises(UnsupportedError, match="The share of each group in all documents needs"):
+        await people.corpus_shares()
+    assert people.capabilities == frozenset()
+    assert model_server.asked == []
+
+
+def settings_file(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    """Write credentials that may go to one address."""
+    path = folder / "fairqr.toml"
+    path.write_text(
+        f'[credentials.production]\nurls = ["{url}"]\nbearer = "{SECRET}"\n'
+        f'headers = {{X-Tenant = "{SECRET}-too"}}\n{more}'
+    )
+    path.chmod(0o600)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(path))
+
+
+async def test_credentials_are_sent_to_their_own_address_alone(
+    model_server: ModelServer,
+    other_server: ModelServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings_file(tmp_path, model_server.base_url, monkeypatch)
+    target = {"Location": f"{other_server.base_url}/search"}
+    model_server.does(answer(hit(1)), Answer(307, headers=target))
+    named = await open_source(source_of(model_server, credentials="production"), tmp_path)
+    await named.search([Query("a", 1)])
+    headers = model_server.asked[0].headers
+    assert headers["authorization"] == f"Bearer {SECRET}"
+    assert headers["x-tenant"] == f"{SECRET}-too"
+
+    with pytest.raises(SourceError, match="which is not followed") as failed:
+        await named.search([Query("a", 1)])
+    assert SECRET not in str(failed.value)
+    with pytest.raises(ConfigError, match="may not go to") as failed:
+        await open_source(source_of(other_server, credentials="production"), tmp_path)
+    assert SECRET not in str(failed.value)
+    assert other_server.asked == []
+
+
+async def test_without_a_name_no_credentials_are_sent(
+    model_server: ModelServer, engine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_file(tmp_path, model_server.base_url, monkeypatch)
+    # Those of Elasticsearch are for Elasticsearch, even on the same address.
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", model_server.base_url)
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)
+    model_server.does(answer(hit(1), headers={"Set-Cookie": "session=abc"}), answer(hit(1)))
+    people = await engine()
+    await people.search([Query("a", 1)])
+    await people.search([Query("a", 1)])
+    for asked in model_server.asked:
+        assert SECRET not in json.dumps(asked.headers)
+        assert "cookie" not in asked.headers
+
+
+async def test_certificates_that_are_not_there_are_named(
+    model_server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_file(tmp_path, model_server.base_url, monkeypatch, 'ca_certs = "none.pem"\n')
+    with pytest.raises(ConfigError, match=r"none\.pem cannot be read .*; correct ca_certs"):
+        await open_source(source_of(model_server, credentials="production"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"hits": "result["}, "'hits: result[' is not JMESPath"),
+        ({"id": ""}, "'id: ' is not JMESPath"),
+        ({"score": "nothing("}, "'score: nothing(' is not JMESPath"),
+        ({"attributes": {"gender": {**GENDER, "field": "a..b"}}}, "'gender: a..b' is not JMESPath"),
+    ],
+)
+async def test_an_expression_that_is_none_is_refused_when_the_source_is_opened(
+    engine: Open, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SourceError) as failed:
+        await engine(**changes)
+    assert sentence in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+async def test_an_expression_that_does_not_fit_the_hits_is_refused(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer(hit(1)))
+    with pytest.raises(SourceError, match=r"'score: abs\(key\)' fails on hit 1"):
+        await (await engine(score="abs(key)")).search([Query("a", 1)])
+
+
+async def test_the_check_says_what_a_sample_query_finds(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer(), answer(hit(1), hit(2), hit(3, person={"sex": "X"})))
+    people = await engine(score=None, body={"q": "{{query}}"})
+    report = await check(people)
+    assert len(model_server.asked) == 2
+    (gender,) = report.attributes
+    assert (gender.documents, gender.labelled) == (3, 2)
+    assert [value.value for value in gender.without_group] == ["X"]
+    assert [sample.title for sample in report.sample] == ["Person 1", "Person 2", ""]
+    assert report.sample[0].groups == {"gender": {"male": 1.0}}
+    remarks = " ".join(report.remarks)
+    assert "gave 3 of 100 hits" in remarks
+    assert "has no {{size}}" in remarks
+    assert "names no score" in remarks
+
+
+async def test_the_check_asks_the_sample_of_the_source(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer())
+    report = await check(await engine(sample="tennis"))
+    assert [asked.body["q"] for asked in model_server.asked] == ["tennis"]
+    assert any("write a query that finds something" in remark for remark in report.remarks)
