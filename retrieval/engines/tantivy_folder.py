@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import tantivy
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fairqr.errors import IndexVersionError, one_line
 from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
@@ -68,8 +68,10 @@ def read_manifest(folder: Path) -> Manifest:
         found = json.loads(text).get("format")
         if found == FORMAT:
             return Manifest.model_validate_json(text)
-    except (OSError, ValueError, AttributeError, ValidationError):
-        found = "damaged"
+    except OSError as error:
+        refuse_damaged(folder, error)
+    except (ValueError, AttributeError):
+        refuse_damaged(folder, "its manifest is not as it was written")
     raise IndexVersionError(
         f"The index in {folder} has format {found}, and this version of fairqr reads {FORMAT}; "
         "delete it with 'fairqr index delete' and create it again."

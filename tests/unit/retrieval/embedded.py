@@ -1,0 +1,64 @@
+"""Embedded indexes for tests: built in a line, and written to in a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fairqr.retrieval.corpus import Corpus, find_corpus
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy_folder import Manifest
+from fairqr.retrieval.engines.tantivy_writing import (
+    build_index,
+    remove_documents,
+    upsert_documents,
+)
+from fairqr.retrieval.schema import Schema
+
+__all__ = ["GENDER", "built", "corpus_of", "remove", "upsert"]
+
+GENDER = Schema.model_validate(
+    {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
+)
+
+
+def built(folder: Path, documents: Iterable[Document], schema: Schema = GENDER) -> TantivyEngine:
+    """Build an index in a folder, and open it."""
+    manifest = Manifest(source="a test", fingerprint="", corpus_schema=schema)
+    build_index(folder, manifest, documents)
+    return TantivyEngine(folder, folder.name)
+
+
+def corpus_of(folder: Path, documents: Iterable[Document], name: str = "people.jsonl") -> Corpus:
+    """Write a corpus, with the schema ``GENDER``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "schema.yaml").write_text(
+        "attributes:\n  gender: {field: gender, groups: [female, male]}\n"
+    )
+    (folder / name).write_text(
+        "".join(
+            json.dumps({"id": d.id, "title": d.title, "text": d.text, **d.fields}) + "\n"
+            for d in documents
+        )
+    )
+    return find_corpus(folder / name)
+
+
+def _folder(engine: SearchEngine) -> Path:
+    lexical = getattr(engine, "lexical", engine)
+    assert isinstance(lexical, TantivyEngine)
+    return lexical.folder
+
+
+async def upsert(engine: SearchEngine, documents: Iterable[Document]) -> int:
+    """Write documents to an embedded index, as another process would."""
+    return await asyncio.to_thread(upsert_documents, _folder(engine), documents)
+
+
+async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:
+    """Remove documents from an embedded index, as another process would."""
+    return await asyncio.to_thread(remove_documents, _folder(engine), ids)

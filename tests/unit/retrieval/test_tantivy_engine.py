@@ -1,0 +1,520 @@
+"""The embedded engine: scores, ties, groups, counts, and what writing does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.errors import BuildInProgressError, CorpusError, IndexVersionError
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy_writing import upsert_documents
+from fairqr.retrieval.schema import Schema
+from tests.unit.engines import hits_of, ranked
+from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
+
+SCHEMA = Schema.model_validate(
+    {
+        "attributes": {
+            "gender": {"field": "gender", "groups": ["female", "male"]},
+            "place": {"field": "place", "groups": ["here", "there"], "unknown": "group"},
+        }
+    }
+)
+
+
+def generated(n: int, seed: int = 1) -> list[Document]:
+    """Short documents over few words, so that many scores tie."""
+    draw = random.Random(seed)
+    words = [f"w{i}" for i in range(30)]
+    return [
+        Document(
+            f"d{i}",
+            "",
+            " ".join(draw.choices(words, k=draw.randint(2, 5))),
+            {
+                "gender": draw.choice(["female", "male", None]),
+                "place": draw.choice(["here", {"here": 1, "there": 3}, None]),
+            },
+        )
+        for i in range(n)
+    ]
+
+
+def by_hand(documents: list[Document], query: str) -> dict[str, float]:
+    """Lucene's BM25, k1 1.2 and b .75."""
+    tokens = {d.id: d.text.split() for d in documents}
+    average = sum(len(t) for t in tokens.values()) / len(tokens)
+    scores: dict[str, float] = {}
+    for term in query.split():
+        df = sum(term in t for t in tokens.values())
+        idf = np.log(1 + (len(tokens) - df + 0.5) / (df + 0.5))
+        for id_, words in tokens.items():
+            tf = words.count(term)
+            norm = 1.2 * (1 - 0.75 + 0.75 * len(words) / average)
+            if tf:
+                scores[id_] = scores.get(id_, 0) + idf * tf * 2.2 / (tf + norm)
+    return scores
+
+
+async def total(engine: TantivyEngine, text: str, **options: Any) -> int | None:
+    (hits,) = await engine.search([Query(text, 0, **options)])
+    assert hits.ids == []
+    assert hits.memberships["gender"].shape == (0, 2)
+    return hits.total
+
+
+def top(hits: Hits, n: int) -> tuple[list[str], list[float]]:
+    return hits.ids[:n], hits.scores[:n]
+
+
+# --- searching --------------------------------------------------------------------------------
+
+
+async def test_bm25_agrees_with_the_formula(tmp_path: Path) -> None:
+    documents = generated(200)
+    engine = built(tmp_path / "v1", documents, SCHEMA)
+    found = await hits_of(engine, "w1 w2", 200)
+    expected = by_hand(documents, "w1 w2")
+    assert set(found.ids) == set(expected)
+    assert found.scores == pytest.approx([expected[id_] for id_ in found.ids], rel=1e-4)
+    assert found.total is None
+
+
+async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path) -> None:
+    """Whatever n is, the top n is the beginning of the whole ranking, sorted by score and id."""
+    engine = built(tmp_path / "v1", generated(500), SCHEMA)
+    for query in ("w1", "w2 w3", "w4 w5 w6 w7"):
+        whole = await hits_of(engine, query, 500)
+        pairs = list(zip(whole.ids, whole.scores, strict=True))
+        assert pairs == sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+        assert len(set(whole.scores)) < len(whole) / 2, "there are ties"
+        for n in (1, 3, 10, 50, 499):
+            assert top(await hits_of(engine, query, n), n) == top(whole, n)
+
+
+async def test_the_same_holds_over_several_segments(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(300), SCHEMA)
+    for start in range(200, 400, 50):
+        await upsert(engine, generated(400, seed=2)[start : start + 50])
+    assert (await engine.info()).documents == 400
+    assert engine.snapshot().searcher.num_segments > 1
+    whole = await hits_of(engine, "w1 w2", 400)
+    assert whole.ids == sorted(
+        whole.ids, key=lambda id_: (-whole.scores[whole.ids.index(id_)], id_)
+    )
+    for n in (1, 7, 60):
+        assert top(await hits_of(engine, "w1 w2", n), n) == top(whole, n)
+
+
+async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:
+    """All of them that there are; those without a word have score 0 and stand in order of id."""
+    engine = built(tmp_path / "v1", generated(200), SCHEMA)
+    whole = await hits_of(engine, "w1 w2", 200)
+    some = random.Random(3).sample(whole.ids, 20)
+    unmatched = sorted({f"d{i}" for i in range(200)} - set(whole.ids))[:2]
+    found = await hits_of(engine, "w1 w2", 50, only=[*some, "nobody", *unmatched, some[0]])
+    assert found.ids == [*[id_ for id_ in whole.ids if id_ in some], *unmatched]
+    scores = dict(zip(whole.ids, whole.scores, strict=True))
+    assert found.scores == [*[scores[id_] for id_ in found.ids[:-2]], 0, 0]
+    assert (await hits_of(engine, "w1 w2", 3, only=some)).ids == found.ids[:3]
+    assert len(await hits_of(engine, "w1", 9, only=[])) == 0
+
+
+async def test_the_groups_of_given_documents_are_looked_up_without_a_query(tmp_path: Path) -> None:
+    documents = generated(50)
+    engine = built(tmp_path / "v1", documents, SCHEMA)
+    found = await hits_of(engine, "", 99, only=["d7", "d30", "nobody", "d2", "half \ud800"])
+    assert (found.ids, found.scores) == (["d2", "d30", "d7"], [0, 0, 0])
+    for name, attribute in SCHEMA.attributes.items():
+        expected = [documents[int(id_[1:])].membership(attribute) for id_ in found.ids]
+        assert found.memberships[name].tolist() == [list(row) for row in expected]
+
+
+async def test_boost_raises_documents_that_match_and_finds_no_others(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(200), SCHEMA)
+    plain, both = await hits_of(engine, "w1", 200), await hits_of(engine, "w1 w2", 200)
+    boosted = await hits_of(engine, "w1", 200, boost="w2")
+    assert set(boosted.ids) == set(plain.ids)
+    summed = dict(zip(both.ids, both.scores, strict=True))
+    assert boosted.scores == pytest.approx([summed[id_] for id_ in boosted.ids])
+    among = await hits_of(engine, "w1", 200, boost="w2", only=both.ids)
+    scores = dict(zip(boosted.ids, boosted.scores, strict=True))
+    assert among.scores == pytest.approx([scores.get(id_, 0) for id_ in among.ids])
+
+
+async def test_all_queries_of_a_call_are_answered_as_each_alone(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(100), SCHEMA)
+    queries = [
+        Query("w1 w2", 7),
+        Query("w1", 0),
+        Query("w1 w3", 9, every_word=True),
+        Query("w4", 9, boost="w5"),
+        Query("w4", 9, only=("d1", "d2")),
+        Query("zebra", 9),
+        Query("the", 9),
+        Query("half \ud800 w1", 9),
+    ]
+    for query, found in zip(queries, await engine.search(queries), strict=True):
+        (alone,) = await engine.search([query])
+        assert (found.ids, found.scores, found.total) == (alone.ids, alone.scores, alone.total)
+        for name, rows in found.memberships.items():
+            assert rows.tolist() == alone.memberships[name].tolist()
+            assert rows.shape == (len(found), len(SCHEMA.attributes[name].universe))
+    assert await engine.search([]) == []
+
+
+async def test_more_hits_than_there_are_documents_cost_no_memory(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(10), SCHEMA)
+    assert len(await hits_of(engine, "w1 w2 w3", 2**40)) <= 10
+
+
+async def test_texts_groups_and_shares(tmp_path: Path) -> None:
+    documents = [
+        Document("b", "B", "word", {"gender": "female", "place": "here"}),
+        Document("a", "", "word", {"gender": ["female", "male"], "extra": {"x": [1, "ü"]}}),
+        Document("c", "", "word", {"place": {"here": 1, "there": 3}}),
+    ]
+    engine = built(tmp_path / "v1", documents, SCHEMA)
+    assert await engine.documents(["c", "nobody", "b"]) == [documents[2], documents[0]]
+    assert (await engine.documents(["a"]))[0].fields["extra"] == {"x": [1, "ü"]}
+    assert await engine.documents([]) == []
+    found = await hits_of(engine, "word", 9)
+    assert found.ids == ["a", "c", "b"]
+    assert found.memberships["gender"].tolist() == [[0.5, 0.5], [0, 0], [1, 0]]
+    assert found.memberships["place"].tolist() == [[0, 0, 1], [0.25, 0.75, 0], [1, 0, 0]]
+    shares = await engine.corpus_shares()
+    assert shares["gender"] == pytest.approx([0.5, 1 / 6])
+    assert shares["place"] == pytest.approx([1.25 / 3, 0.25, 1 / 3])
+
+
+async def test_shares_over_very_many_different_labels(tmp_path: Path) -> None:
+    """They are those of the documents that there are now."""
+    gender = GENDER.attributes["gender"]
+    labels = [{"female": n, "male": 1} for n in range(3000)] + [{"female": 1, "male": 2}] * 99
+    documents = [Document(f"{n}", "", "x", {"gender": label}) for n, label in enumerate(labels)]
+    engine = built(tmp_path / "v1", documents)
+    expected = np.mean([gender.membership(label) for label in labels], axis=0)
+    assert (await engine.corpus_shares())["gender"] == pytest.approx(expected, rel=1e-12)
+    await remove(engine, [str(n) for n in range(2900)])
+    left = np.mean([gender.membership(label) for label in labels[2900:]], axis=0)
+    assert (await engine.corpus_shares())["gender"] == pytest.approx(left, rel=1e-12)
+    await remove(engine, [str(n) for n in range(2900, len(labels))])
+    assert (await engine.corpus_shares())["gender"].tolist() == [0, 0]
+    assert len(await hits_of(engine, "x", 9)) == 0
+
+
+# --- counting ---------------------------------------------------------------------------------
+
+
+async def test_counts_of_documents(tmp_path: Path) -> None:
+    texts = ["running women", "a woman runs", "the run of man", "women's day"]
+    engine = built(tmp_path / "v1", [Document(str(i), "", text) for i, text in enumerate(texts)])
+    for words, count in (("run", 3), ("women", 2), ("women run", 1), ("run run", 3)):
+        assert await total(engine, words, every_word=True) == count
+    for words in ("the", "zebra", "..."):
+        assert await total(engine, words, every_word=True) == 0
+        assert await total(engine, words) == 0
+    assert await total(engine, "women run") == 4
+    assert await total(engine, "") == 4
+    assert await total(engine, "run", only=("0", "3", "nobody")) == 1
+    assert await total(engine, "women run", only=("0", "1", "2"), every_word=True) == 1
+    assert await total(engine, "", only=("0", "nobody")) == 1
+
+
+async def test_documents_that_were_deleted_are_not_counted(tmp_path: Path) -> None:
+    """Neither for one word nor for several, and not where they were replaced."""
+    engine = built(tmp_path / "v1", [Document(str(n), "", "red apple") for n in range(10)])
+    await remove(engine, ["1", "3", "nobody"])
+    await upsert(engine, [Document("5", "", "green apple")])
+    assert await total(engine, "apple") == 8
+    assert await total(engine, "red") == 7
+    assert await total(engine, "red apple", every_word=True) == 7
+    assert await total(engine, "") == 8
+    assert await total(engine, "apple", only=("1", "5", "6")) == 2
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+async def test_documents_are_replaced_added_and_removed(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", [Document("a", "", "one"), Document("b", "", "one")])
+    new = [Document("b", "", "two", {"gender": "male"}), Document("c", "", "one")]
+    assert await upsert(engine, new) == 2
+    assert (await hits_of(engine, "one", 9)).ids == ["a", "c"]
+    found = await hits_of(engine, "two", 9)
+    assert (found.ids, found.memberships["gender"].tolist()) == (["b"], [[0, 1]])
+    assert await remove(engine, ["a", "nobody"]) == 1
+    assert (await engine.info()).documents == 2
+    other = TantivyEngine(engine.folder, "other")
+    assert (await hits_of(other, "one", 9)).ids == ["c"]
+
+
+async def test_what_another_process_writes_is_seen_by_the_next_search(tmp_path: Path) -> None:
+    documents = [Document(str(n), "", "science", {"gender": "female"}) for n in range(5)]
+    reader = built(tmp_path / "v1", documents)
+    ids = [str(n) for n in range(5)]
+    for changed in range(5):
+        before = (await hits_of(reader, "", 9, only=ids)).memberships["gender"].tolist()
+        assert before == [[0, 1]] * changed + [[1, 0]] * (5 - changed)
+        await upsert(reader, [Document(str(changed), "", "science", {"gender": "male"})])
+    await remove(reader, ["0"])
+    assert (await hits_of(reader, "", 9, only=["0", "1"])).ids == ["1"]
+
+
+async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", [Document("a", "", "one")])
+    wrong = [Document("b", "", "one"), Document("c", "", "one", {"gender": "boy"})]
+    with pytest.raises(CorpusError, match=r"document 'c' .*'boy', which is not one of female"):
+        await upsert(engine, wrong)
+    assert (await ranked(engine, "one", 9)).ids == ["a"]
+    await upsert(engine, wrong[:1])
+    assert (await ranked(engine, "one", 9)).ids == ["a", "b"]
+
+
+weights = st.dictionaries(st.sampled_from(["female", "male", "unknown"]), st.integers(0, 9))
+labels = st.one_of(st.none(), st.sampled_from(["female", "male", ""]), weights)
+texts = st.lists(st.sampled_from(["w1", "w2", "w3"]), min_size=1, max_size=3).map(" ".join)
+ids = st.integers(0, 6).map(lambda number: f"d{number}")
+steps = st.one_of(
+    st.tuples(st.just("upsert"), st.dictionaries(ids, st.tuples(texts, labels), max_size=5)),
+    st.tuples(st.just("remove"), st.lists(ids, max_size=4)),
+    st.tuples(st.just("reopen"), st.none()),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(steps, max_size=6))
+def test_groups_and_counts_are_right_whatever_is_written(writes: list[Any]) -> None:
+    """After each write a search finds what there is, with the groups that were written last."""
+
+    async def check(engine: TantivyEngine, now: dict[str, tuple[str, Any]]) -> None:
+        gender = GENDER.attributes["gender"]
+        matching, several, all_ = await engine.search(
+            [Query("w1", 99), Query("w1 w2", 0, every_word=True), Query("", 99, only=tuple(now))]
+        )
+        assert set(matching.ids) == {id_ for id_, (text, _) in now.items() if "w1" in text}
+        assert several.total == sum("w1" in text and "w2" in text for text, _ in now.values())
+        assert all_.ids == sorted(now)
+        for hits in (matching, all_):
+            expected = [list(gender.membership(now[id_][1])) for id_ in hits.ids]
+            assert hits.memberships["gender"].tolist() == expected
+        shares = (await engine.corpus_shares())["gender"]
+        rows = [gender.membership(label) for _, label in now.values()]
+        assert shares == pytest.approx(np.sum(rows, axis=0) / max(1, len(rows)) if rows else 0)
+
+    async def work(folder: Path) -> None:
+        now: dict[str, tuple[str, Any]] = {"d0": ("w1", "female")}
+        engine = built(folder / "v1", [Document("d0", "", "w1", {"gender": "female"})])
+        for kind, change in writes:
+            if kind == "upsert":
+                some = [Document(i, "", t, {"gender": label}) for i, (t, label) in change.items()]
+                await upsert(engine, some)
+                now.update(change)
+            elif kind == "remove":
+                count = await remove(engine, change)
+                assert count == len(now.keys() & {*change})
+                now = {id_: row for id_, row in now.items() if id_ not in change}
+            else:
+                engine = TantivyEngine(engine.folder, "again")
+            await check(engine, now)
+
+    with TemporaryDirectory() as temporary:
+        asyncio.run(work(Path(temporary)))
+
+
+# --- several at once --------------------------------------------------------------------------
+
+UPSERT = textwrap.dedent(
+    """
+    import pathlib, sys, time
+    from fairqr.errors import BuildInProgressError
+    from fairqr.retrieval.documents import Document
+    from fairqr.retrieval.engines.tantivy_writing import upsert_documents
+
+    folder, writer = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(10):
+        label = {"female": 100 * writer + number, "male": 1}
+        document = Document(f"{writer}-{number}", "", "text", {"gender": label})
+        while True:
+            try:
+                upsert_documents(folder, [document])
+                break
+            except BuildInProgressError:
+                time.sleep(0.001)
+    """
+)
+
+
+async def test_processes_that_write_at_once_give_no_document_the_groups_of_another(
+    tmp_path: Path,
+) -> None:
+    """Formerly the groups were numbered before the lock was taken, and two writers used a number
+    twice: with 150,000 kinds of labels, four documents in fifteen."""
+    engine = built(tmp_path / "v1", [Document("first", "", "text")])
+    command = [sys.executable, "-c", UPSERT, str(engine.folder)]
+    writers = [
+        subprocess.Popen(
+            [*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for number in range(3)
+    ]
+    try:
+        for process in writers:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in writers:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(timeout=120) for process in writers] == [0, 0, 0]
+    finally:
+        for process in writers:
+            process.kill()
+            process.communicate()
+    found = await hits_of(engine, "text", 99)
+    assert len(found) == 31
+    for id_, row in zip(found.ids, found.memberships["gender"].tolist(), strict=True):
+        if id_ != "first":
+            writer, number = map(int, id_.split("-"))
+            weight = 100 * writer + number
+            assert row == pytest.approx([weight / (weight + 1), 1 / (weight + 1)])
+
+
+async def test_while_one_writes_another_is_refused_and_readers_see_the_old_state(
+    tmp_path: Path,
+) -> None:
+    engine = built(tmp_path / "v1", [Document("a", "", "text")])
+    refused: list[str] = []
+
+    def slowly() -> Any:
+        yield Document("b", "", "text", {"gender": "male"})
+        with pytest.raises(BuildInProgressError, match="wait until it has finished") as caught:
+            upsert_documents(engine.folder, [Document("c", "", "text", {"gender": "female"})])
+        refused.append(str(caught.value))
+        assert engine.snapshot().count(engine.snapshot().with_ids(["a", "b"])) == 1
+
+    assert await upsert(engine, slowly()) == 1
+    assert len(refused) == 1
+    assert (await ranked(engine, "text", 9)).ids == ["a", "b"]
+
+
+async def test_many_searches_at_once_while_documents_are_written(tmp_path: Path) -> None:
+    """Readers see the index before or after a write, never an error or half of it."""
+    engine = built(tmp_path / "v1", generated(300), SCHEMA)
+    stop = asyncio.Event()
+
+    async def write() -> None:
+        for number in range(5):
+            some = [
+                Document(f"x{number}-{i}", "", "w1 extra", {"gender": "male"}) for i in range(50)
+            ]
+            await upsert(engine, some)
+        stop.set()
+
+    async def read(sizes: list[int]) -> None:
+        while not stop.is_set():
+            found = await hits_of(engine, "extra", 1000)
+            assert found.memberships["gender"].tolist() == [[0, 1]] * len(found)
+            sizes.append(len(found))
+
+    sizes: list[int] = []
+    await asyncio.gather(write(), read(sizes), read(sizes))
+    assert set(sizes) <= {0, 50, 100, 150, 200, 250}
+    assert len(await hits_of(engine, "extra", 1000)) == 250
+
+
+async def test_many_threads_may_be_the_first_to_read(tmp_path: Path) -> None:
+    folder = built(tmp_path / "v1", generated(300), SCHEMA).folder
+    for _ in range(20):
+        engine = TantivyEngine(folder, "cold")
+        found = await asyncio.gather(*(hits_of(engine, f"w{n}", 300) for n in range(6)))
+        assert all(id_.startswith("d") for hits in found for id_ in hits.ids)
+        assert all(len(set(hits.ids)) == len(hits) for hits in found)
+
+
+def test_one_engine_serves_several_event_loops_and_closes_twice(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(50), SCHEMA)
+    first = asyncio.run(ranked(engine, "w1", 9))
+    asyncio.run(engine.aclose())
+    asyncio.run(engine.aclose())
+    assert asyncio.run(ranked(engine, "w1", 9)) == first
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("ids.offsets", None),
+        ("ids.offsets", ""),
+        ("ids.offsets", "half"),
+        ("ids.offsets", "\1" + "\0" * 7),
+        ("ids.utf8", None),
+        ("ids.utf8", ""),
+        ("ids.utf8", "0"),
+        ("ids.utf8", b"\xff\xff"),
+        ("text", None),
+        ("manifest.json", "{"),
+        ("manifest.json", "[]"),
+        ("manifest.json", ""),
+        ("manifest.json", None),
+    ],
+)
+async def test_a_damaged_index_is_named_with_what_to_do(
+    tmp_path: Path, file: str, content: str | bytes | None
+) -> None:
+    folder = built(tmp_path / "v1", [Document("0", "", "text"), Document("1", "", "text")]).folder
+    path = folder / file
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(IndexVersionError, match=r"in .*v1 .*damaged.*fairqr index delete"):
+        await hits_of(TantivyEngine(folder, "p"), "text", 9)
+
+
+async def test_an_index_of_another_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    folder = built(tmp_path / "v1", [Document("0", "", "text")]).folder
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(IndexVersionError, match=r"format 1, .* reads 2; .*fairqr index delete"):
+        TantivyEngine(folder, "old")
+
+
+async def test_half_an_entry_of_an_interrupted_write_is_no_damage(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", [Document("0", "", "text")])
+    with (engine.folder / "ids.offsets").open("ab") as stream:
+        stream.write(b"abc")
+    await upsert(engine, [Document("x", "", "text")])
+    assert (await ranked(TantivyEngine(engine.folder, "p"), "text", 9)).ids == ["0", "x"]
+
+
+async def test_an_index_that_is_gone_stays_readable_and_is_not_written_to(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(20), SCHEMA)
+    before = await hits_of(engine, "w1 w2", 20)
+    shutil.rmtree(engine.folder)
+    after = await hits_of(engine, "w1 w2", 20)
+    assert (after.ids, after.scores) == (before.ids, before.scores)
+    assert len(await engine.documents(["d1", "d2"])) == 2
+    with pytest.raises(IndexVersionError, match="built again or deleted meanwhile"):
+        await upsert(engine, [])
+    assert not engine.folder.exists()
