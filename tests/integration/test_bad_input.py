@@ -19,7 +19,7 @@ from fairqr.cli.main import main
 from fairqr.prompts.library import SHIPPED
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
-from fairqr.retrieval.tantivy_layout import FORMAT
+from fairqr.retrieval.engines.tantivy_folder import FORMAT
 from tests.integration.model_server import (
     SCHEMA,
     Command,
@@ -219,10 +219,10 @@ class TestWhatIsAsked:
         [
             ("", "The query is empty; write what to search for"),
             (" \t ", "The query is empty"),
-            ("\u200b\u202e", "contains a term of the query"),
+            ("\u200b\u202e", "matches the query"),
             ("zyzzyva", "No document of 'documents-"),
-            ("the of and", "contains a term of the query 'the of and'; try other words"),
-            ("(((", "contains a term of the query"),
+            ("the of and", "matches the query 'the of and'; try other words"),
+            ("(((", "matches the query"),
             ("x" * 6000, "at most 5000"),
         ],
         ids=["empty", "blank", "invisible", "unknown", "stop words", "marks", "long"],

@@ -30,6 +30,7 @@ from fairqr.cli import (
     train,
     tune,
 )
+from fairqr.cli.common import printable
 from fairqr.errors import FairqrError, one_line
 
 __all__ = ["app", "main"]
@@ -118,7 +119,8 @@ def main() -> None:
 
 
 def _fail(sentence: str) -> NoReturn:
-    typer.echo(f"fairqr: {sentence}", err=True)
+    # It may quote a document, or the reply of a server.
+    typer.echo(f"fairqr: {printable(sentence)}", err=True)
     sys.exit(2)
 
 
