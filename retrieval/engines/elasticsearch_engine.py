@@ -9,6 +9,8 @@ asks the same copies of the shards each time, so this choice repeats until the i
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -50,6 +52,7 @@ UNLABELLED = 20
 """So many hits without any label of an attribute make us look at the mapping again."""
 DOCUMENTS_AT_ONCE = 1000
 BUSY = frozenset({429, 502, 503, 504})
+SHARES_SECONDS = 600.0
 TIME_FOR_PARTS = 0.8
 """The share of the time limit after which a server that may answer in part should do so."""
 
@@ -72,6 +75,7 @@ class ElasticsearchEngine:
         self.source, self.server, self.labels = source, server, labels
         self.path = path_of(source.index)
         self.vectors: VectorSearch | None = None
+        self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
         self._use(mapping)
 
     def _use(self, mapping: IndexMapping) -> None:
@@ -186,8 +190,16 @@ class ElasticsearchEngine:
         return [found[id_] for id_ in ids if id_ in found]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Return for each attribute that a field labels the mean membership over all documents."""
-        return await corpus_shares(self)
+        """Return for each attribute that a field labels the mean membership over all documents.
+
+        They are counted at most once in ten minutes: on a large index it is work to count them, and
+        they change slowly.
+        """
+        counted, shares = self._shares
+        if time.monotonic() - counted > SHARES_SECONDS:
+            shares = await corpus_shares(self)
+            self._shares = time.monotonic(), shares
+        return shares
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
