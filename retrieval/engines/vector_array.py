@@ -81,8 +81,11 @@ class VectorArray(NamedTuple):
             numbers: Of the documents, rising; all beyond the rows that there are.
             vectors: As many.
         """
-        width = 4 * self.mark.dimensions
-        handle = os.open(self.folder / "vectors", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        width, path = 4 * self.mark.dimensions, self.folder / "vectors"
+        if not len(self.vectors):
+            # Who has a damaged file open reads on in it.
+            path.unlink(missing_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with os.fdopen(handle, "wb") as stream:
             # Drops what an interrupted write left behind. Numbers that are left out are zeros.
             stream.truncate(len(self.vectors) * width)

@@ -1,6 +1,9 @@
-"""Exact nearest neighbours: the blocks against brute force, ties, zeros, repeatable scores."""
+"""Vectors in one file: exact neighbours, repeatable scores, and writes that break off."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -8,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fairqr.retrieval.encoders.encoder import unit_rows
-from fairqr.retrieval.vectors import nearest as module
-from fairqr.retrieval.vectors.nearest import nearest, scores_of
+from fairqr.errors import InputError
+from fairqr.retrieval.encoders.encoder import EncoderMark, unit_rows
+from fairqr.retrieval.engines import vector_array as module
+from fairqr.retrieval.engines.vector_array import VectorArray, nearest, scores_of
+
+MARK = EncoderMark("words", 3, (0.1, 0.2, 0.3))
+
 
 # Few distinct values, so that many rows tie, and many are zeros.
 coarse = st.integers(-2, 2).map(float)
@@ -111,3 +118,71 @@ def test_single_precision_does_not_choose_among_near_ties() -> None:
     rough = np.vecdot(vectors, query)
     assert rough[best].min() < np.sort(rough)[-n], "some of the best do not look like it"
     assert set(best.tolist()) <= set(nearest(vectors, query, n).tolist())
+
+
+# --- on disk ----------------------------------------------------------------------------------
+
+
+def vectors_of(numbers: list[int]) -> np.ndarray:
+    return np.array([[n, 2 * n, 1] for n in numbers], dtype=np.float32)
+
+
+def written(folder: Path, *batches: list[int]) -> VectorArray:
+    folder.mkdir(exist_ok=True)
+    array = VectorArray.open(folder, MARK)
+    for numbers in batches:
+        array = array.with_rows(numbers, vectors_of(numbers))
+    return array
+
+
+def test_the_row_of_a_document_is_its_number(tmp_path: Path) -> None:
+    """Numbers that were left out are rows of zeros."""
+    array = written(tmp_path, [0, 2, 3], [7])
+    expected = np.zeros((8, 3))
+    expected[[0, 2, 3, 7]] = vectors_of([0, 2, 3, 7])
+    assert array.vectors.tolist() == expected.tolist()
+    assert VectorArray.open(tmp_path, MARK).vectors.tolist() == expected.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 200), st.binary(max_size=40))
+def test_what_a_killed_write_left_behind_is_dropped(kept: int, garbage: bytes) -> None:
+    """Rows count when the manifest has them; what is written next stands right after those."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        whole = written(folder, [0, 1, 4])
+        (folder / "vectors").write_bytes((folder / "vectors").read_bytes() + garbage)
+        assert VectorArray.open(folder, MARK).vectors.tolist() == whole.vectors.tolist()
+        more = written(folder, [6])
+        assert more.vectors[:5].tolist() == whole.vectors.tolist()
+        assert more.vectors[5:].tolist() == [[0, 0, 0], [6, 12, 1]]
+        # A file that was cut has no rows at all, and is written again.
+        data = (folder / "vectors").read_bytes()
+        (folder / "vectors").write_bytes(data[:kept])
+        assert len(VectorArray.open(folder, MARK).vectors) == (7 if kept >= len(data) else 0)
+        again = written(folder, [9])
+        assert again.vectors[-1].tolist() == [9, 18, 1]
+
+
+def test_rows_that_are_mapped_stay_when_the_folder_goes(tmp_path: Path) -> None:
+    array = written(tmp_path, [0, 1, 2])
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert array.vectors[2].tolist() == [2, 4, 1]
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", None])
+def test_a_folder_that_cannot_be_read_has_no_rows(tmp_path: Path, manifest: str | None) -> None:
+    written(tmp_path, [0, 1])
+    if manifest is None:
+        (tmp_path / "manifest.json").unlink()
+    else:
+        (tmp_path / "manifest.json").write_text(manifest)
+    assert VectorArray.open(tmp_path, MARK).vectors.shape == (0, 3)
+
+
+def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
+    written(tmp_path, [0])
+    for other in (EncoderMark("words", 4, MARK.probe), EncoderMark("words", 3, (0.1, 0.2, 0.4))):
+        with pytest.raises(InputError, match="another model of that name, of 3 dimensions"):
+            VectorArray.open(tmp_path, other)
