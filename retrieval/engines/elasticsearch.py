@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from fairqr.errors import SourceError
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.engines.elasticsearch_connection import Connection, Server
+from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_counts import existing
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch_mapping import read_index
+from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource

@@ -18,7 +18,6 @@ from typing import Any
 
 from fairqr.errors import IndexUnavailableError, InputError, SourceError
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.elasticsearch_connection import BusyServer, Server
 from fairqr.retrieval.engines.elasticsearch_counts import corpus_shares
 from fairqr.retrieval.engines.elasticsearch_fields import (
     HitReader,
@@ -28,6 +27,7 @@ from fairqr.retrieval.engines.elasticsearch_fields import (
 )
 from fairqr.retrieval.engines.elasticsearch_mapping import IndexMapping, path_of, read_index
 from fairqr.retrieval.engines.elasticsearch_requests import Requests
+from fairqr.retrieval.engines.elasticsearch_server import BusyServer, Server
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import (
     Capability,

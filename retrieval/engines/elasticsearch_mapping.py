@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.engines.elasticsearch_connection import Server
+    from fairqr.retrieval.engines.elasticsearch_server import Server
 
 __all__ = [
     "DATES",

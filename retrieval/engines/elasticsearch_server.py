@@ -1,0 +1,281 @@
+"""Reaching an Elasticsearch server: one client for each event loop, retries, and clear errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from elastic_transport import ConnectionTimeout, TlsError, TransportError
+from elasticsearch import ApiError, AsyncElasticsearch, UnsupportedProductError
+
+from fairqr.errors import (
+    FairqrError,
+    IndexNotFoundError,
+    IndexUnavailableError,
+    QueryError,
+    SourceError,
+    one_line,
+)
+from fairqr.loops import PerLoop
+from fairqr.retries import with_retries
+from fairqr.retrieval.engines.elasticsearch_connection import Connection
+from fairqr.retrieval.engines.limits import Limits
+
+__all__ = ["BusyServer", "Server", "error_type", "reason_of"]
+
+T = TypeVar("T")
+
+
+class BusyServer(Exception):  # noqa: N818 - it never leaves this module but as another error
+    """A part of an answer may succeed later; the status makes it one that is tried again."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status_code = status
+
+
+class Server:
+    """A server, and one client for each event loop, since a client cannot leave its loop.
+
+    Close it in each loop that used it, before that loop ends.
+    """
+
+    product: ClassVar[str] = "Elasticsearch"
+    errors: ClassVar[tuple[type[Exception], ...]] = (ApiError, TransportError)
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._limits = Limits(connection.concurrency, connection.requests_per_second)
+        self._clients: PerLoop[Any] = PerLoop()
+
+    @property
+    def url(self) -> str:
+        """Where the server is, without credentials."""
+        return self.connection.shown
+
+    @property
+    def client(self) -> Any:
+        """The client of the running event loop."""
+        return self._clients.get() or self._clients.setdefault(self._new_client())
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        judge: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """Send a request, again if it failed with an error that can heal, and return the answer.
+
+        Args:
+            method: GET or POST.
+            path: With its names quoted.
+            params: Of the address.
+            body: An object; or several, which are sent a line each.
+            judge: Looks at each answer, and may raise :class:`BusyServer`.
+
+        Raises:
+            IndexUnavailableError: The server cannot be reached, or refuses.
+            IndexNotFoundError: It has no such index.
+            QueryError: The query has more words than it takes.
+        """
+
+        async def send(client: Any) -> Any:
+            answer = await self._perform(client, method, path, params, body)
+            if judge:
+                judge(answer)
+            return answer
+
+        return await self.call(send)
+
+    async def call(self, send: Callable[[Any], Awaitable[T]]) -> T:
+        """Await ``send(client)``, again if it failed with an error that can heal.
+
+        Raises:
+            FairqrError: As :meth:`request` does.
+        """
+        client = self.client
+
+        async def attempt() -> T:
+            async with self._limits:
+                try:
+                    return await send(client)
+                except self.errors as error:
+                    # Waiting does not mend a certificate, though it is a connection error.
+                    if self._is_tls(error):
+                        raise self.translated(error) from None
+                    raise
+
+        try:
+            return await with_retries(attempt, attempts=self.connection.attempts)
+        except self.errors as error:
+            raise self.translated(error) from None
+        except BusyServer as error:
+            raise self.refusal(error.status_code, {}) from None
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        if client := self._clients.pop():
+            await client.close()
+
+    def _new_client(self) -> AsyncElasticsearch:
+        connection = self.connection
+        options: dict[str, Any] = {"hosts": [_with_port(url) for url in connection.urls]}
+        if connection.cloud_id:
+            options = {"cloud_id": connection.cloud_id}
+        if connection.credentials.ca_certs and not str(connection.shown).startswith("http:"):
+            options["ca_certs"] = str(connection.credentials.ca_certs)
+        try:
+            return AsyncElasticsearch(
+                headers=connection.credentials.request_headers(),
+                request_timeout=connection.timeout,
+                max_retries=0,
+                retry_on_timeout=False,
+                retry_on_status=(),
+                **options,
+            )
+        except (OSError, ValueError) as error:
+            raise self.unusable(error) from None
+
+    async def _perform(
+        self, client: Any, method: str, path: str, params: Mapping[str, str] | None, body: Any
+    ) -> Any:
+        kind = "x-ndjson" if isinstance(body, Sequence) else "json"
+        headers = {"accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = f"application/{kind}"
+        answer = await client.perform_request(
+            method, path, params=params, headers=headers, body=body
+        )
+        return answer.body
+
+    def _is_tls(self, error: Exception) -> bool:
+        return isinstance(error, TlsError)
+
+    def translated(self, error: Exception) -> FairqrError:
+        """Return the error that says what to do about an error of the client."""
+        if isinstance(error, UnsupportedProductError):
+            return self.another_product()
+        if isinstance(error, ApiError):
+            if error.meta.headers.get("x-elastic-product") != "Elasticsearch" and (
+                error.status_code not in (401, 403, 429) and error.status_code < 500
+            ):
+                return self.another_product()
+            return self.refusal(error.status_code, error.body)
+        return self.unreachable(
+            str(getattr(error, "message", error)),
+            tls=isinstance(error, TlsError),
+            slow=isinstance(error, ConnectionTimeout),
+        )
+
+    def another_product(self) -> FairqrError:
+        """Return the error for a server that is not what the source says."""
+        return IndexUnavailableError(
+            f"The server at {self.url} is not {self.product}; correct its url, or name its engine: "
+            "elasticsearch, opensearch or http."
+        )
+
+    def unusable(self, error: Exception) -> FairqrError:
+        """Return the error for a client that cannot be made."""
+        if self.connection.credentials.ca_certs:
+            return SourceError(
+                f"The certificates in {self.connection.credentials.ca_certs} cannot be used "
+                f"({one_line(error, 100)}); name a PEM file of the CA in ca_certs."
+            )
+        return SourceError(
+            f"The server {self.url} cannot be used ({one_line(error, 100)}); correct url or "
+            "cloud_id."
+        )
+
+    def unreachable(self, message: str, *, tls: bool, slow: bool) -> FairqrError:
+        """Return the error for a server that gave no answer."""
+        if tls:
+            if refused := re.search(r"certificate verify failed:? ?([^(\]]*)", message):
+                return IndexUnavailableError(
+                    f"The certificate of {self.url} is not trusted ({refused[1].strip()}); name "
+                    "the file of its CA as ca_certs in the settings."
+                )
+            return IndexUnavailableError(
+                f"The server at {self.url} does not speak TLS as expected; check whether its url "
+                "starts with http:// or https://."
+            )
+        if slow:
+            return IndexUnavailableError(
+                f"{self.product} at {self.url} did not answer within "
+                f"{self.connection.timeout:g} seconds; try again, or raise 'timeout'."
+            )
+        return IndexUnavailableError(
+            f"{self.product} cannot be reached at {self.url}; start it there, or correct its url."
+        )
+
+    def refusal(self, status: int, body: Any) -> FairqrError:
+        """Return the error for an answer that is not a success."""
+        here, kind = f"{self.product} at {self.url}", error_type(body)
+        if status == 401:
+            sent = self.connection.credentials.request_headers()
+            wrong = "does not accept the credentials" if sent else "asks for credentials"
+            return IndexUnavailableError(
+                f"{here} {wrong} (status 401); set {self.connection.remedy}."
+            )
+        if status == 403 and kind != "cluster_block_exception":
+            return IndexUnavailableError(
+                f"{here} does not allow this (status 403); give the account the privileges "
+                f"{self.connection.privileges}, or name another in {self.connection.remedy}."
+            )
+        if status == 429:
+            return IndexUnavailableError(
+                f"{here} is overloaded (status 429, {self.connection.attempts} attempts); "
+                "try again later."
+            )
+        if status >= 500:
+            return IndexUnavailableError(
+                f"{here} failed with status {status} ({reason_of(body)}, "
+                f"{self.connection.attempts} attempts); look into its log, and try again."
+            )
+        if kind == "media_type_header_exception" or status == 406:
+            return IndexUnavailableError(
+                f"{here} is older than version 8; attach a server of version 8 or 9."
+            )
+        if kind in ("index_not_found_exception", "aliases_not_found_exception"):
+            return self.no_index(str(body["error"].get("index") or "that is named"))
+        if "maxClauseCount" in str(body) or "too_many" in kind:
+            return QueryError(f"The query has more words than {self.product} takes; shorten it.")
+        return IndexUnavailableError(
+            f"{here} refused the request with status {status} ({reason_of(body)})."
+        )
+
+    def no_index(self, index: str) -> FairqrError:
+        """Return the error for an index that is not there."""
+        return IndexNotFoundError(
+            f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index' in the "
+            "source."
+        )
+
+
+def _with_port(url: str) -> str:
+    """Return an address with its port, which the client wants to see."""
+    scheme, _, rest = url.strip().rstrip("/").partition("://")
+    host, slash, path = rest.partition("/")
+    if not re.search(r":\d+$", host):
+        host = f"{host.rstrip(':')}:{443 if scheme == 'https' else 80}"
+    return f"{scheme}://{host}{slash}{path}"
+
+
+def error_type(body: Any) -> str:
+    """Return the name that the server gives to the error of an answer, or an empty text."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    return str(error.get("type", "")) if isinstance(error, Mapping) else ""
+
+
+def reason_of(body: Any) -> str:
+    """Return why the server refused, on one line, from its answer or a part of one."""
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    if not isinstance(error, Mapping):
+        return one_line(error or "no reason given", 200)
+    causes = error.get("root_cause") or [error]
+    causes = [*causes[:1], causes[0].get("caused_by") or error.get("caused_by")]
+    reasons = [str(cause["reason"]) for cause in causes if cause and cause.get("reason")]
+    return one_line(": ".join(dict.fromkeys(reasons)) or error.get("type") or "no reason", 300)
