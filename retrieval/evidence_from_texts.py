@@ -1,0 +1,139 @@
+"""What the texts that a query retrieved say for a keyword, where an engine cannot count documents.
+
+As in :mod:`fairqr.retrieval.evidence` a keyword must belong to the topic of the query, or to a
+group. Without the frequencies of the whole corpus, both are read off what the query retrieved: a
+word of the topic stands in many of the best results, and not mostly in the others; a word of the
+group stands in documents of the group more than the retrieved documents would let expect.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.retrieval.analysis import english_analyzer
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = ["TextEvidence", "evidence_from_texts", "stems_of"]
+
+TOPIC_DEPTH = 50
+FEWEST_OTHERS = 100
+"""With fewer results beyond the best 50, all of them are near the topic and tell nothing."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvidence:
+    """What speaks for a keyword.
+
+    A keyword of several words is of the topic only if each of them is, so the figures of the topic
+    are those of the word with the least.
+
+    Attributes:
+        documents: How many of the retrieved documents contain all of its words.
+        topic_documents: How many of the 50 best results contain the word.
+        topic_share: How large a part of these results that is.
+        topic_lift: How many times as often the word stands in these results as in the others;
+            infinite where there are too few others to say.
+        group_odds: How many times as large the odds of the group are among the documents with the
+            keyword as among all that were retrieved; infinite if all of them are of the group.
+    """
+
+    documents: int
+    topic_documents: int
+    topic_share: float
+    topic_lift: float
+    group_odds: float
+
+    def is_of_the_topic(self, share: float = 0.1, lift: float = 0.5) -> bool:
+        """Return whether it belongs to the topic; a few documents alone may be chance.
+
+        The lift is low on purpose. What is retrieved is near the topic in all of its depth, so a
+        word of the topic may be as frequent further down; only words such as "his", which are much
+        more frequent there, are told apart.
+        """
+        is_common = self.topic_documents >= 2 and self.topic_share >= share
+        return is_common and self.topic_lift >= lift
+
+    def is_of_the_group(self, odds: float = 1.5) -> bool:
+        """Return whether it belongs to the group."""
+        return self.documents > 0 and self.group_odds >= odds
+
+
+def stems_of(texts: Iterable[str]) -> list[frozenset[str]]:
+    """Return the stemmed words of each text, without stop words."""
+    analyzer = english_analyzer()
+    return [frozenset(analyzer.analyze(text)) for text in texts]
+
+
+def evidence_from_texts(
+    query: str,
+    stems: Sequence[frozenset[str]],
+    memberships: FloatArray,
+    position: int,
+    keywords: Sequence[str],
+) -> list[TextEvidence]:
+    """Return the evidence for each keyword.
+
+    Args:
+        query: The original query; its own words are no evidence for a keyword.
+        stems: The words of each retrieved document, from :func:`stems_of`: those of the original
+            query from best to worst, then what only refined queries found.
+        memberships: Of these documents in the groups of the attribute, shape (n, G).
+        position: Of the group among the groups.
+        keywords: Each of one word or several.
+    """
+    of_query = set(_WORD.findall(query.casefold()))
+    found = []
+    for keyword in keywords:
+        words = _WORD.findall(keyword.casefold())
+        own = [_containing(word, stems) for word in words if word not in of_query]
+        counts = [int(np.count_nonzero(containing[:TOPIC_DEPTH])) for containing in own]
+        holders = _containing(keyword, stems)
+        found.append(
+            TextEvidence(
+                documents=int(np.count_nonzero(holders)),
+                topic_documents=min(counts, default=0),
+                topic_share=min(counts, default=0) / max(1, min(TOPIC_DEPTH, len(stems))),
+                topic_lift=min(map(_lift, own), default=0.0),
+                group_odds=_group_odds(memberships, holders, position),
+            )
+        )
+    return found
+
+
+def _containing(words: str, stems: Sequence[frozenset[str]]) -> NDArray[np.bool_]:
+    """Return which documents contain all of these words, shape (n,); none for stop words alone."""
+    (wanted,) = stems_of([words])
+    return np.array([bool(wanted) and wanted <= own for own in stems], dtype=np.bool_)
+
+
+def _lift(containing: NDArray[np.bool_]) -> float:
+    best, others = containing[:TOPIC_DEPTH], containing[TOPIC_DEPTH:]
+    if len(others) < FEWEST_OTHERS:
+        return math.inf
+    # One document more with the word and one without, so that a share is never 0.
+    return float(best.mean()) / ((float(others.sum()) + 1) / (len(others) + 2))
+
+
+def _group_odds(memberships: FloatArray, holders: NDArray[np.bool_], position: int) -> float:
+    usual = _odds(memberships, position)
+    if not 0 < usual < math.inf:
+        return 0.0
+    return _odds(memberships[holders], position) / usual
+
+
+def _odds(memberships: FloatArray, position: int) -> float:
+    """Return the odds of a group among documents: 0 without it, infinite without the others."""
+    ours = float(memberships[:, position].sum())
+    others = float(memberships.sum()) - ours
+    if ours <= 0:
+        return 0.0
+    # What rounding leaves of a membership in others is nothing.
+    return ours / others if others > 1e-9 else math.inf
