@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from fairqr.errors import SourceError
 from fairqr.retrieval.source import (
@@ -126,3 +127,40 @@ def test_a_file_that_is_no_source_is_refused_in_a_sentence(text: str, tmp_path: 
 def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read"):
         load_source(tmp_path / "none.source.yaml")
+
+
+ENDPOINT: dict[str, Any] = {
+    "name": "people",
+    "engine": "http",
+    "url": "http://127.0.0.1/search?q={{query}}",
+    "hits": "items",
+    "id": "id",
+    "attributes": GENDER,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"url": "people.example.org/search?q={{query}}"}, "is not an address such as https://"),
+        ({"url": "http://{{query}}/search"}, "is not an address such as https://"),
+        ({"url": "http://me:secret@127.0.0.1/{{query}}"}, "the address holds a password"),
+        ({"url": "http://127.0.0.1/search"}, 'body needs the value "{{query}}"'),
+        ({"body": {"size": "{{size}} hits"}}, "body has {{size}} inside '{{size}} hits'"),
+        ({"body": {"size": "{{size}}"}, "method": "GET"}, "a GET request has no body"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_asked_is_refused(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Source.model_validate({**ENDPOINT, **changes})
+    assert sentence in str(refused.value)
+    assert "secret" not in str(refused.value).partition("[type=")[0]
+
+
+def test_the_query_of_an_endpoint_stands_in_its_address_or_in_its_body() -> None:
+    in_url = Source.model_validate({**ENDPOINT, "body": {"size": "{{size}}"}})
+    in_body = {"url": "http://127.0.0.1/search", "body": {"q": ["{{query}}"]}}
+    assert isinstance(in_url, HttpSource)
+    assert isinstance(Source.model_validate({**ENDPOINT, **in_body}), HttpSource)
