@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         if all(isinstance(item, str) for item in value):
             return [_plain(item) for item in value]
-        if all(isinstance(item, float) for item in value):
+        if any(all(type(item) is kind for item in value) for kind in (float, int)):
             return list(value)
     return _plain(json.dumps(value, ensure_ascii=False))
 

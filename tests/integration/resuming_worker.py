@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fairqr.agents.chat import ChatModel
-from fairqr.api import open_index
+from fairqr.api import open_engine
 from fairqr.graph.asked import answer_context, search_context
 from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context
@@ -51,11 +51,11 @@ async def main() -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     store = await Store.open(given.store)
-    index = await open_index(given.corpus)
+    engine = await open_engine(given.corpus)
     # Without the cache of replies, which would hide a question that is asked again.
     model = ChatModel("openai:fake", base_url=given.base_url, cache=None)
     await model.start()  # what has to be imported would take longer than a short lease
-    graph = build_graph(index=index, model=model, attributor="overlap", checkpointer=store.saver)
+    graph = build_graph(engine=engine, model=model, attributor="overlap", checkpointer=store.saver)
 
     async def execute(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
         context = context_of(run.kind, run.request)
@@ -72,7 +72,7 @@ async def main() -> None:
     print("ready", runs.worker, flush=True)
     await ended.wait()
     await runs.drain(1)
-    await index.close()
+    await engine.aclose()
     await store.close()
 
 

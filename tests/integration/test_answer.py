@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from fairqr import AnswerResult, FairSearch, Token, open_index
+from fairqr import AnswerResult, FairSearch, Token, open_engine
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.cli.main import main
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import find_corpus
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -150,9 +151,9 @@ async def test_no_more_rankings_are_answered_at_once_than_allowed(
         return named(asked)
 
     model_server.does(held)
-    index = await open_index(str(people))
+    engine = await open_engine(str(people))
     model = ChatModel("openai:fake", base_url=model_server.base_url)
-    search = FairSearch(index, model, concurrency=3)
+    search = FairSearch(engine, model, concurrency=3)
     first = asyncio.create_task(
         search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
     )
@@ -162,7 +163,7 @@ async def test_no_more_rankings_are_answered_at_once_than_allowed(
     assert most == [1, 2, 3]
     opened.set()
     result = await first
-    await index.close()
+    await engine.aclose()
     assert result.counts.rankings == len(most) == 6
     assert max(most) == 3
 
@@ -188,19 +189,19 @@ async def test_no_more_documents_are_judged_at_once_than_allowed(
         return weighs({"Yes": 0.8, "No": 0.2})
 
     model_server.does(held)
-    index = await open_index(str(people))
+    engine = await open_engine(str(people))
     model = ChatModel("openai:fake", base_url=model_server.base_url)
-    search = FairSearch(index, model, attributor="llm", concurrency=allowed)
+    search = FairSearch(engine, model, attributor="llm", concurrency=allowed)
     first = asyncio.create_task(
         search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
     )
     await asyncio.to_thread(model_server.wait_for, 6 + allowed)
-    other = await FairSearch(index, model).aanswer("physicist", k=3)
+    other = await FairSearch(engine, model).aanswer("physicist", k=3)
     assert other.counts.judged == 1
     assert max(most) == allowed
     opened.set()
     result = await first
-    await index.close()
+    await engine.aclose()
     assert result.attribution_rate == 1
     assert max(most) == allowed
     assert len(most) == 2 * 6
@@ -309,12 +310,12 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
 async def test_rankings_that_do_not_fit_are_told_of(
     model_server: ModelServer, people: Path
 ) -> None:
-    index = await open_index(str(people))
+    engine = await open_engine(str(people))
     model = ChatModel("openai:fake", base_url=model_server.base_url)
     generator = ChatGenerator(model, input_tokens=600)
-    search = FairSearch(index, model, generator=generator)
+    search = FairSearch(engine, model, generator=generator)
     result = await search.aanswer("physicist", k=60, documents=60, samples=2, seed=1)
-    await index.close()
+    await engine.aclose()
     assert result.counts.failed == {"invalid_request": 2}
     assert (result.counts.answered, result.distribution) == (0, [])
     (warning,) = result.warnings
@@ -327,8 +328,8 @@ async def test_pieces_arrive_while_the_answer_is_still_written(
 ) -> None:
     """The rest of the answer is sent when the first piece has been seen."""
     model_server.does(stream(["It ", "was ", "she."], drip=0.0005))
-    index = await open_index(str(people))
-    search = FairSearch(index, ChatModel("openai:fake", base_url=model_server.base_url))
+    engine = await open_engine(str(people))
+    search = FairSearch(engine, ChatModel("openai:fake", base_url=model_server.base_url))
     pieces: list[str] = []
     names: list[str] = []
     async for event in search.stream_answer("physicist", attribute="gender"):
@@ -338,7 +339,7 @@ async def test_pieces_arrive_while_the_answer_is_still_written(
             names.append(event.name)
             if event.name == "generate":
                 assert len(pieces) > 1
-    await index.close()
+    await engine.aclose()
     assert "".join(pieces) == "It was she."
     assert names[-1] == "summarise"
 
@@ -400,9 +401,11 @@ async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
     model_server: ModelServer, people: Path, elasticsearch_url: str
 ) -> None:
     model_server.does(named)
-    index = await open_index(str(people), url=elasticsearch_url)
+    catalog = Catalog()
+    await catalog.create_on_elasticsearch("people", find_corpus(people), url=elasticsearch_url)
+    engine = await open_engine("people")
     try:
-        search = FairSearch(index, ChatModel("openai:fake", base_url=model_server.base_url))
+        search = FairSearch(engine, ChatModel("openai:fake", base_url=model_server.base_url))
         result = await search.aanswer("physicist", attribute="gender", k=10, alpha=100, samples=9)
         plain = await search.asearch("physicist", attribute="gender", k=10, method="plain")
         assert [d.id for d in result.ranking] == [d.id for d in plain.ranking]
@@ -411,5 +414,5 @@ async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
         for answer in result.answers:
             assert answer.text == f"It was {titles[answer.ids[0]]}."
     finally:
-        await index.close()
-        await Catalog().delete(index.name)
+        await engine.aclose()
+        await catalog.delete("people")

@@ -17,7 +17,7 @@ import pytest
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
-from fairqr.api import FairSearch, open_index
+from fairqr.api import FairSearch, open_engine
 from fairqr.errors import FairqrError
 from fairqr.graph.result import SearchResult
 from tests.integration.model_server import (
@@ -59,14 +59,14 @@ async def searched(
     asking = ChatModel(
         "openai:fake", base_url=server.base_url, cache=cache, attempts=attempts, timeout=timeout
     )
-    index = await open_index(str(corpus))
+    engine = await open_engine(str(corpus))
     try:
-        search = FairSearch(index, asking)
+        search = FairSearch(engine, asking)
         return await search.asearch(
             "physicist", **{"attribute": "gender", "k": 10, "groups": "lacking", **context}
         )
     finally:
-        await index.close()
+        await engine.aclose()
 
 
 def assert_plain(result: SearchResult) -> None:
@@ -462,9 +462,9 @@ class TestNeverAskedTwice:
         """Ten searches for the same wait for one reply."""
         gate = threading.Event()
         model_server.does(says({"keywords": ["woman"]}, gate=gate))
-        index = await open_index(str(people))
+        engine = await open_engine(str(people))
         asking = ChatModel("openai:fake", base_url=model_server.base_url, cache=ReplyCache())
-        search = FairSearch(index, asking)
+        search = FairSearch(engine, asking)
         searches = [
             asyncio.create_task(
                 search.asearch(
@@ -593,9 +593,9 @@ class TestInstructionsInData:
     ) -> None:
         """The number of tags is the template's own; braces stay as they were written."""
         model_server.does(GOOD)
-        index = await open_index(str(people))
+        engine = await open_engine(str(people))
         asking = ChatModel("openai:fake", base_url=model_server.base_url)
-        search = FairSearch(index, asking)
+        search = FairSearch(engine, asking)
         more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most"}
         more["prompts"] = {"refine": version}
         for query in ("physicist", self.HOSTILE):
@@ -673,6 +673,6 @@ async def test_a_model_that_cannot_be_started_is_an_error_and_not_a_failure(
 ) -> None:
     """Without a key nothing was asked, so nothing failed: the user is told before the search."""
     monkeypatch.delenv("OPENAI_API_KEY")
-    index = await open_index(str(people))
+    engine = await open_engine(str(people))
     with pytest.raises(FairqrError, match="OPENAI_API_KEY"):
-        await FairSearch(index, "openai:fake").asearch("physicist", attribute="gender", k=10)
+        await FairSearch(engine, "openai:fake").asearch("physicist", attribute="gender", k=10)

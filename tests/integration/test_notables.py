@@ -1,4 +1,4 @@
-"""The whole thing for real: notables, the embedded model, and both indexes."""
+"""The whole thing for real: notables, the embedded model, and two engines."""
 
 from __future__ import annotations
 
@@ -9,48 +9,49 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch, open_model
-from fairqr.retrieval.catalog import Catalog, Choice
-from fairqr.retrieval.corpus import BUILT_IN
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import BUILT_IN, find_corpus
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from tests.integration.local_model import MODEL
 
 TOPICS = [json.loads(line) for line in (BUILT_IN["notables"] / "topics.jsonl").open()]
 
 
 @pytest.fixture
-async def tantivy(tmp_path: Path) -> AsyncIterator[Index]:
-    index = await Catalog(tmp_path).resolve("notables", Choice("tantivy"))
-    yield index
-    await index.close()
+async def tantivy(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+    engine = await Catalog(tmp_path).resolve("notables")
+    yield engine
+    await engine.aclose()
 
 
 @pytest.fixture
-async def elasticsearch(tmp_path: Path, elasticsearch_url: str) -> AsyncIterator[Index]:
-    catalog, choice = Catalog(tmp_path), Choice("elasticsearch", elasticsearch_url)
-    index = await catalog.resolve("notables", choice)
-    yield index
-    await index.close()
-    await catalog.delete("notables", choice)
+async def elasticsearch(tmp_path: Path, elasticsearch_url: str) -> AsyncIterator[SearchEngine]:
+    catalog, corpus = Catalog(tmp_path), find_corpus(BUILT_IN["notables"])
+    await catalog.create_on_elasticsearch("notables-there", corpus, url=elasticsearch_url)
+    engine = await catalog.resolve("notables-there")
+    yield engine
+    await engine.aclose()
+    await catalog.delete("notables-there")
 
 
 @pytest.mark.elasticsearch
-async def test_both_indexes_retrieve_nearly_the_same(tantivy: Index, elasticsearch: Index) -> None:
+async def test_both_engines_retrieve_nearly_the_same(
+    tantivy: SearchEngine, elasticsearch: SearchEngine
+) -> None:
     """Over all topics, at least 95 % of the top 20 are the same, and so are the corpus shares."""
-    shared = 0
-    for topic in TOPICS:
-        ours = await tantivy.search(topic["title"], 20)
-        theirs = await elasticsearch.search(topic["title"], 20)
-        shared += len(set(ours.ids) & set(theirs.ids))
+    queries = [Query(topic["title"], 20) for topic in TOPICS]
+    pairs = zip(await tantivy.search(queries), await elasticsearch.search(queries), strict=True)
+    shared = sum(len({*ours.ids} & {*theirs.ids}) for ours, theirs in pairs)
     assert shared / (20 * len(TOPICS)) >= 0.95
-    for attribute in ("gender", "continent"):
-        assert await tantivy.corpus_shares(attribute) == pytest.approx(
-            await elasticsearch.corpus_shares(attribute)
-        )
+    ours, theirs = await tantivy.corpus_shares(), await elasticsearch.corpus_shares()
+    assert ours.keys() == theirs.keys() == {"gender", "continent"}
+    for attribute, shares in ours.items():
+        assert shares == pytest.approx(theirs[attribute])
 
 
-async def lowered(index: Index, attribute: str, topics: int = 10) -> int:
+async def lowered(engine: SearchEngine, attribute: str, topics: int = 10) -> int:
     """Search the first topics with the embedded model, and count those it made fairer."""
-    search = FairSearch(index, open_model(f"local:{MODEL}", timeout=240))
+    search = FairSearch(engine, open_model(f"local:{MODEL}", timeout=240))
     better = 0
     for topic in TOPICS[:topics]:
         result = await search.asearch(topic["title"], attribute=attribute)
@@ -70,7 +71,7 @@ async def lowered(index: Index, attribute: str, topics: int = 10) -> int:
 @pytest.mark.usefixtures("model_cache")
 @pytest.mark.parametrize("attribute", ["gender", "continent"])
 async def test_the_local_model_lowers_the_divergence_on_nine_of_ten_topics(
-    tantivy: Index, attribute: str
+    tantivy: SearchEngine, attribute: str
 ) -> None:
     assert await lowered(tantivy, attribute) >= 9
 
@@ -79,5 +80,5 @@ async def test_the_local_model_lowers_the_divergence_on_nine_of_ten_topics(
 @pytest.mark.elasticsearch
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("model_cache")
-async def test_and_over_elasticsearch_too(elasticsearch: Index) -> None:
+async def test_and_over_elasticsearch_too(elasticsearch: SearchEngine) -> None:
     assert await lowered(elasticsearch, "gender") >= 9

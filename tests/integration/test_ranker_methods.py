@@ -39,6 +39,7 @@ from tests.integration.model_server import (
     write_people,
 )
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
+from tests.unit.engines import hits_of
 from tests.unit.evaluation.experiments.small import plan_of, write_collection
 
 __all__ = [
@@ -94,11 +95,11 @@ async def ranked(
     corpus: Path, server: ModelServer, *, cache: ReplyCache | None = None, **context: Any
 ) -> SearchResult:
     """The same from Python, which starts sooner."""
-    index = await Catalog().resolve(str(corpus))
+    engine = await Catalog().resolve(str(corpus))
     model = ChatModel("openai:fake", base_url=server.base_url, cache=cache)
     asked = {"attribute": "gender", "k": 10, **context}
-    result = await FairSearch(index, model).asearch("physicist", **asked)
-    await index.close()
+    result = await FairSearch(engine, model).asearch("physicist", **asked)
+    await engine.aclose()
     return result
 
 
@@ -340,15 +341,15 @@ async def test_a_neural_model_ranks_without_being_asked(
 
     people = write_people(clean_environment / "known", in_its_words)
     weights = str({"monot5": tiny_monot5, "monobert": tiny_monobert}[name])
-    index = await Catalog().resolve(str(people))
-    search = FairSearch(index, "feedback")
+    engine = await Catalog().resolve(str(people))
+    search = FairSearch(engine, "feedback")
     settings = {"weights": weights, "shown": "title_text"}
     asked = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
     result = await search.asearch("physicist", **asked, ranking=settings)
-    plain = (await index.search("physicist", 20)).ids
-    items = [RankItem(d.id, d.title, d.text) for d in await index.documents(plain)]
+    plain = (await hits_of(engine, "physicist", 20)).ids
+    items = [RankItem(d.id, d.title, d.text) for d in await engine.documents(plain)]
     alone = await open_ranker(name, options=RankerOptions(weights=weights)).rank("physicist", items)
-    await index.close()
+    await engine.aclose()
     assert [place.id for place in result.ranking] == [plain[at] for at in alone.order[:10]]
     assert [place.id for place in result.ranking] != plain[:10]
     assert (result.usage.model_calls, result.warnings) == (0, [])
@@ -431,11 +432,11 @@ async def test_a_lean_is_found_on_ones_own_query(
         return model(asked)
 
     model_server.does(model if gives == "probabilities" else without)
-    index = await Catalog().resolve(str(people))
+    engine = await Catalog().resolve(str(people))
     chat = ChatModel("openai:fake", base_url=model_server.base_url)
     asked = {"attribute": "gender", "protected": "female", "shown": "title_text", "k": 60}
-    result = await FairSearch(index, chat).aprobe("physicist", **asked, window=10)
-    await index.close()
+    result = await FairSearch(engine, chat).aprobe("physicist", **asked, window=10)
+    await engine.aclose()
     assert result.pairwise is not None
     assert result.listwise is not None
     assert (result.pairwise.verdict, result.pairwise.asked_by) == ("favours_protected", gives)

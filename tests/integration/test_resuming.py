@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr.agents.chat import ChatModel
-from fairqr.api import open_index
+from fairqr.api import open_engine
 from fairqr.graph.asked import probe_context, search_context
 from fairqr.graph.builder import build_graph
 from fairqr.graph.service.records import Event, Kind, Run
@@ -154,7 +154,7 @@ class Workers:
 
 @pytest.fixture
 async def workers(store_url: str, people: Path, model: CountingModel) -> AsyncIterator[Workers]:
-    await (await open_index(str(people))).close()
+    await (await open_engine(str(people))).aclose()
     made = Workers(store_url, people, model)
     yield made
     model.open()
@@ -198,9 +198,9 @@ async def undisturbed(
     kind: Kind, request: dict[str, Any], corpus: Path, model: CountingModel
 ) -> tuple[dict[str, Any], list[str], Counter[str]]:
     """The result, the steps and the requests of a run that nobody disturbs."""
-    index = await open_index(str(corpus))
+    engine = await open_engine(str(corpus))
     chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
-    graph = build_graph(index=index, model=chat, attributor="overlap")
+    graph = build_graph(engine=engine, model=chat, attributor="overlap")
     context = resuming_worker.context_of(kind, request)
     steps, result = [], None
     async with aclosing(run_graph(graph, "physicist", context)) as events:
@@ -208,7 +208,7 @@ async def undisturbed(
             if isinstance(event, Step):
                 steps.append(event.name)
                 result = event.update.get("answer" if kind == "answer" else "result", result)
-    await index.close()
+    await engine.aclose()
     requests = model.times()
     model.server.asked.clear()
     return plain(result), steps, requests
@@ -385,11 +385,11 @@ async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_a
 ) -> None:
     """Left in one process, that is; the states are kept in its memory."""
     context = ONE_AFTER_THE_OTHER[asked]
-    index = await open_index(str(people))
+    engine = await open_engine(str(people))
 
     def graph(saver: InMemorySaver | None = None) -> Any:
         chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
-        return build_graph(index=index, model=chat, checkpointer=saver)
+        return build_graph(engine=engine, model=chat, checkpointer=saver)
 
     async def outcome(events: AsyncGenerator[Step | Token, None]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -419,4 +419,4 @@ async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_a
     assert again == expected
     assert sum(model.held.values()) == 1
     assert model.times() - requests == model.held
-    await index.close()
+    await engine.aclose()

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from fairqr import FairSearch, open_index
+from fairqr import FairSearch, open_engine
 from fairqr.agents.chat import ChatModel
 from fairqr.errors import FairqrError
 from fairqr.exporting import _Delivery
@@ -116,18 +116,18 @@ def replying(asked: Asked) -> Answer:
 
 async def run_all(server: ModelServer, corpus: Path, **options: Any) -> None:
     """Search, answer and probe once."""
-    index = await open_index(str(corpus))
+    engine = await open_engine(str(corpus))
     chat = ChatModel(
         "openai:fake", base_url=server.base_url, **{"attempts": 1, "timeout": 10.0, **options}
     )
     try:
-        with FairSearch(index, chat) as fair:
+        with FairSearch(engine, chat) as fair:
             asked: dict[str, Any] = {"attribute": "gender", "k": 10}
             await fair.asearch(QUERY, groups="lacking", max_iterations=1, **asked)
             await fair.aanswer(QUERY, documents=3, samples=1, **asked)
             await fair.aprobe(QUERY, protected="female", **{**asked, **PROBE})
     finally:
-        await index.close()
+        await engine.aclose()
 
 
 async def test_a_run_is_a_tree_of_steps_by_the_conventions(
@@ -137,13 +137,13 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     model_server.does(replying)
     await run_all(model_server, corpus)
     run = "invoke_workflow fairqr"
-    (index,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
+    (name,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
     steps = ["begin", "retrieve", "measure", "choose_group", "refine", "rerank"]
     steps += ["sample", "generate", "collect", "attribute", "summarise", "probe", "conclude"]
     assert exported.tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
-        (index, "fairqr.retrieve"),
+        (name, "fairqr.retrieve"),
         ("chat fake", "fairqr.refine"),
         ("chat fake", "fairqr.generate"),
         ("chat fake", "fairqr.probe"),
@@ -159,13 +159,13 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert workflow.attributes["gen_ai.workflow.name"] == "fairqr"
     assert workflow.attributes["fairqr.attributes"] == ("gender",)
 
-    retrieval = exported.named(index)[0]
+    retrieval = exported.named(name)[0]
     assert retrieval.kind is SpanKind.CLIENT
     assert dict(retrieval.attributes or {}) == {
         "gen_ai.operation.name": "retrieval",
-        "gen_ai.data_source.id": index.removeprefix("retrieval "),
+        "gen_ai.data_source.id": name.removeprefix("retrieval "),
         "gen_ai.request.top_k": 500.0,
-        "fairqr.documents": 60,
+        "fairqr.documents": (60,),
     }
 
     chat = exported.named("chat fake")[0]
@@ -247,12 +247,12 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     """What a server says of an error, or repeats in it, is in no span; the kind of error is."""
     behaviour, status = FAILING[kind]
     model_server.does(behaviour)
-    index = await open_index(str(corpus))
+    engine = await open_engine(str(corpus))
     chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=0.3)
     try:
-        await FairSearch(index, chat).asearch(QUERY, attribute="gender", k=10, groups="lacking")
+        await FairSearch(engine, chat).asearch(QUERY, attribute="gender", k=10, groups="lacking")
     finally:
-        await index.close()
+        await engine.aclose()
     asked = exported.named("chat fake")
     assert {(it.attributes or {})["error.type"] for it in asked} == {status}
     assert {it.status.status_code for it in asked} == {StatusCode.ERROR}
@@ -263,12 +263,12 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
 
 async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus: Path) -> None:
     """The error's sentence quotes the query, so that its class alone is recorded."""
-    index = await open_index(str(corpus))
+    engine = await open_engine(str(corpus))
     try:
         with pytest.raises(FairqrError, match="zabsentz"):
-            await FairSearch(index, None).asearch("zabsentz", attribute="gender", method="plain")
+            await FairSearch(engine, None).asearch("zabsentz", attribute="gender", method="plain")
     finally:
-        await index.close()
+        await engine.aclose()
     failed = {it.name for it in exported.spans if it.status.status_code is StatusCode.ERROR}
     assert failed == {"fairqr.retrieve", "invoke_workflow fairqr"}
     assert {(it.attributes or {}).get("error.type") for it in exported.spans} == {
