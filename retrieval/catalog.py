@@ -29,7 +29,7 @@ from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
 from fairqr.settings import data_dir
 
-__all__ = ["Catalog", "check_name"]
+__all__ = ["Catalog", "check_name", "info_of"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -131,6 +131,7 @@ class Catalog:
         *,
         url: str | None = None,
         credentials: str | None = None,
+        encoder: Encoder | None = None,
         progress: Progress | None = None,
     ) -> Source:
         """Make an index on an Elasticsearch server, and attach it.
@@ -140,6 +141,7 @@ class Catalog:
             corpus: What to index.
             url: The server; FAIRQR_ELASTICSEARCH_URL by default.
             credentials: An entry of the settings.
+            encoder: Makes a vector for each document, if any.
             progress: Told how many documents are written.
 
         Raises:
@@ -151,7 +153,12 @@ class Catalog:
 
         await asyncio.to_thread(self._refuse_taken, name, corpus, on_server=True)
         made = await building.create_on_elasticsearch(
-            name, corpus, url=url, credentials=credentials, progress=progress
+            name,
+            corpus,
+            url=url,
+            credentials=credentials,
+            encoder=encoder,
+            progress=progress,
         )
         await asyncio.to_thread(self._attached.attach_made, made)
         return made
@@ -292,22 +299,22 @@ class Catalog:
         try:
             indexes = await asyncio.to_thread(self._indexes.names)
             if name in indexes:
-                return await _info_of(await self._indexes.open(name))
+                return await info_of(await self._indexes.open(name))
             kind = "source"
             source, path = await asyncio.to_thread(self.source, name)
             kind = source.engine
             if not isinstance(source, TantivySource):
-                return await _info_of(await self._open_source(source))
+                return await info_of(await self._open_source(source))
             index = index_of_source(source)
             if index in indexes:
-                return await _info_of(await self._indexes.open(index, name))
+                return await info_of(await self._indexes.open(index, name))
             return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
         except FairqrError as error:
             return name, kind, str(error)
 
     async def _count(self, name: str) -> int:
         engine = await self.open(name)
-        return (await _info_of(engine)).documents or 0
+        return (await info_of(engine)).documents or 0
 
     def _refuse_taken(self, name: str, corpus: Corpus, *, on_server: bool = False) -> None:
         """Refuse a name for a new index that belongs to something else."""
@@ -354,7 +361,8 @@ def _is_corpus(path: Path) -> bool:
     return path.is_file() or holds_documents(path)
 
 
-async def _info_of(engine: SearchEngine) -> EngineInfo:
+async def info_of(engine: SearchEngine) -> EngineInfo:
+    """Return what is known of an engine, and close it, also if it does not answer."""
     try:
         return await engine.info()
     finally:

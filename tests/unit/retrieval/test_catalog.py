@@ -1,41 +1,71 @@
-"""Names and places of indexes: what is opened, built, waited for and refused."""
+"""What can be searched by name: what is opened, built, waited for, attached and refused."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
-import shutil
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from fairqr.errors import (
     BuildInProgressError,
+    CorpusError,
     IndexNotFoundError,
+    IndexUnavailableError,
     IndexVersionError,
     InputError,
+    ModelError,
+    SourceError,
+    UnsupportedError,
 )
-from fairqr.retrieval import elasticsearch_index as es
-from fairqr.retrieval.catalog import Catalog, Choice
+from fairqr.retrieval.attached import AttachedSources
+from fairqr.retrieval.catalog import Catalog, info_of
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.retrieval.tantivy_index import TantivyIndex
-from fairqr.retrieval.tantivy_layout import FORMAT, Manifest
+from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
+from fairqr.retrieval.engines.opening import with_retriever
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.source import ElasticsearchSource, Source
+from tests.unit.engines import WatchedEngine, hits_of
+
+SCHEMA = "attributes: {gender: {field: g, groups: [f, m]}}"
 
 
-def write(folder: Path, *texts: str, name: str = "documents.jsonl") -> Corpus:
+def write(folder: Path, *texts: str, schema: str = SCHEMA, name: str = "documents.jsonl") -> Corpus:
     """Write a corpus of these texts, whose ids are 0, 1 and so on."""
     folder.mkdir(exist_ok=True)
-    (folder / "schema.yaml").write_text("attributes: {gender: {field: g, groups: [f, m]}}")
+    (folder / "schema.yaml").write_text(schema)
     (folder / name).write_text(
         "".join(json.dumps({"id": n, "text": t, "g": "f"}) + "\n" for n, t in enumerate(texts))
     )
     return find_corpus(folder / name)
+
+
+def age(folder: Path, seconds: float = 60) -> None:
+    """Make all files of a folder look as if they had been written this long ago."""
+    then = time.time() - seconds
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+
+
+async def ids(engine: SearchEngine, text: str) -> list[str]:
+    return (await hits_of(engine, text, 9)).ids
+
+
+def folder_of(engine: SearchEngine) -> Path:
+    assert isinstance(engine, TantivyEngine)
+    return engine.folder
 
 
 @pytest.fixture
@@ -43,24 +73,34 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "data")
 
 
-async def test_an_index_that_is_built_anew_before_its_first_read_can_be_read(
+class Announced:
+    """What is told what is indexed or encoded, and how much of it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.counts: list[int] = []
+
+    def __call__(self, name: str) -> Callable[[int], None]:
+        self.names.append(name)
+        return self.counts.append
+
+
+# --- building ---------------------------------------------------------------------------------
+
+
+async def test_an_index_that_is_built_again_before_its_first_read_can_be_read(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     await catalog.create("p", write(tmp_path / "c", "old one", "old two"))
     opened = await catalog.open("p")
-    assert isinstance(opened, TantivyIndex)
     await catalog.create("p", write(tmp_path / "c", "new"))
-    assert not opened.folder.exists()
-    assert (await opened.search("old", 9)).ids == ["0", "1"]
-    assert (await opened.search("new", 9)).ids == []
+    assert not folder_of(opened).exists()
+    assert await ids(opened, "old") == ["0", "1"]
+    assert await ids(opened, "new") == []
     assert [document.text for document in await opened.documents(["1"])] == ["old two"]
-    assert (await opened.memberships("gender", ["0"])).tolist() == [[1, 0]]
-    assert (await opened.corpus_shares("gender")).tolist() == [1, 0]
-    with pytest.raises(IndexVersionError, match="built anew"):
-        await opened.upsert([Document("9", "", "late")])
-    with pytest.raises(IndexVersionError, match="built anew"):
-        await opened.delete(["0"])
-    assert (await (await catalog.open("p")).search("new", 9)).ids == ["0"]
+    assert (await hits_of(opened, "", 9, only=["0"])).memberships["gender"].tolist() == [[1, 0]]
+    assert (await opened.corpus_shares())["gender"].tolist() == [1, 0]
+    assert await ids(await catalog.open("p"), "new") == ["0"]
 
 
 async def test_an_index_can_be_opened_at_any_moment_of_a_build(
@@ -70,8 +110,116 @@ async def test_an_index_can_be_opened_at_any_moment_of_a_build(
     await catalog.create("p", corpus)
     building = asyncio.create_task(catalog.create("p", corpus))
     while not building.done():
-        assert (await (await catalog.open("p")).search("text", 9)).ids == ["0"]
+        assert await ids(await catalog.open("p"), "text") == ["0"]
     await building
+
+
+async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    await catalog.create("people", write(tmp_path / "c", "one"))
+    lines = {
+        "empty": "",
+        "'x'.*1 and 3": "".join(json.dumps({"id": i, "text": "y"}) + "\n" for i in "xzx"),
+        "line 1.*'boy'": json.dumps({"id": "x", "text": "y", "g": "boy"}) + "\n",
+    }
+    for named, content in lines.items():
+        path = tmp_path / "c" / "bad.jsonl"
+        path.write_text(content)
+        for name in ("people", "never"):
+            with pytest.raises(CorpusError, match=named):
+                await catalog.create(name, find_corpus(path))
+    assert await ids(await catalog.open("people"), "one") == ["0"]
+    assert catalog.names() == ["people"]
+    assert sorted(path.name for path in (tmp_path / "data/indexes").glob("[!.]*")) == ["people"]
+
+
+BUILD = textwrap.dedent(
+    """
+    import asyncio, pathlib, sys
+    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.corpus import Corpus, find_corpus
+    from fairqr.retrieval.documents import Document
+
+    class Endless(Corpus):
+        def documents(self):
+            number = 0
+            while True:
+                yield Document(f"n{number}", "", "new text", {})
+                number += 1
+
+    found = find_corpus(pathlib.Path(sys.argv[2]))
+    progress = lambda count: print(count, flush=True)
+    asyncio.run(
+        Catalog(pathlib.Path(sys.argv[1])).create(
+            "people", Endless(found.path, found.schema), progress=progress
+        )
+    )
+    """
+)
+
+
+@pytest.mark.parametrize("had_one", [True, False])
+async def test_a_build_that_is_killed_leaves_the_old_index_or_none(
+    catalog: Catalog, tmp_path: Path, had_one: bool
+) -> None:
+    corpus = write(tmp_path / "c", "one")
+    if had_one:
+        await catalog.create("people", corpus)
+    build = subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(tmp_path / "data"), str(corpus.path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert build.stdout is not None
+    build.stdout.readline()  # it is writing
+    for writing in (
+        catalog.create("people", corpus),
+        *([catalog.remove("people", ["0"]), catalog.delete("people")] if had_one else []),
+    ):
+        with pytest.raises(BuildInProgressError, match="wait"):
+            await writing
+    build.send_signal(signal.SIGKILL)
+    build.wait()
+    build.stdout.close()
+    if had_one:
+        assert await ids(await catalog.open("people"), "one") == ["0"]
+    else:
+        with pytest.raises(IndexNotFoundError):
+            await catalog.open("people")
+    assert await ids(await catalog.create("people", corpus), "one") == ["0"]
+    versions = [path.name for path in (tmp_path / "data/indexes/people").glob("v*")]
+    assert len(versions) == 1
+
+
+async def test_a_build_that_nobody_waits_for_any_longer_stops(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Cancelling leaves everything as it was, and the index free to be built again."""
+    found = write(tmp_path / "c", "one")
+    reached = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Endless(Corpus):
+        def documents(self) -> Iterator[Document]:
+            for number in itertools.count():
+                if number == 10:
+                    loop.call_soon_threadsafe(reached.set)
+                yield Document(f"n{number}", "", "text")
+
+    building = asyncio.create_task(catalog.create("endless", Endless(found.path, found.schema)))
+    await reached.wait()
+    building.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await building
+    engine = None
+    async with asyncio.timeout(30):
+        while engine is None:
+            try:
+                engine = await catalog.create("endless", found)
+            except BuildInProgressError:
+                await asyncio.sleep(0.01)
+    assert (await engine.info()).documents == 1
 
 
 SLOW = textwrap.dedent(
@@ -90,7 +238,7 @@ SLOW = textwrap.dedent(
         found = find_corpus(pathlib.Path(path))
         return Slow(found.path, found.schema)
 
-    catalog._named_corpus = slowly
+    catalog.find_corpus = slowly
     asyncio.run(catalog.Catalog(pathlib.Path(sys.argv[1])).resolve(sys.argv[2]))
     """
 )
@@ -114,18 +262,17 @@ async def test_who_first_uses_a_corpus_at_the_same_time_waits_and_shares_the_ind
     corpus = write(tmp_path / "c", "text")
     process = building(tmp_path / "data", corpus, 1)
     try:
-        name = next((tmp_path / "data/indexes").glob("documents-*")).name
+        name = next((tmp_path / "data/indexes").glob(".documents-*")).name[1:].removesuffix(".lock")
         with pytest.raises(BuildInProgressError):
             await catalog.create(name, corpus)
-        indexes = await asyncio.gather(*(catalog.resolve(str(corpus.path)) for _ in range(3)))
+        engines = await asyncio.gather(*(catalog.resolve(str(corpus.path)) for _ in range(3)))
     finally:
         process.kill()
         process.wait()
     assert process.returncode in (0, -9)
-    for index in indexes:
-        assert isinstance(index, TantivyIndex)
-        assert index.folder.name == "v1"
-        assert (await index.search("text", 9)).ids == ["0"]
+    for engine in engines:
+        assert folder_of(engine).name == "v1"
+        assert await ids(engine, "text") == ["0"]
 
 
 async def test_two_tasks_may_first_use_a_corpus_at_once(catalog: Catalog, tmp_path: Path) -> None:
@@ -150,7 +297,10 @@ async def test_waiting_for_the_build_of_another_can_be_cancelled_or_outlive_it(
         process.kill()
         process.wait()
     async with asyncio.timeout(10):
-        assert (await (await waiting).search("text", 9)).ids == ["0"]
+        assert await ids(await waiting, "text") == ["0"]
+
+
+# --- corpora ----------------------------------------------------------------------------------
 
 
 async def test_the_name_of_a_built_in_corpus_is_for_that_corpus_alone(
@@ -160,85 +310,95 @@ async def test_the_name_of_a_built_in_corpus_is_for_that_corpus_alone(
     with pytest.raises(InputError, match=r"'notables'.*choose another"):
         await catalog.create("notables", write(tmp_path / "people", "text"))
     assert catalog.names() == []
-    assert (await (await catalog.resolve("notables")).search("text", 9)).ids == ["0"]
-    index = await catalog.create("notables", find_corpus(BUILT_IN["notables"]))
-    assert index.name == "notables"
+    assert await ids(await catalog.resolve("notables"), "text") == ["0"]
+    engine = await catalog.create("notables", find_corpus(BUILT_IN["notables"]))
+    assert engine.name == "notables"
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("patterns.json", None),
-        ("patterns.json", "{"),
-        ("patterns.json", "[]"),
-        ("patterns.json", '{"gender": 3}'),
-        ("patterns.json", '{"gender": [[1]]}'),
-        ("patterns.json", '{"nobody": [[1, 0]]}'),
-        ("patterns.json", "{}"),
-        ("ids.offsets", None),
-        ("ids.offsets", ""),
-        ("ids.offsets", "half"),
-        ("ids.offsets", "\1" + "\0" * 7),
-        ("ids.utf8", None),
-        ("ids.utf8", ""),
-        ("ids.utf8", "0"),
-        ("ids.utf8", b"\xff\xff"),
-        ("text", None),
-    ],
-)
-async def test_a_damaged_index_is_named_with_what_to_do(
-    catalog: Catalog, tmp_path: Path, file: str, content: str | bytes | None
-) -> None:
-    made = await catalog.create("p", write(tmp_path / "c", "text", "text"))
-    assert isinstance(made, TantivyIndex)
-    path = made.folder / file
-    if path.is_dir():
-        shutil.rmtree(path)
-    elif content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-
-    async def use() -> None:
-        index = await catalog.open("p")
-        await index.search("text", 9)
-        await index.memberships("gender", ["0"])
-
-    with pytest.raises(IndexVersionError, match=r"'p' .* is damaged .*fairqr index delete"):
-        await use()
-    await catalog.delete("p")
-
-
-async def test_half_an_entry_of_an_interrupted_write_is_no_damage(
+async def test_a_path_is_indexed_once_and_again_when_it_changes(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    made = await catalog.create("p", write(tmp_path / "c", "text"))
-    assert isinstance(made, TantivyIndex)
-    with (made.folder / "ids.offsets").open("ab") as stream:
-        stream.write(b"abc")
-    index = await catalog.open("p")
-    await index.upsert([Document("x", "", "text")])
-    assert (await index.search("text", 9)).ids == ["0", "x"]
+    corpus = write(tmp_path / "c", "one")
+    said = Announced()
+    for _ in range(2):
+        engine = await catalog.resolve(str(corpus.path), progress=said)
+    assert (len(said.names), said.counts) == (1, [1])
+    write(tmp_path / "c", "two")  # at once, and of the same size
+    assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
+    write(tmp_path / "c", "one", "one")
+    engine = await catalog.resolve(str(corpus.path), progress=said)
+    assert said.names == [engine.name] * 2
+    assert (await engine.info()).documents == 2
+    (tmp_path / "c" / "schema.yaml").write_text(SCHEMA.replace("gender", "sex"))
+    assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
 
 
-async def test_shares_over_more_memberships_than_one_aggregation_takes(tmp_path: Path) -> None:
-    """The groups' shares are those of all documents, however many distinct labels there are."""
-    gender = Attribute(name="gender", field="g", groups=("f", "m"))
-    schema = Schema(attributes={"gender": gender})
-    labels = [{"f": n, "m": 1} for n in range(66_001)] + [{"f": 65_999, "m": 1}] * 99
-    documents = (Document(f"{n}", "", "x", {"g": label}) for n, label in enumerate(labels))
-    manifest = Manifest(
-        format=FORMAT, name="many", source="", source_sha256="", corpus_schema=schema
-    )
-    TantivyIndex.build(tmp_path / "many", manifest, documents)
-    index = TantivyIndex(tmp_path / "many")
-    expected = np.mean([gender.membership(label) for label in labels], axis=0)
-    assert await index.corpus_shares("gender") == pytest.approx(expected, rel=1e-12)
-    await index.delete([str(n) for n in range(66_000)])
-    left = np.mean([gender.membership(label) for label in labels[66_000:]], axis=0)
-    assert await index.corpus_shares("gender") == pytest.approx(left, rel=1e-12)
-    await index.delete([str(n) for n in range(66_000, len(labels))])
-    assert (await index.corpus_shares("gender")).tolist() == [0, 0]
+async def test_a_corpus_of_the_same_size_and_time_is_not_read(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Which shows here as content that was changed behind our back."""
+    corpus = write(tmp_path / "c", "one")
+    age(tmp_path / "c")
+    first = await catalog.resolve(str(corpus.path))
+    state = corpus.path.stat()
+    write(tmp_path / "c", "two")
+    age(tmp_path / "c")
+    os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    again = await catalog.resolve(str(corpus.path))
+    assert folder_of(again) == folder_of(first)
+    assert await ids(again, "one") == ["0"]
+    age(tmp_path / "c", seconds=30)
+    assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
+
+
+async def test_a_corpus_that_was_only_touched_is_read_once_and_not_indexed(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    corpus = write(tmp_path / "c", "one")
+    age(tmp_path / "c")
+    first = await catalog.resolve(str(corpus.path))
+    age(tmp_path / "c", seconds=30)
+    assert folder_of(await catalog.resolve(str(corpus.path))) == folder_of(first)
+    state = corpus.path.stat()
+    corpus.path.write_text(corpus.path.read_text().replace("one", "two"))
+    os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert await ids(await catalog.resolve(str(corpus.path)), "one") == ["0"], "not read again"
+
+
+async def test_the_fingerprint_is_that_of_content_and_schema(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    prints = []
+    for folder, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        engine = await catalog.resolve(str(write(tmp_path / folder, text).path))
+        prints.append((await engine.info()).fingerprint)
+    other = write(tmp_path / "d", "one", schema=SCHEMA.replace("f, m", "m, f"))
+    prints.append(other.fingerprint())
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
+
+
+async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """And refused otherwise, in one sentence."""
+    corpus = write(tmp_path / "c", "text")
+    named = await catalog.create("named", corpus)
+    by_path = await catalog.resolve(str(corpus.path))
+    for engine in (named, by_path):
+        manifest = folder_of(engine) / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
+    assert await ids(await catalog.resolve(str(corpus.path)), "text") == ["0"]
+    with pytest.raises(IndexVersionError, match=r"format 1.*fairqr index delete"):
+        await catalog.open("named")
+    ((name, engine_kind, why),) = [
+        info for info in await catalog.infos() if not isinstance(info, EngineInfo)
+    ]
+    assert (name, engine_kind) == ("named", "tantivy")
+    assert "format 1" in why
+    await catalog.delete("named")
+    with pytest.raises(IndexNotFoundError, match="notables"):
+        await catalog.open("named")
 
 
 @pytest.mark.parametrize("name", ["people", "People"])
@@ -250,29 +410,304 @@ async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_nam
     with pytest.raises((IndexNotFoundError, InputError)):
         await catalog.resolve(name)
     write(tmp_path / name, "in the folder")
-    assert (await (await catalog.resolve(name)).search("folder", 9)).ids == ["0"]
+    assert await ids(await catalog.resolve(name), "folder") == ["0"]
     if name == "people":
         await catalog.create("people", write(tmp_path / "other", "in the index"))
-        index = await catalog.resolve("people")
-        assert (await index.search("index", 9)).ids == ["0"]
+        assert await ids(await catalog.resolve(name), "index") == ["0"]
 
 
-async def test_an_index_that_is_gone_from_its_server_is_off_the_list_too(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["", "..", "A", "a/b", "-x", "a b", "x" * 101, "ü"])
+async def test_what_is_no_name_is_refused(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="name of an index"):
+        await catalog.create(name, write(tmp_path / "c", "text"))
+
+
+@pytest.mark.parametrize(
+    ("corpus", "error", "says"),
+    [
+        ("", IndexNotFoundError, "There is no index ''; there are notables"),
+        ("nobody", IndexNotFoundError, "There is no index 'nobody'; there are notables"),
+        ("./nobody", CorpusError, "There is no corpus nobody"),
+        ("nobody.jsonl", CorpusError, "There is no corpus nobody.jsonl"),
+        ("nobody.source.yaml", SourceError, r"The source nobody.source.yaml cannot be read"),
+    ],
+)
+async def test_what_is_not_there_is_said_in_one_sentence(
+    catalog: Catalog, corpus: str, error: type[Exception], says: str
 ) -> None:
-    async def gone(connection: object, name: str) -> None:
-        raise IndexNotFoundError("not on the server")
+    with pytest.raises(error, match=says):
+        await catalog.resolve(corpus)
 
-    monkeypatch.setattr(es, "delete_elasticsearch", gone)
-    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "http://localhost:9")
-    note = tmp_path / "data/elasticsearch/p.json"
-    note.parent.mkdir(parents=True)
-    note.write_text(json.dumps({"url": "http://localhost:9"}))
-    with pytest.raises(IndexNotFoundError, match="not on the server"):
-        await catalog.delete("p", Choice("elasticsearch", "http://localhost:8"))
-    assert note.exists()
-    with pytest.raises(IndexNotFoundError, match=r"'p' was no longer on .*:9"):
-        await catalog.delete("p")
-    assert catalog.names() == []
-    with pytest.raises(IndexNotFoundError, match="There is no index 'p'"):
-        await catalog.delete("p")
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_path: Path) -> None:
+    await catalog.create("p", write(tmp_path / "c", "old", "old"))
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"id": "1", "text": "new", "g": "m"}\n{"id": "x", "text": "new"}\n')
+    counts: list[int] = []
+    assert await catalog.upsert("p", more, progress=counts.append) == (2, 3)
+    assert counts == [2]
+    engine = await catalog.open("p")
+    hits = await hits_of(engine, "new", 9)
+    assert (hits.ids, hits.memberships["gender"].tolist()) == (["1", "x"], [[0, 1], [0, 0]])
+    assert await catalog.remove("p", ["0", "nobody"]) == (1, 2)
+    more.write_text('{"id": "y", "text": "late"}\n{"id": "z"}\n')
+    with pytest.raises(CorpusError, match="line 2"):
+        await catalog.upsert("p", more)
+    assert await ids(engine, "late old") == []
+    for writing in (catalog.upsert("q", more), catalog.remove("q", []), catalog.delete("q")):
+        with pytest.raises(IndexNotFoundError, match="'q'"):
+            await writing
+
+
+LABELLED = "attributes: {origin: {labels: origins.csv}, gender: {field: g, groups: [f, m]}}"
+
+
+async def test_labels_that_lie_beside_a_corpus_are_indexed(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """They are part of what the index is made of, so a change of them is noticed."""
+    corpus = write(tmp_path / "c", "text", "text", "text", schema=LABELLED)
+    labels = tmp_path / "c" / "origins.csv"
+    labels.write_text("id,group\n0,here\n2,there\nx,there\n")
+    engine = await catalog.resolve(str(corpus.path))
+    assert engine.schema.attribute("origin").groups == ("here", "there")
+    hits = await hits_of(engine, "text", 9)
+    assert hits.memberships["origin"].tolist() == [[1, 0], [0, 0], [0, 1]]
+    assert (await engine.corpus_shares())["origin"] == pytest.approx([1 / 3, 1 / 3])
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"id": "x", "text": "more"}\n')
+    await catalog.upsert(engine.name, more)
+    assert (await hits_of(engine, "more", 9)).memberships["origin"].tolist() == [[0, 1]]
+    labels.write_text("id,group\n0,there\n2,here\nx,there\n")
+    again = await hits_of(await catalog.resolve(str(corpus.path)), "text", 9)
+    assert again.memberships["origin"][[0, 2]].tolist() == [[0, 1], [1, 0]]
+    labels.unlink()
+    with pytest.raises(CorpusError, match=r"no file .*origins.csv"):
+        await catalog.resolve(str(corpus.path))
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+
+def source_file(folder: Path, name: str = "team", **more: str) -> Path:
+    """Write the source of an embedded index of two documents."""
+    folder.mkdir(exist_ok=True)
+    (folder / "team.jsonl").write_text('{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n')
+    path = folder / f"{name}.source.yaml"
+    lines = {"name": name, "engine": "tantivy", "documents": "team.jsonl"} | more
+    attributes = "attributes: {sex: {field: s, groups: {female: F, male: M}}}"
+    path.write_text("\n".join([*(f"{k}: {v}" for k, v in lines.items()), attributes]))
+    return path
+
+
+async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    path = source_file(tmp_path / "s")
+    source = catalog.attach(path)
+    assert catalog.sources() == {"team": path}
+    assert catalog.source("team") == (source, path)
+    assert "team" in catalog.names()
+    said = Announced()
+    for corpus in ("team", str(path), source):
+        engine = await catalog.resolve(corpus, progress=said)
+        assert engine.name == "team"
+        assert await ids(engine, "two") == ["b"]
+    assert said.names == ["team"], "indexed once"
+    assert (await catalog.resolve("team", retriever="dense")).retriever == "dense:wordllama"
+
+
+async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -> None:
+    path = source_file(tmp_path / "s")
+    catalog.attach(path)
+    await catalog.resolve("team")
+    path.write_text(path.read_text().replace("sex:", "gender:"))
+    assert list((await catalog.resolve("team")).schema.attributes) == ["gender"]
+    path.write_text("name: team\nengine: sundial\n")
+    with pytest.raises(SourceError, match="engine must be one of"):
+        await catalog.resolve("team")
+    source_file(tmp_path / "s").rename(path)
+    path.write_text(path.read_text().replace("name: team", "name: other"))
+    with pytest.raises(SourceError, match=r"now has the name 'other'; attach it again"):
+        await catalog.resolve("team")
+
+
+async def test_a_source_whose_file_is_gone_says_what_to_do(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    path = source_file(tmp_path / "s")
+    catalog.attach(path)
+    path.rename(tmp_path / "moved.source.yaml")
+    remedy = r"'fairqr attach FILE', or forget it with 'fairqr source remove team'"
+    with pytest.raises(SourceError, match=f"of the source 'team' is gone; .*{remedy}"):
+        await catalog.resolve("team")
+    assert [info[:2] for info in await catalog.infos() if isinstance(info, tuple)] == [
+        ("team", "source")
+    ]
+    (tmp_path / "team.jsonl").write_text('{"id": "a", "text": "one"}\n')
+    catalog.attach(tmp_path / "moved.source.yaml")
+    assert await ids(await catalog.resolve("team"), "one") == ["a"]
+    catalog.detach("team")
+    assert catalog.sources() == {}
+    for gone in (lambda: catalog.detach("team"), lambda: catalog.source("team")):
+        with pytest.raises(IndexNotFoundError, match="no attached source 'team'"):
+            gone()
+
+
+async def test_one_name_is_for_one_thing(catalog: Catalog, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c", "text")
+    await catalog.create("people", corpus)
+    path = source_file(tmp_path / "s")
+    catalog.attach(path)
+    assert catalog.attach(path).name == "team", "once more is no clash"
+    with pytest.raises(InputError, match=r"'team' belongs to the source .*/s/team\.source\.yaml"):
+        catalog.attach(source_file(tmp_path / "other"))
+    with pytest.raises(InputError, match="'people' is the name of an index; give the source"):
+        catalog.attach(source_file(tmp_path / "s", "people"))
+    with pytest.raises(InputError, match="'notables' is the name of a built-in corpus"):
+        catalog.attach(source_file(tmp_path / "s", "notables"))
+    with pytest.raises(InputError, match="'team' is the name of an attached source; choose"):
+        await catalog.create("team", corpus)
+    for name, what in (("notables", "built-in"), ("people", "embedded"), ("team", "attached")):
+        with pytest.raises(InputError, match=what):
+            await catalog.create_on_elasticsearch(name, corpus)
+    for writing in (
+        catalog.upsert("team", corpus.path),
+        catalog.remove("team", ["a"]),
+        catalog.delete("team"),
+    ):
+        with pytest.raises(InputError, match="attached source, and fairqr changes nothing there"):
+            await writing
+
+
+async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: Path) -> None:
+    """Nothing is indexed for that."""
+    await catalog.create("people", write(tmp_path / "c", "text"))
+    catalog.attach(source_file(tmp_path / "s"))
+    catalog.attach(source_file(tmp_path / "s", "gone", documents="nothing.jsonl"))
+    infos = {info.name: info for info in await catalog.infos() if isinstance(info, EngineInfo)}
+    assert {name: info.documents for name, info in infos.items()} == {
+        "people": 1,
+        "team": None,
+        "gone": None,
+    }
+    await catalog.resolve("team")
+    infos = {info.name: info for info in await catalog.infos() if isinstance(info, EngineInfo)}
+    assert infos["team"].documents == 2
+    assert infos["people"].source == str(tmp_path / "c" / "documents.jsonl")
+
+
+async def test_an_engine_that_ranks_in_its_own_way_takes_no_retriever(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    (tmp_path / "run.txt").write_text("q1 Q0 a 1 2.5 tag\n")
+    (tmp_path / "labels.csv").write_text("id,group\na,one\nb,two\n")
+    run = Source.model_validate(
+        {
+            "name": "ours",
+            "engine": "run",
+            "runs": ["run.txt"],
+            "attributes": {"kind": {"labels": "labels.csv"}},
+            "folder": tmp_path,
+        }
+    )
+    with pytest.raises(UnsupportedError, match="'ours' ranks in its own way only"):
+        await catalog.resolve(run, retriever="dense")
+    engine = await catalog.resolve(run)
+    assert engine.name == "ours"
+    await engine.aclose()
+
+
+async def test_a_wrong_retriever_is_refused_before_anything_is_indexed(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    corpus, source = write(tmp_path / "c", "text"), source_file(tmp_path / "s")
+    for name in (str(corpus.path), str(source), "notables"):
+        with pytest.raises(InputError, match="choose bm25, dense"):
+            await catalog.resolve(name, retriever="sparse")
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_file_of_what_was_made_on_a_server_describes_it(tmp_path: Path) -> None:
+    made = ElasticsearchSource.model_validate(
+        {
+            "name": "people",
+            "url": "http://localhost:9200",
+            "index": "fairqr-people",
+            "text": ["body"],
+            "attributes": {
+                "gender": {"field": "g", "groups": ["f", "m"], "population": {"f": 0.4, "m": 0.6}},
+                "era": {"field": "e", "groups": {"old": {"lt": 1900}, "new": {"gte": 1900}}},
+                "day": {"field": "d", "groups": {"a": {"lt": "2001-01-01"}, "b": ["x", "no"]}},
+            },
+        }
+    )
+    sources = AttachedSources(tmp_path / "sources")
+    sources.attach_made(made)
+    found, path = sources.source("people")
+    assert found == made.model_copy(update={"folder": path.parent})
+    # Whatever is written into the file, what fairqr made is what fairqr deletes.
+    path.write_text(path.read_text().replace("fairqr-people", "production"))
+    assert sources.made("people") == made
+    assert sources.attach(path) != made
+    assert sources.made("people") == made
+    sources.forget_made("people")
+    assert list((tmp_path / "sources").iterdir()) == []
+
+
+# --- closing ----------------------------------------------------------------------------------
+
+
+class Silent(WatchedEngine):
+    """An engine whose server went away after it was opened."""
+
+    async def info(self) -> EngineInfo:
+        raise IndexUnavailableError("gone")
+
+
+class Broken:
+    """An encoder that fails."""
+
+    name = "broken"
+
+    async def encode_documents(self, texts: Sequence[str]) -> Any:
+        raise ModelError("unavailable", "no more")
+
+    async def encode_query(self, text: str) -> Any:
+        raise ModelError("unavailable", "no more")
+
+
+async def test_an_engine_is_closed_where_something_fails_after_it_was_opened(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    plain = await catalog.create("p", write(tmp_path / "c", "text"))
+    watched = Silent(plain)
+    with pytest.raises(IndexUnavailableError):
+        await info_of(watched)
+    assert watched.closed == 1
+    watched = Silent(plain)
+    with pytest.raises(ModelError):
+        await with_retriever(watched, Broken())  # type: ignore[arg-type]
+    assert watched.closed == 1
+
+
+async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> None:
+    """Files of an index are closed when the engine goes."""
+
+    def open_files() -> Mapping[str, int]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return {line: 1 for line in lines if str(tmp_path) in line}
+
+    corpus = write(tmp_path / "c", "text")
+    for _ in range(3):
+        engine = await catalog.resolve(str(corpus.path), retriever="dense")
+        await ids(engine, "text")
+        await engine.aclose()
+        del engine
+        await catalog.infos()
+        with contextlib.suppress(ModelError):
+            await catalog.resolve(str(corpus.path), retriever=Broken())
+    assert not open_files()
