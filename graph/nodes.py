@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
@@ -22,14 +22,15 @@ from fairqr.graph.decisions import (
     decide_stop,
     groups_to_ask_about,
 )
+from fairqr.graph.evidence import checked_refinements
 from fairqr.graph.expected_cost import expected_cost, for_the_loop
 from fairqr.graph.final import final_step
-from fairqr.graph.lists import measured_list, table_of, usual_shares
+from fairqr.graph.lists import measured_list, table_of
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.model_ranking import ModelRanking
 from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.probing import Probing
-from fairqr.graph.refinement import CheckedRefinement, after_refinement, kept_only, shown
+from fairqr.graph.refinement import after_refinement, shown
 from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import (
     GroupKey,
@@ -43,7 +44,6 @@ from fairqr.graph.state import (
 from fairqr.graph.steps import Update, context_of, traced
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
-from fairqr.retrieval.evidence import Proposal, frequencies, gather_evidence
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.table import coded
 from fairqr.telemetry import current_span, span
@@ -297,9 +297,8 @@ class Nodes:
 
         answers = await asyncio.gather(*(refined(key) for key in state["chosen"]))
         usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
-        checked = await self._checked(
-            list(zip(state["chosen"], answers, strict=True)), state, context
-        )
+        keyed = list(zip(state["chosen"], answers, strict=True))
+        checked = await checked_refinements(self._engine, keyed, state, context)
         for key, answer in zip(state["chosen"], checked, strict=True):
             opened.event(
                 "refinement",
@@ -312,51 +311,6 @@ class Nodes:
         seconds = seconds_since(state["started"])
         spent = budget_is_spent(budget, usage_record(usage), seconds)
         return after_refinement(state, context, checked, usage, budget_is_spent=spent)
-
-    async def _checked(
-        self, answers: Sequence[tuple[GroupKey, Refinement]], state: State, context: Context
-    ) -> list[CheckedRefinement]:
-        """Keep the keywords that the documents have evidence for, or at least contain."""
-        asked = [(key, answer) for key, answer in answers if answer.status == "ok"]
-        words = list(dict.fromkeys(word for _, answer in asked for word in answer.keywords))
-        if not words:
-            return [CheckedRefinement(answer) for _, answer in answers]
-        if not context.strategy.evidence:
-            contained = set(words)
-            if "document_frequencies" in self._engine.capabilities:
-                counts = await frequencies(self._engine, words)
-                contained = {word for word, count in zip(words, counts, strict=True) if count}
-            return [
-                kept_only(answer, [word for word in answer.keywords if word in contained], ())
-                if answer.status == "ok"
-                else CheckedRefinement(answer)
-                for _, answer in answers
-            ]
-        proposals = [
-            Proposal(Dimension.named(self._engine.schema, name), group, answer.keywords)
-            for (name, group), answer in asked
-        ]
-        original = state["rankings"][0]
-        evidence = iter(
-            await gather_evidence(
-                self._engine,
-                state["query"],
-                original["ids"],
-                proposals,
-                usual_shares(state["corpus_shares"], original),
-            )
-        )
-        checked = []
-        for _, answer in answers:
-            if answer.status != "ok":
-                checked.append(CheckedRefinement(answer))
-                continue
-            pairs = list(zip(answer.keywords, next(evidence), strict=True))
-            topic = [word for word, found in pairs if found.is_of_the_topic()]
-            kept = [word for word, found in pairs if word in topic or found.is_of_the_group()]
-            known = any(found.documents for _, found in pairs)
-            checked.append(kept_only(answer, kept, topic, known=known))
-        return checked
 
     @traced
     async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
