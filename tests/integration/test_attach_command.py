@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -158,9 +157,9 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
             found = fair.search("physicist", attribute="gender", k=10)
         assert [document.id for document in found.ranking] == ids
 
-    all_three = command(
-        *("search", "physicist", "--corpus", "people", "--model", "feedback", "-k", "10", "--json")
-    )
+    target = ("--target", "retrieved:0.5,uniform:0.5")
+    options = ("--model", "feedback", "-k", "10", "--json")
+    all_three = command("search", "physicist", "--corpus", "people", *target, *options)
     assert set(all_three.result["exposure"]) == {"gender", "era", "continent"}
 
     model_server.does(answers_all)
@@ -263,7 +262,9 @@ def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Cl
     assert "person.sex" in {one.field for one in described.attributes.values()}
     attached = command("attach", file)
     assert attached.code == 0, attached
-    arguments = ("--model", "feedback", "-k", "5", "--json")
+    # A mapping does not know the population.
+    target = ("--target", "retrieved:0.5,uniform:0.5")
+    arguments = (*target, "--model", "feedback", "-k", "5", "--json")
     found = command("search", "physicist", "--corpus", described.name, *arguments)
     assert len(found.result["ranking"]) == 5
     assert state(index) == before
@@ -388,11 +389,12 @@ def endpoint(clean_environment: Path) -> Iterator[Path]:
         f"name: web\nengine: http\nurl: http://127.0.0.1:{server.server_port}/search\n"
         'body: {q: "{{query}}", n: "{{size}}"}\n'
         "hits: results\nid: key\nscore: score\ntitle: doc.title\ntext: doc.text\n"
-        "attributes:\n  gender: {field: doc.gender, groups: [female, male]}\n"
+        "attributes:\n  gender: {field: doc.gender, groups: [female, male],"
+        " population: {female: 0.5, male: 0.5}}\n"
     )
-    with contextlib.closing(server):
-        yield path
-        server.shutdown()
+    yield path
+    server.shutdown()
+    server.server_close()
 
 
 def test_an_http_endpoint_is_attached_and_searched(

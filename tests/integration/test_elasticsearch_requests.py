@@ -22,7 +22,13 @@ pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environm
 
 INDEX = "counted-people"
 ROUNDS = 2
-WORDS = ("woman", "she", "man", "workshop", "Asia", "Tokyo", "Africa", "Cairo", "born")
+WORDS = {
+    "female": ("woman", "laboratory", "she"),
+    "male": ("man", "workshop", "he"),
+    "Asia": ("Tokyo", "Asia"),
+    "Africa": ("Cairo", "Africa"),
+}
+OTHERS = ("Berlin", "laboratory", "Tokyo", "Cairo", "workshop")
 DECADES = {f"{year}s": {"gte": year, "lt": year + 5} for year in range(1900, 1960, 5)}
 
 
@@ -37,8 +43,7 @@ class EagerRefiner:
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         """Propose the first word that the group has not had."""
-        start = sum(map(ord, request.group)) % len(WORDS)
-        for word in (*WORDS[start:], *WORDS[:start]):
+        for word in WORDS.get(request.group, OTHERS):
             if word not in request.keywords:
                 return Refinement("ok", keywords=(word,))
         return Refinement("repeated", message="No new word.")
@@ -93,6 +98,7 @@ async def test_a_round_is_two_requests_and_texts_are_one(
             "physicist",
             attributes=attributes,
             method=method,
+            target="retrieved:0.5,uniform:0.5",
             k=10,
             # Whatever the divergence does, so that both rounds are searched.
             threshold=0,

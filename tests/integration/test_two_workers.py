@@ -135,10 +135,14 @@ def test_workers_share_runs_and_take_over(
             _variables(tmp_path / name, model, postgres_url, elasticsearch_url)
             for name in ("one", "other")
         )
-        # Only one has made the index; the other has never heard of it.
+        # Only one has made the index; both are told of it by the same file.
         people = write_people(tmp_path / "people")
         run_command(one, "index", "create", "shared", people, "--backend", "elasticsearch")
         stack.callback(run_command, one, "index", "delete", "shared")
+        source = tmp_path / "shared.source.yaml"
+        source.write_text(run_command(one, "source", "show", "shared"))
+        for variables in (one, other):
+            variables["FAIRQR_SERVICE_SOURCES"] = str(source)
         key = run_command(one, "keys", "create", "test", "--quiet").strip()
         ports = []
         for _ in range(2):

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.errors import ConfigError
 from fairqr.graph.service.configuration import ServiceSettings, service_settings
 from fairqr.graph.service.sources import names_of
+from fairqr.retrieval.credentials import credentials_for, named_credentials
+from fairqr.retrieval.source import load_source
 from fairqr.settings import SETTINGS, find
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "configuration.md"
 
 
 def documented() -> dict[str, str]:
@@ -54,3 +58,27 @@ def test_the_example_is_a_settings_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert find("model").value == tomllib.loads(example)["model"]
     models = service_settings().models
     assert [entry.api_key is not None for entry in models.values()] == [True, False]
+
+
+def test_the_source_of_the_readme_is_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    file = tmp_path / "people.source.yaml"
+    file.write_text(example)
+    source = load_source(file)
+    assert source.name == "people"
+    assert source.attributes["gender"].group_of("F") == "female"
+    assert source.attributes["era"].group_of(1985) == "younger"
+
+
+def test_credentials_are_documented_as_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = re.findall(r"```\n(\[credentials.*?)```", PAGE.read_text(), re.DOTALL)
+    file = tmp_path / "fairqr.toml"
+    file.write_text(example)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    assert list(named_credentials()) == ["production", "web"]
+    key = credentials_for("production", "https://people.example.org:9243").api_key
+    assert key is not None
+    with pytest.raises(ConfigError, match="may not go to"):
+        credentials_for("production", "https://people.example.org:9244")

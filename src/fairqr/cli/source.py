@@ -152,10 +152,10 @@ def _show(report: SourceReport, *, as_json: bool) -> None:
 
 
 def _draft(url: str | None, index: str, credentials: str | None, output: Path | None) -> None:
-    from fairqr.retrieval.engines.checking import draft_source
+    from fairqr.retrieval.engines.elasticsearch_drafting import draft
     from fairqr.retrieval.files import write_beside
 
-    text = run(draft_source(url, index, credentials))
+    text = run(draft(url, index, credentials))
     if output is None:
         typer.echo(text, nl=False)
         return
