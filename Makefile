@@ -26,6 +26,7 @@ check: $(READY)
 	rm -rf build
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
 	cd build && MYPYPATH=check ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr
+	MYPYPATH=tools $(BIN)/mypy --config-file pyproject.toml -p notables
 	PYTHONPATH=build/check $(BIN)/lint-imports
 	rm -rf build
 	$(BIN)/python -m tests.checks.audit
@@ -67,10 +68,10 @@ lock: $(READY)
 	  --constraint requirements.lock --extra service --extra otel pyproject.toml deploy/build.in \
 	  --output-file deploy/requirements.lock
 
-# Makes the corpus anew from Pantheon's table; see retrieval/corpora/notables/README.md.
+# Makes the corpus from Pantheon's table; see retrieval/corpora/notables/README.md.
 notables: $(READY)
 	@test -n "$(PANTHEON)" || { echo "name the table: make notables PANTHEON=pantheon.tsv"; exit 2; }
-	$(BIN)/python -m fairqr.retrieval.corpora.notables.build $(PANTHEON) retrieval/corpora/notables
+	PYTHONPATH=tools $(BIN)/python -m notables.build $(PANTHEON) retrieval/corpora/notables
 
 $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 import yaml
+from notables import build, grammar
+from notables.eras import epochs, years_between
+from notables.facts import LEFT_OUT, clean_city, clean_year, read_people
+from notables.occupations import OCCUPATIONS
+from notables.texts import MAX_WORDS
+from notables.topics import TOPICS
 
-from fairqr.retrieval.corpora import notables
-from fairqr.retrieval.corpora.notables import build, grammar
-from fairqr.retrieval.corpora.notables.eras import epochs, years_between
-from fairqr.retrieval.corpora.notables.facts import LEFT_OUT, clean_city, clean_year, read_people
-from fairqr.retrieval.corpora.notables.occupations import OCCUPATIONS
-from fairqr.retrieval.corpora.notables.texts import MAX_WORDS
-from fairqr.retrieval.corpora.notables.topics import TOPICS
+from fairqr.retrieval.corpus import BUILT_IN
 
-SHIPPED = Path(notables.__file__).parent
+SHIPPED = BUILT_IN["notables"]
 
 COLUMNS = (
     *("en_curid", "name", "numlangs", "birthcity", "birthstate", "countryName", "countryCode"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairqr.retrieval.corpora.notables.countries import CONTINENT_ADJECTIVES
-from fairqr.retrieval.corpora.notables.eras import EVENTS, epochs, generation, years_between
-from fairqr.retrieval.corpora.notables.facts import Person
-from fairqr.retrieval.corpora.notables.grammar import (
+from notables.countries import CONTINENT_ADJECTIVES
+from notables.eras import EVENTS, epochs, generation, years_between
+from notables.facts import Person
+from notables.grammar import (
     century_name,
     count_word,
     listing,
@@ -19,9 +19,9 @@ from fairqr.retrieval.corpora.notables.grammar import (
     with_article,
     year_name,
 )
-from fairqr.retrieval.corpora.notables.occupations import DOMAIN_NOUNS, DOMAINS, INDUSTRIES
-from fairqr.retrieval.corpora.notables.regions import regions
-from fairqr.retrieval.corpora.notables.sketch import Sketch
+from notables.occupations import DOMAIN_NOUNS, DOMAINS, INDUSTRIES
+from notables.regions import regions
+from notables.sketch import Sketch
 
 Maker = Callable[[Sketch], str | None]
 

@@ -1,4 +1,4 @@
-"""Makes the corpus from the facts: python -m fairqr.retrieval.corpora.notables.build TSV OUT_DIR.
+"""Makes the corpus from the facts: PYTHONPATH=tools python -m notables.build TSV OUT_DIR.
 
 Writes documents.jsonl.gz, topics.jsonl and qrels.txt. The same table gives the same bytes.
 """
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairqr.retrieval.corpora.notables.collection import Collection
-from fairqr.retrieval.corpora.notables.facts import FactsError, Person, read_people
-from fairqr.retrieval.corpora.notables.occupations import DOMAINS, INDUSTRIES, OCCUPATIONS
-from fairqr.retrieval.corpora.notables.texts import write
-from fairqr.retrieval.corpora.notables.topics import TOPICS, judge
+from notables.collection import Collection
+from notables.facts import FactsError, Person, read_people
+from notables.occupations import DOMAINS, INDUSTRIES, OCCUPATIONS
+from notables.texts import write
+from notables.topics import TOPICS, judge
 
 DOCUMENTS = "documents.jsonl.gz"
 TOPICS_FILE = "topics.jsonl"

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairqr.retrieval.corpora.notables.countries import COUNTRIES, US_STATES, Country
+from notables.countries import COUNTRIES, US_STATES, Country
 
 
 class FactsError(Exception):

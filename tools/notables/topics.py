@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fairqr.retrieval.corpora.notables.facts import Person
+from notables.facts import Person
 
 
 @dataclass(frozen=True)

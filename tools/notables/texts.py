@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fairqr.retrieval.corpora.notables import sentences
-from fairqr.retrieval.corpora.notables.collection import Collection
-from fairqr.retrieval.corpora.notables.facts import Person
-from fairqr.retrieval.corpora.notables.grammar import sentence
-from fairqr.retrieval.corpora.notables.sentences import BODY, Maker
-from fairqr.retrieval.corpora.notables.sketch import Sketch
+from notables import sentences
+from notables.collection import Collection
+from notables.facts import Person
+from notables.grammar import sentence
+from notables.sentences import BODY, Maker
+from notables.sketch import Sketch
 
 MAX_WORDS = 180
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from fairqr.retrieval.corpora.notables.facts import Person
+from notables.facts import Person
 
 _Group = tuple[object, ...]
 

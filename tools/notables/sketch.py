@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from fairqr.retrieval.corpora.notables.collection import Collection
-from fairqr.retrieval.corpora.notables.countries import CONTINENT_ADJECTIVES
-from fairqr.retrieval.corpora.notables.eras import same_name_then
-from fairqr.retrieval.corpora.notables.facts import Person
-from fairqr.retrieval.corpora.notables.grammar import Voice, listing, year_name
-from fairqr.retrieval.corpora.notables.occupations import OCCUPATIONS, Occupation
+from notables.collection import Collection
+from notables.countries import CONTINENT_ADJECTIVES
+from notables.eras import same_name_then
+from notables.facts import Person
+from notables.grammar import Voice, listing, year_name
+from notables.occupations import OCCUPATIONS, Occupation
 
 # How often a text says "woman" or "man" outright, refers by pronoun, and uses the plain noun of
 # the occupation. The same for everybody: a text's gender words must not depend on the gender.
