@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fairqr.errors import SourceError
 from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_counts import existing
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
@@ -15,7 +16,7 @@ from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["Dialect", "ElasticsearchEngine", "open_elasticsearch"]
+__all__ = ["Dialect", "ElasticsearchEngine", "check", "open_elasticsearch"]
 
 SAMPLED = 100
 

@@ -169,7 +169,10 @@ def _values(label: LabelField) -> Body:
     ranges = [isinstance(values, Range) for values in label.attribute.values.values()]
     if ranges and all(ranges) and len(sound) == len(queries):
         return aggregations | {"groups": {"filters": {"filters": sound}}}
-    return aggregations | _inside(label, {"values": _terms(label, VALUES_SHOWN)})
+    terms = _terms(label, VALUES_SHOWN)
+    if label.mapped.nested:
+        terms["aggs"] = {"documents": {"reverse_nested": {}}}
+    return aggregations | _inside(label, {"values": terms})
 
 
 def _sizes(label: LabelField) -> Body:
@@ -246,7 +249,7 @@ def _bounds(wanted: Range, kind: str) -> Body | None:
 
 def _counts(terms: Any) -> dict[object, int]:
     return {
-        bucket.get("key_as_string", bucket["key"]): bucket["doc_count"]
+        bucket.get("key_as_string", bucket["key"]): bucket.get("documents", bucket)["doc_count"]
         for bucket in terms["buckets"]
     }
 

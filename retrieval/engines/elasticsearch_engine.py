@@ -110,7 +110,7 @@ class ElasticsearchEngine:
     def capabilities(self) -> frozenset[Capability]:
         """What it can do beyond searching."""
         can: dict[Capability, bool] = {
-            "rescore": self.requests.can_rescore or self.vectors is not None,
+            "rescore": (self.vectors or self.requests).can_rescore,
             "document_frequencies": self.requests.can_count,
             "corpus_shares": bool(self.reader.labels),
             "vectors": self.source.vectors is not None,

@@ -182,6 +182,11 @@ def check_fields(source: ElasticsearchSource, mapping: IndexMapping) -> None:
             name = boosted.partition("^")[0]
             for found in mapping.matching(name) if "*" in name else [name]:
                 mapped = _known(source, mapping, found, "which is searched in")
+                if mapped.nested and "*" not in name:
+                    raise SourceError(
+                        f"The field '{name}' belongs to nested documents, which are not searched "
+                        "by name; leave it out of query.fields, title and text, or write a 'body'."
+                    )
                 if mapped.type not in WORDS and "*" not in name:
                     raise SourceError(
                         f"The field '{name}' is of type {mapped.type}, in which no words can be "

@@ -6,7 +6,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from elastic_transport import ConnectionTimeout, TlsError, TransportError
+import aiohttp
+from elastic_transport import AiohttpHttpNode, ConnectionTimeout, TlsError, TransportError
 from elasticsearch import ApiError, AsyncElasticsearch, UnsupportedProductError
 
 from fairqr.errors import (
@@ -22,9 +23,44 @@ from fairqr.retries import with_retries
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.limits import Limits
 
-__all__ = ["BusyServer", "Server", "error_type", "reason_of"]
+__all__ = [
+    "AnotherProductError",
+    "BusyServer",
+    "Server",
+    "error_type",
+    "reason_of",
+    "refuse_redirects",
+    "with_port",
+]
 
 T = TypeVar("T")
+
+REDIRECTED = "the server redirects"
+
+
+class _Node(AiohttpHttpNode):
+    """The connections to a node, which follow no redirects."""
+
+    def _create_aiohttp_session(self) -> None:
+        super()._create_aiohttp_session()
+        refuse_redirects(self.session)
+
+
+def refuse_redirects(session: aiohttp.ClientSession | None) -> None:
+    """Make a session fail where it would follow a redirect: keys go to the named address alone."""
+
+    async def refuse(*_: object) -> None:
+        raise aiohttp.ClientError(REDIRECTED)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse)
+    trace.freeze()
+    if session is not None:
+        session.trace_configs.append(trace)
+
+
+class AnotherProductError(IndexUnavailableError):
+    """The server is not the product that it is taken for."""
 
 
 class BusyServer(Exception):  # noqa: N818 - it never leaves this module but as another error
@@ -42,10 +78,10 @@ class Server:
     """
 
     product: ClassVar[str] = "Elasticsearch"
-    errors: ClassVar[tuple[type[Exception], ...]] = (ApiError, TransportError)
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.errors: tuple[type[Exception], ...] = (ApiError, TransportError)
         self._limits = Limits(connection.concurrency, connection.requests_per_second)
         self._clients: PerLoop[Any] = PerLoop()
 
@@ -104,8 +140,8 @@ class Server:
                 try:
                     return await send(client)
                 except self.errors as error:
-                    # Waiting does not mend a certificate, though it is a connection error.
-                    if self._is_tls(error):
+                    # Waiting mends neither a certificate nor a redirect.
+                    if self._is_tls(error) or REDIRECTED in str(error):
                         raise self.translated(error) from None
                     raise
 
@@ -123,7 +159,7 @@ class Server:
 
     def _new_client(self) -> AsyncElasticsearch:
         connection = self.connection
-        options: dict[str, Any] = {"hosts": [_with_port(url) for url in connection.urls]}
+        options: dict[str, Any] = {"hosts": [with_port(url) for url in connection.urls]}
         if connection.cloud_id:
             options = {"cloud_id": connection.cloud_id}
         if connection.credentials.ca_certs and not str(connection.shown).startswith("http:"):
@@ -135,6 +171,7 @@ class Server:
                 max_retries=0,
                 retry_on_timeout=False,
                 retry_on_status=(),
+                node_class=_Node,
                 **options,
             )
         except (OSError, ValueError) as error:
@@ -173,7 +210,7 @@ class Server:
 
     def another_product(self) -> FairqrError:
         """Return the error for a server that is not what the source says."""
-        return IndexUnavailableError(
+        return AnotherProductError(
             f"The server at {self.url} is not {self.product}; correct its url, or name its engine: "
             "elasticsearch, opensearch or http."
         )
@@ -201,6 +238,11 @@ class Server:
             return IndexUnavailableError(
                 f"The server at {self.url} does not speak TLS as expected; check whether its url "
                 "starts with http:// or https://."
+            )
+        if REDIRECTED in message:
+            return IndexUnavailableError(
+                f"The server at {self.url} redirects to another address, which is not followed; "
+                "give the address itself."
             )
         if slow:
             return IndexUnavailableError(
@@ -255,7 +297,7 @@ class Server:
         )
 
 
-def _with_port(url: str) -> str:
+def with_port(url: str) -> str:
     """Return an address with its port, which the client wants to see."""
     scheme, _, rest = url.strip().rstrip("/").partition("://")
     host, slash, path = rest.partition("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,17 @@ class VectorSearch:
         """
         assert source.vectors is not None  # noqa: S101 - encoder_for has looked
         self.field, self.encoder = source.vectors.field, encoder
-        self.dimensions = int(mapped.settings.get("dims", 0))
-        self.by_angle = mapped.settings.get("similarity", "cosine") in ("cosine", "dot_product")
+        self.dimensions, self.by_angle, self.can_rescore = self._described(mapped.settings)
         if mapped.settings.get("index") is False:
             raise SourceError(
                 f"The field '{self.field}' is mapped with 'index: false', so the server cannot "
                 "search it by vectors; take the retriever bm25."
             )
+
+    def _described(self, settings: Mapping[str, Any]) -> tuple[int, bool, bool]:
+        """Return the dimensions, whether only angles count, and whether all can be compared."""
+        by_angle = settings.get("similarity", "cosine") in ("cosine", "dot_product")
+        return int(settings.get("dims", 0)), by_angle, True
 
     @property
     def retriever(self) -> str:

@@ -1,0 +1,171 @@
+"""What the check of an attached index of Elasticsearch or OpenSearch finds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from fairqr.errors import FairqrError
+from fairqr.retrieval.engines.elasticsearch_counts import value_reports
+from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.report import AttributeReport, SourceReport, sample_hits
+
+__all__ = ["check"]
+
+SAMPLED = 1000
+SAMPLED_TEXTS = 20
+SHORTEST_WORD = 5
+WRITING = ("create", "delete", "delete_index", "index", "manage", "write")
+
+
+async def check(engine: ElasticsearchEngine) -> SourceReport:
+    """Report what an attached index holds, and try one search.
+
+    Labels are counted over all documents by the server; those that it cannot count, such as labels
+    in files, over a sample of documents.
+
+    Raises:
+        FairqrError: The index cannot be searched as the source describes it.
+    """
+    source = engine.source
+    documents = await engine.count()
+    ids = await _sampled_ids(engine)
+    query = _frequent_word(await _texts(engine, ids[:SAMPLED_TEXTS])) if ids else ""
+    hits = (await engine.search([Query(query, 5)]))[0] if query else None
+    sample = sample_hits(engine.schema, hits, await engine.documents(hits.ids)) if hits else []
+    attributes = await _attributes(engine, ids)
+    remarks = [*_on_mapping(engine), *_on_labels(attributes), *await _on_privileges(engine)]
+    if not documents:
+        remarks.append("There are no documents; correct the index, or the filter.")
+    elif query and not sample:
+        remarks.append(f"The sample query '{query}' finds nothing; check the searched fields.")
+    return SourceReport(
+        name=source.name,
+        engine=source.engine,
+        location=f"{engine.server.url}/{source.index}",
+        version=await _version(engine),
+        documents=documents,
+        fields=dict(_fields(engine)),
+        attributes=attributes,
+        capabilities=sorted(engine.capabilities),
+        sample_query=query,
+        sample=sample,
+        remarks=[*(hits.warnings if hits else ()), *remarks],
+    )
+
+
+async def _sampled_ids(engine: ElasticsearchEngine) -> list[str]:
+    size = min(SAMPLED, engine.mapping.window)
+    everything = engine.filtered({"match_all": {}})
+    (answer,) = await engine.msearch([{"query": everything, "size": size, **engine.reader.request}])
+    return engine.reader.ids(answer["hits"]["hits"], engine.source.index)
+
+
+async def _texts(engine: ElasticsearchEngine, ids: list[str]) -> list[str]:
+    return [f"{found.title} {found.text}" for found in await engine.documents(ids)]
+
+
+def _frequent_word(texts: list[str]) -> str:
+    """Return the word that the most texts have, of those that are long enough to mean something."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        words = re.findall(r"[^\W\d_]+", text.lower())
+        counts.update({word for word in words if len(word) >= SHORTEST_WORD} or set(words))
+    return min(counts, key=lambda word: (-counts[word], word), default="")
+
+
+async def _attributes(engine: ElasticsearchEngine, ids: list[str]) -> list[AttributeReport]:
+    countable = [one for one in engine.reader.labels if one.mapped.doc_values and not one.weights]
+    reports = {one.name: one for one in await value_reports(engine, countable)}
+    others = [name for name in engine.schema.attributes if name not in reports]
+    by_field = {one.attribute.name: one for one in engine.reader.labels}
+    if others and ids:
+        body = {"query": engine.reader.among(ids), "size": len(ids), **engine.reader.request}
+        (answer,) = await engine.msearch([body])
+        values = engine.reader.values(answer["hits"]["hits"])
+        for name in others:
+            reports[name] = (
+                engine.labels.field_report(name, values[name])
+                if name in by_field
+                else engine.labels.file_report(name)
+            )
+    return [reports[name] for name in engine.schema.attributes if name in reports]
+
+
+def _fields(engine: ElasticsearchEngine) -> Iterator[tuple[str, str]]:
+    """Yield each field that the source names, with its type."""
+    source = engine.source
+    searched = [] if source.body else [name.partition("^")[0] for name in source.searched_fields]
+    labels = [label.name for label in engine.reader.labels]
+    vectors = [source.vectors.field] if source.vectors else []
+    title = [source.title] if source.title else []
+    for name in dict.fromkeys([source.id, *title, *source.text, *searched, *labels, *vectors]):
+        found = engine.mapping.find(name)
+        if name == "_id":
+            yield name, "the server's own"
+        elif "*" in name:
+            yield name, f"{len(engine.mapping.matching(name))} fields"
+        else:
+            yield name, found.type if found else "missing"
+
+
+def _on_mapping(engine: ElasticsearchEngine) -> Iterator[str]:
+    for name, _ in _fields(engine):
+        found = engine.mapping.find(name)
+        if found and found.other_types:
+            types = ", ".join(sorted({found.type, *found.other_types}))
+            yield f"The field '{name}' has several types over the indices: {types}."
+    if not engine.mapping.has_source:
+        yield "The index keeps no _source, so the texts of documents cannot be read."
+    elif not (engine.source.title or engine.source.text):
+        yield "The source names neither title nor text, so documents come without their texts."
+
+
+def _on_labels(attributes: list[AttributeReport]) -> Iterator[str]:
+    for attribute in attributes:
+        missing = attribute.without_group
+        if missing:
+            documents = sum(value.documents for value in missing)
+            yield (
+                f"{attribute.name}: no group takes {len(missing):,} of its values, "
+                f"in {documents:,} documents; they count as unknown."
+            )
+
+
+async def _version(engine: ElasticsearchEngine) -> str | None:
+    """Return the server's version; None if the account may not see it."""
+    try:
+        answer = await engine.server.request("GET", "/")
+        return str(answer["version"]["number"])
+    except (FairqrError, KeyError, TypeError):
+        return None
+
+
+async def _on_privileges(engine: ElasticsearchEngine) -> list[str]:
+    """Say so if the account may write, if the server tells."""
+    if not engine.server.connection.credentials.request_headers():
+        return []
+    indices: list[dict[str, Any]] = [
+        {"names": list(engine.mapping.indices), "privileges": list(WRITING)}
+    ]
+    try:
+        answer = await engine.server.request(
+            "POST", "/_security/user/_has_privileges", body={"index": indices}
+        )
+        held = {
+            privilege
+            for found in answer["index"].values()
+            for privilege, allowed in found.items()
+            if allowed
+        }
+    except (FairqrError, KeyError, AttributeError, TypeError):
+        return []
+    if not held:
+        return []
+    return [
+        f"The account may write to the index ({', '.join(sorted(held))}); that is not needed, "
+        "'read' and 'view_index_metadata' are enough."
+    ]

@@ -1,0 +1,150 @@
+"""An index of an OpenSearch server, attached as it is, through OpenSearch's own client.
+
+Requests and answers are those of Elasticsearch, but for vectors and for what the client raises.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from fairqr.errors import FairqrError, UnsupportedError
+from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.engines.elasticsearch import Dialect, open_elasticsearch
+from fairqr.retrieval.engines.elasticsearch_checking import check
+from fairqr.retrieval.engines.elasticsearch_connection import Connection
+from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch_server import Server, refuse_redirects, with_port
+from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.source import OpenSearchSource
+
+__all__ = ["OpenSearchServer", "check", "open_opensearch"]
+
+Body = dict[str, Any]
+
+
+class OpenSearchServer(Server):
+    """An OpenSearch server."""
+
+    product: ClassVar[str] = "OpenSearch"
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        try:
+            import opensearchpy
+        except ModuleNotFoundError:
+            raise UnsupportedError(
+                "OpenSearch needs a client of its own; install it with "
+                "pip install 'fairqr[opensearch]'."
+            ) from None
+        self._client_package = opensearchpy
+        self.errors = (opensearchpy.OpenSearchException,)
+
+    def _new_client(self) -> Any:
+        package, connection = self._client_package, self.connection
+
+        class NodeConnection(package.AsyncHttpConnection):  # type: ignore[misc, name-defined]
+            """The connections to a node, which follow no redirects."""
+
+            async def _create_aiohttp_session(self) -> None:
+                await super()._create_aiohttp_session()
+                refuse_redirects(self.session)
+
+        options: dict[str, Any] = {}
+        if connection.credentials.ca_certs and not connection.shown.startswith("http:"):
+            options["ca_certs"] = str(connection.credentials.ca_certs)
+        try:
+            return package.AsyncOpenSearch(
+                hosts=[with_port(url) for url in connection.urls],
+                headers=connection.credentials.request_headers(),
+                timeout=connection.timeout,
+                max_retries=0,
+                retry_on_timeout=False,
+                ssl_show_warn=False,
+                connection_class=NodeConnection,
+                **options,
+            )
+        except (OSError, ValueError) as error:
+            raise self.unusable(error) from None
+
+    async def _perform(
+        self, client: Any, method: str, path: str, params: Mapping[str, str] | None, body: Any
+    ) -> Any:
+        lines = body if isinstance(body, Sequence) else () if body is None else (body,)
+        kind = "x-ndjson" if isinstance(body, Sequence) else "json"
+        written = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+        return await client.transport.perform_request(
+            method,
+            path,
+            params=dict(params or {}),
+            body=written or None,
+            headers={"content-type": f"application/{kind}"},
+        )
+
+    def _is_tls(self, error: Exception) -> bool:
+        package = self._client_package
+        return isinstance(error, package.SSLError) or (
+            isinstance(error, package.ConnectionError) and "certificate" in str(error)
+        )
+
+    def translated(self, error: Exception) -> FairqrError:
+        """Return the error that says what to do about an error of the client."""
+        package = self._client_package
+        if isinstance(error, package.TransportError):
+            if isinstance(error.status_code, int):
+                is_ours = isinstance(error.info, Mapping) and "error" in error.info
+                if error.status_code < 500 and not is_ours and error.status_code not in (
+                    401, 403, 429
+                ):  # fmt: skip
+                    return self.another_product()
+                return self.refusal(error.status_code, error.info)
+            return self.unreachable(
+                str(error),
+                tls=self._is_tls(error),
+                slow=isinstance(error, package.ConnectionTimeout),
+            )
+        return self.another_product()  # an answer that cannot be read
+
+
+class OpenSearchVectors(VectorSearch):
+    """The server's own nearest neighbours in a field of ``knn_vector``."""
+
+    def _described(self, settings: Mapping[str, Any]) -> tuple[int, bool, bool]:
+        method = settings.get("method", {})
+        space = method.get("space_type") or settings.get("space_type") or "l2"
+        # The other engines cannot be limited to given documents.
+        can_rescore = method.get("engine") in ("lucene", "faiss")
+        return int(settings.get("dimension", 0)), space == "cosinesimil", can_rescore
+
+    def _nearest(self, query: Query, vector: list[float], filters: list[Body]) -> Body:
+        size = query.n if query.only is None else max(1, len(query.only))
+        knn: Body = {"vector": vector, "k": size}
+        if filters and self.can_rescore:
+            knn["filter"] = {"bool": {"filter": filters}}
+        nearest = {"knn": {self.field: knn}}
+        part = "must" if query.only is None else "should"
+        return {"query": {"bool": {part: [nearest], "filter": filters}}}
+
+
+async def open_opensearch(
+    source: OpenSearchSource, labels: LabelReader, *, retriever: str | Encoder = "bm25"
+) -> ElasticsearchEngine:
+    """Attach an index, after looking at its mapping and a sample of its labels.
+
+    Args:
+        source: The description.
+        labels: Reads the labels.
+        retriever: ``bm25``; ``dense``, which searches the source's field of vectors; or an encoder
+            for that field.
+
+    Raises:
+        SourceError: The source does not fit the index.
+        IndexNotFoundError: There is no such index.
+        IndexUnavailableError: The server cannot be reached, or refuses.
+        UnsupportedError: The client of OpenSearch is not installed.
+    """
+    dialect = Dialect(OpenSearchServer, OpenSearchVectors)
+    return await open_elasticsearch(source, labels, retriever=retriever, dialect=dialect)
