@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from attached import attached_rows
 from baselines import baseline_rows
 from checkpoints import checkpoint_rows
 from concurrency import concurrency_rows
@@ -28,7 +29,7 @@ from metrics import metric_rows
 from reranking import rerank_rows
 from sampling import sampling_rows
 from searching import search_rows, update_rows
-from starting import help_rows
+from starting import help_rows, opening_rows
 from workspace import Workspace
 
 # Updates come last, since they change the index.
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "help": help_rows,
     "memory": memory_rows,
     "labels": label_rows,
+    "opening": opening_rows,
     "search": search_rows,
     "rerank": rerank_rows,
     "metrics": metric_rows,
@@ -45,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "tracing": tracing_rows,
     "checkpoints": checkpoint_rows,
     "concurrency": concurrency_rows,
+    "attached": attached_rows,
     "update": update_rows,
 }
 PACKAGES = ("fairqr", "tantivy", "langgraph", "langchain-openai", "openai", "numpy", "typer")

@@ -14,7 +14,7 @@ from workspace import Workspace
 
 from fairqr.graph.builder import build_graph
 from fairqr.graph.context import Context
-from fairqr.retrieval.index import Index
+from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["checkpoint_rows"]
 
@@ -27,10 +27,10 @@ def checkpoint_rows(workspace: Workspace) -> Iterator[Row]:
 
     Two attributes, four refined queries a round; the loop is kept from stopping early.
     """
-    index = workspace.index()
+    engine = workspace.engine()
     for depth in (200, 1_000):
         bytes_of = {
-            durability: asyncio.run(_kept(index, depth, durability))
+            durability: asyncio.run(_kept(engine, depth, durability))
             for durability in ("exit", "async")
         }
         for durability in ("exit", "async"):
@@ -47,11 +47,11 @@ def checkpoint_rows(workspace: Workspace) -> Iterator[Row]:
             )
 
 
-async def _kept(index: Index, depth: int, durability: Literal["exit", "async"]) -> int:
+async def _kept(engine: SearchEngine, depth: int, durability: Literal["exit", "async"]) -> int:
     """Run once and return how many bytes the checkpointer holds."""
     saver = InMemorySaver()
     refiner = InstantRefiner({group: group_words(group) for group in (*GENDERS, *REGIONS)})
-    graph = build_graph(index=index, model=refiner, checkpointer=saver)
+    graph = build_graph(engine=engine, model=refiner, checkpointer=saver)
     context = Context(
         depth=depth, threshold=0, patience=ROUNDS + 1, max_iterations=ROUNDS, max_groups=4
     )

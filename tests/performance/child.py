@@ -54,11 +54,12 @@ def search(name: str) -> None:
     from generated import queries
 
     from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.engines.engine import Query
 
     async def work() -> None:
-        opened = await Catalog().open(name)
+        engine = await Catalog().resolve(name)
         for query in queries(QUERIES):
-            await opened.search(query, TOP)
+            await engine.search([Query(query, TOP)])
 
     asyncio.run(work())
 
@@ -98,7 +99,7 @@ def read_labels(path: str, count: str) -> dict[str, float]:
     return labels.read_labels(path, count)
 
 
-INDEXING = ("fairqr.retrieval.catalog", "fairqr.retrieval.tantivy_index")
+INDEXING = ("fairqr.retrieval.catalog", "fairqr.retrieval.engines.tantivy_writing")
 TASKS: dict[str, tuple[Callable[..., dict[str, float] | None], tuple[str, ...]]] = {
     "index": (index, INDEXING),
     "search": (search, (*INDEXING, "generated")),

@@ -12,7 +12,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 from measuring import Row, in_turns, in_turns_async, median
-from stubs import InstantIndex, InstantRefiner
+from stubs import InstantEngine, InstantRefiner
 from workspace import Workspace
 
 from fairqr.graph.answering import Answering
@@ -57,6 +57,7 @@ async def run_bare(nodes: Nodes) -> dict[str, Any]:
         if state["stop_reason"]:
             break
     await take(nodes.rerank)
+    assert len(state["iterations"]) == ROUNDS + 1, "the loop has ended early"
     return state
 
 
@@ -95,9 +96,9 @@ def _empty_graph() -> Any:
 
 def graph_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure a run of 5 rounds through the graph, and the same node functions called directly."""
-    index, refiner = InstantIndex(), InstantRefiner()
-    graph = build_graph(index=index, model=refiner)
-    nodes = Nodes(index, lambda context: refiner, _no_answers(index))
+    engine, refiner = InstantEngine(), InstantRefiner()
+    graph = build_graph(engine=engine, model=refiner)
+    nodes = Nodes(engine, lambda context: refiner, _no_answers(engine))
     empty = _empty_graph()
 
     async def through_graph(_: int) -> object:
@@ -131,8 +132,8 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
 
 def tracing_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure one span, and a run of 5 rounds by bare nodes, with and without OpenTelemetry."""
-    index, refiner = InstantIndex(), InstantRefiner()
-    nodes = Nodes(index, lambda context: refiner, _no_answers(index))
+    engine, refiner = InstantEngine(), InstantRefiner()
+    nodes = Nodes(engine, lambda context: refiner, _no_answers(engine))
     modes: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
         "none": _no_spans,
         "api": contextlib.nullcontext,
@@ -160,9 +161,9 @@ def tracing_rows(workspace: Workspace) -> Iterator[Row]:
             )
 
 
-def _no_answers(index: InstantIndex) -> Answering:
+def _no_answers(engine: InstantEngine) -> Answering:
     """Return the steps of a graph that is not asked for answers."""
-    return Answering(index, None, None, PromptLibrary())
+    return Answering(engine, None, None, PromptLibrary())
 
 
 class _NoSpan:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from measuring import Row
 from workspace import Workspace
 
-from fairqr.retrieval.tantivy_writing import WRITER_BYTES
+from fairqr.retrieval.engines.tantivy_writing import WRITER_BYTES
 
 __all__ = ["memory_rows"]
 

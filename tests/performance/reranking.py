@@ -11,7 +11,9 @@ from measuring import Row, in_turns_async, median
 from workspace import Workspace
 
 from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import exposure_aware, near_target, reciprocal_rank_fusion
 
 __all__ = ["rerank_rows"]
@@ -28,25 +30,23 @@ def divergence(target: FloatArray, exposure: FloatArray) -> float:
 
 def rerank_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure fusion and the exposure-aware step beside rescoring the same pool by its ids."""
-    index = workspace.index()
+    engine = workspace.engine()
     query, *refined = queries(3)
     random = np.random.default_rng(1)
 
-    async def prepare() -> tuple[list[str], FloatArray, FloatArray]:
-        pool = (await index.search(query, POOL)).ids
-        return (
-            pool,
-            await index.memberships("gender", pool),
-            await index.memberships("region", pool),
-        )
+    (hits,) = asyncio.run(engine.search([Query(query, POOL)]))
+    pool, two, eight = tuple(hits.ids), hits.memberships["gender"], hits.memberships["region"]
 
-    pool, two, eight = asyncio.run(prepare())
-    rankings = [asyncio.run(index.rescore(text, pool)) for text in (query, *refined)]
+    def ranked(text: str) -> Query:
+        return Query(text, POOL, only=pool)
+
+    scored = asyncio.run(engine.search([ranked(text) for text in (query, *refined)]))
+    rankings = [Ranking(hits.ids, hits.scores) for hits in scored]
     even = {2: np.full(2, 1 / 2), 8: np.full(8, 1 / 8)}
     fractional = random.dirichlet(np.ones(8), POOL)
 
     async def rescore(_: int) -> object:
-        return await index.rescore(query, pool)
+        return await engine.search([ranked(query)])
 
     async def fuse(_: int) -> object:
         return reciprocal_rank_fusion(rankings)

@@ -10,6 +10,9 @@ from generated import documents, queries
 from measuring import Row, in_turns_async, median, p95
 from workspace import Workspace
 
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.tantivy_writing import upsert_documents
+
 __all__ = ["search_rows", "update_rows"]
 
 TOP = 500
@@ -25,13 +28,13 @@ def search_rows(workspace: Workspace) -> Iterator[Row]:
     files of its own with stored ids, which it reads, as one does without us. The target is one for
     the full number of documents, where a search costs more than what stands around it.
     """
-    index = workspace.index()
-    same_files = BareIndex(index.folder / "text")
+    engine = workspace.engine()
+    same_files = BareIndex(engine.folder / "text")
     own_files = workspace.bare()
     asked = queries(200)
 
     async def ours(number: int) -> object:
-        return await index.search(asked[number % len(asked)], TOP)
+        return await engine.search([Query(asked[number % len(asked)], TOP)])
 
     async def hits(number: int) -> object:
         return same_files.hits(asked[number % len(asked)], TOP)
@@ -63,10 +66,14 @@ def search_rows(workspace: Workspace) -> Iterator[Row]:
 
 def update_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure replacing 100 documents and seeing the new ones; the peer does the same."""
-    index, bare = workspace.index(), workspace.bare()
+    engine, bare = workspace.engine(), workspace.bare()
+
+    def update(number: int) -> object:
+        upsert_documents(engine.folder, changed[number])
+        return engine.snapshot()
 
     async def ours(number: int) -> object:
-        return await index.upsert(changed[number])
+        return await asyncio.to_thread(update, number)
 
     async def theirs(number: int) -> None:
         bare.update(changed[number])

@@ -1,7 +1,8 @@
-"""How long the command takes to say what it can do, and what it loads for that."""
+"""How long the command takes to say what it can do, and an engine to be opened by its name."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import subprocess
@@ -13,9 +14,12 @@ from pathlib import Path
 from measuring import Row, in_turns, median
 from workspace import Workspace
 
-__all__ = ["help_rows"]
+from fairqr.retrieval.catalog import Catalog
+
+__all__ = ["help_rows", "opening_rows"]
 
 MAX_MILLISECONDS = 120.0
+MAX_OPENING_MILLISECONDS = 200.0
 HEAVY = ("langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy")
 
 LOADED = f"""
@@ -66,3 +70,29 @@ def help_rows(workspace: Workspace) -> Iterator[Row]:
         target="none",
         reached=not loaded,
     )
+
+
+def opening_rows(workspace: Workspace) -> Iterator[Row]:
+    """Measure opening what is indexed already, by its name and by the path of its corpus."""
+    workspace.build(workspace.documents)
+    named = {
+        "an index by its name": workspace.name(workspace.documents),
+        "a corpus by its path": str(workspace.corpus(workspace.documents)),
+    }
+
+    async def opened(corpus: str) -> None:
+        await (await Catalog().resolve(corpus)).aclose()
+
+    for what, corpus in named.items():
+        # The first one indexes a path.
+        asyncio.run(opened(corpus))
+        calls = {"ours": lambda _, corpus=corpus: asyncio.run(opened(corpus))}
+        mine = median(in_turns(calls, workspace.rounds(25), 1)["ours"])
+        yield Row(
+            "opening",
+            f"opening {what}, {workspace.documents:,} documents",
+            mine,
+            "ms",
+            target=f"≤ {MAX_OPENING_MILLISECONDS:g} ms",
+            reached=mine <= MAX_OPENING_MILLISECONDS,
+        )

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.index import IndexInfo, Progress
-from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Attribute, Schema
 
-__all__ = ["InstantIndex", "InstantRefiner"]
+__all__ = ["InstantEngine", "InstantRefiner"]
 
 SCHEMA = Schema(
     attributes={
@@ -30,53 +30,44 @@ SCHEMA = Schema(
 )
 
 
-class InstantIndex:
-    """An index whose every search finds the same 20 documents, all of one group."""
+class InstantEngine:
+    """An engine whose every search finds the same 20 documents, all of one group."""
 
     name = "instant"
     schema = SCHEMA
     retriever = "bm25"
+    capabilities: frozenset[Capability] = frozenset(
+        {"rescore", "document_frequencies", "corpus_shares"}
+    )
 
     def __init__(self) -> None:
-        self._ranking = Ranking([f"d{n:07}" for n in range(20)], [20.0 - n for n in range(20)])
-        self._documents = {
-            id_: Document(id_, id_, id_, {"gender": "male"}) for id_ in self._ranking.ids
-        }
-        self._members = np.tile([0.0, 1.0], (20, 1))
+        ids = [f"d{n:07}" for n in range(20)]
+        members = {"gender": np.tile([0.0, 1.0], (20, 1))}
+        self._hits = Hits(ids, [20.0 - n for n in range(20)], members)
+        self._count = Hits([], [], {"gender": np.zeros((0, 2))})
+        self._documents = {id_: Document(id_, id_, id_, {"gender": "male"}) for id_ in ids}
 
-    @property
-    def lexical(self) -> InstantIndex:
-        return self
+    async def info(self) -> EngineInfo:
+        return EngineInfo(self.name, "instant", 20, "", "", "")
 
-    async def info(self) -> IndexInfo:
-        return IndexInfo(self.name, "instant", 20, "", "", "")
-
-    async def search(self, query: str, n: int, *, boost: str = "") -> Ranking:
-        return self._ranking
-
-    async def rescore(self, query: str, ids: Sequence[str]) -> Ranking:
-        return self._ranking.top(len(ids))
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        return [self._answer(query) for query in queries]
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         return [self._documents[id_] for id_ in ids]
 
-    async def memberships(self, attribute: str, ids: Sequence[str]) -> FloatArray:
-        return self._members[: len(ids)]
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        return {"gender": np.array([0.0, 1.0])}
 
-    async def corpus_shares(self, attribute: str) -> FloatArray:
-        return np.array([0.0, 1.0])
-
-    async def document_frequencies(self, words: Sequence[str]) -> list[int]:
-        return [1] * len(words)
-
-    async def upsert(self, documents: Iterable[Document], progress: Progress | None = None) -> int:
-        raise NotImplementedError
-
-    async def delete(self, ids: Sequence[str]) -> int:
-        raise NotImplementedError
-
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         return None
+
+    def _answer(self, query: Query) -> Hits:
+        if query.n:
+            return self._hits
+        # Any word stands in one document of the corpus, and in all that were found.
+        total = 1 if query.text and query.only is None else 20
+        return replace(self._count, total=total)
 
 
 class InstantRefiner:

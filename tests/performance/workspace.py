@@ -16,7 +16,7 @@ from generated import write_corpus
 
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
-from fairqr.retrieval.tantivy_index import TantivyIndex
+from fairqr.retrieval.engines.tantivy import TantivyEngine
 
 __all__ = ["Workspace"]
 
@@ -66,12 +66,12 @@ class Workspace:
         """Return the name of the index of so many documents."""
         return f"generated{count}"
 
-    def index(self) -> TantivyIndex:
-        """Open the index that searches are measured on."""
+    def engine(self) -> TantivyEngine:
+        """Open the engine that searches are measured on."""
         self.build(self.documents)
-        index = asyncio.run(Catalog().open(self.name(self.documents)))
-        assert isinstance(index, TantivyIndex)
-        return index
+        engine = asyncio.run(Catalog().resolve(self.name(self.documents)))
+        assert isinstance(engine, TantivyEngine)
+        return engine
 
     @functools.cache  # noqa: B019
     def bare(self) -> BareIndex:

@@ -1,8 +1,8 @@
-"""The same searches without a service: how long one takes, and how long its model and index take.
+"""The same searches without a service: how long one takes, and how long its model and engine take.
 
 ``python -m tests.performance.load.in_process INDEX MODEL_URL COUNT`` prints one JSON object of
 milliseconds by search: ``whole``, and ``parts``, the time in which a question to the model or to
-the index was under way. Searches run one after the other.
+the engine was under way. Searches run one after the other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Stopwatch:
 
 
 class Timed:
-    """Stands for an index or a model, and times each of its questions."""
+    """Stands for an engine or a model, and times each of its questions."""
 
     def __init__(self, timed: Any, watch: Stopwatch) -> None:
         self._timed = timed
@@ -78,8 +78,8 @@ async def measure(name: str, model_url: str, count: int) -> dict[str, list[float
     watch = Stopwatch()
     model = TimedModel("openai:load", base_url=f"{model_url}/v1", api_key="none")
     model.watch = watch
-    index = Timed(await Catalog().open(name), watch)
-    search = FairSearch(index, model)
+    engine: Any = Timed(await Catalog().resolve(name), watch)
+    search = FairSearch(engine, model)
     whole: list[float] = []
     parts: list[float] = []
     asked = queries(200, 4)
@@ -91,7 +91,7 @@ async def measure(name: str, model_url: str, count: int) -> dict[str, list[float
         if number >= 0:
             whole.append((time.perf_counter() - start) * 1000)
             parts.append(watch.seconds * 1000)
-    await index.close()
+    await engine.aclose()
     return {"whole": whole, "parts": parts}
 
 
