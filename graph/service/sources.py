@@ -32,7 +32,7 @@ def of_file(section: str, model: type[BaseModel]) -> tuple[dict[str, Any], Sourc
         if Path in get_args(field.annotation) and isinstance(held, str):
             values[name] = str(beside(file, held))
         elif Path in get_args(field.annotation) and isinstance(held, list):
-            values[name] = [str(beside(file, one)) for one in held if isinstance(one, str)]
+            values[name] = [str(beside(file, one)) if isinstance(one, str) else one for one in held]
     return values, {name: Source("file", str(file)) for name in _leaves(values)}
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairqr.errors import one_line
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport
 
 __all__ = ["lines_of"]
 
 VALUES = 20
 """How many values of an attribute are shown; ``--json`` has all that were looked at."""
+
+LONGEST_VALUE = 40
 
 ABILITIES = {
     "rescore": "score given documents",
@@ -21,8 +24,10 @@ ABILITIES = {
 
 def lines_of(report: SourceReport) -> Iterator[str]:
     """Yield the lines of a report; remarks come last, where they are read."""
-    version = report.version or "version not visible"
-    yield f"{report.name}: {report.engine} ({version}) at {report.location}"
+    version = f" {report.version}" if report.version else ""
+    if not version and report.engine in ("elasticsearch", "opensearch"):
+        version = " (version not visible)"
+    yield f"{report.name}: {report.engine}{version} at {report.location}"
     if report.documents is not None:
         yield f"documents: {report.documents:,}"
     if report.fields:
@@ -46,16 +51,17 @@ def _attribute(found: AttributeReport) -> Iterator[str]:
         f"have a group{share}"
     )
     shown = found.values[:VALUES]
-    width = max((len(value.value) for value in shown), default=0)
-    for value in shown:
+    texts = [one_line(value.value, LONGEST_VALUE) for value in shown]
+    width = max(map(len, texts), default=0)
+    for text, value in zip(texts, shown, strict=True):
         group = "no group takes it" if value.group is None else value.group
-        yield f"  {value.value:{width}}  {value.documents:>10,}  {group}"
+        yield f"  {text:{width}}  {value.documents:>10,}  {group}"
     if found.more_values or len(found.values) > VALUES:
         yield "  and more values"
     missing = [value for value in found.values[VALUES:] if value.group is None]
     if missing:
         total = sum(value.documents for value in missing)
-        yield f"  of these, {len(missing):,} values in {total:,} documents are in no group"
+        yield f"  no group takes {len(missing):,} of those, which {total:,} documents have"
 
 
 def _groups(hit: SampleHit) -> str:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import CapError, InputError, NotAllowedError
+from fairqr.errors import (
+    CapError,
+    ConfigError,
+    IndexNotFoundError,
+    InputError,
+    NotAllowedError,
+)
 from fairqr.graph.answering_context import AnswerSettings
 from fairqr.graph.context import Context
 from fairqr.graph.probing_context import ProbeSettings
@@ -183,3 +189,22 @@ def test_the_corpus_where_none_is_named_is_the_configured_one(
     assert make_offers(tmp_path, corpora=("notables", "people")).corpus(None) == "notables"
     monkeypatch.setenv("FAIRQR_CORPUS", "absent")
     assert make_offers(tmp_path).corpus(None) == "notables"
+
+
+def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
+    """Those that the configuration lists, whatever `corpora` says; a request brings none."""
+    file = tmp_path / "web.source.yaml"
+    file.write_text(
+        "name: web\nengine: run\nruns: a.run\nattributes:\n  gender: {field: g, groups: [f, m]}\n"
+    )
+    offers = make_offers(tmp_path, corpora=("notables",), sources=(file,))
+    assert offers.corpora() == ["notables", "web"]
+    assert offers.corpus("web") == "web"
+    assert offers.sources["web"].engine == "run"
+    for name in (str(file), file.name, "./web", "other"):
+        with pytest.raises((IndexNotFoundError, NotAllowedError)):
+            offers.corpus(name)
+    with pytest.raises(InputError, match="corpus"):
+        check(offers, "search", corpus={"engine": "http", "url": "http://inside/"})
+    with pytest.raises(ConfigError, match="Two sources"):
+        make_offers(tmp_path, sources=(file, file))

@@ -82,8 +82,9 @@ class TestWhatWins:
         assert service_settings().port == 8080
 
     def test_paths_of_the_file_are_beside_it(self, file: Path) -> None:
-        file.write_text("[service]\ntraces = 'runs'")
+        file.write_text("[service]\ntraces = 'runs'\nsources = ['a.source.yaml', '/b.yaml']")
         assert service_settings().traces == file.parent / "runs"
+        assert service_settings().sources == (file.parent / "a.source.yaml", Path("/b.yaml"))
 
     def test_what_kubernetes_says_of_a_service_named_fairqr_is_not_for_us(
         self, monkeypatch: pytest.MonkeyPatch
@@ -166,6 +167,7 @@ class TestWhatIsWrong:
             ("grace = nan", "service.grace is wrong"),
             ("lease = 0.5", "service.lease is wrong"),
             ("traces = '~nobody.here/runs'", "has no home folder"),
+            ("sources = [3]", r"service\.sources\.0 is wrong"),
             ("grace = 1979-05-27", "service.grace is wrong"),
             ("models = ['a']", "service.models is wrong"),
             ("prompts = ['refine']", "write each as id=version"),

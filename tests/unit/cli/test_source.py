@@ -1,0 +1,151 @@
+"""``fairqr attach`` and ``fairqr source``: what they print, register and refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairqr.cli.main import main
+from fairqr.cli.source_report import lines_of
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
+
+Fairqr = Callable[..., tuple[str, str]]
+
+RUN = """name: exported
+engine: run
+runs: exported.run
+documents: people.jsonl
+attributes:
+  gender: {field: sex, groups: {female: [F], male: [M]}, population: {female: 0.5, male: 0.5}}
+"""
+EMBEDDED = """name: embedded
+engine: tantivy
+documents: people.jsonl
+attributes:
+  gender: {field: sex, groups: {female: [F], male: [M]}}
+"""
+
+
+@pytest.fixture
+def fairqr(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Fairqr:
+    """Runs the command in a folder with two sources, and checks the code with which it ends."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    people = [("1", "Ada", "F"), ("2", "Alan", "M"), ("3", "Grace", "F"), ("4", "Nobody", "X")]
+    lines = [json.dumps({"id": id_, "title": name, "sex": sex}) for id_, name, sex in people]
+    Path("people.jsonl").write_text("\n".join(lines) + "\n")
+    ranked = "".join(f"q1 Q0 {id_} {id_} {5 - int(id_)} mine\n" for id_, _, _ in people)
+    Path("exported.run").write_text(ranked)
+    Path("exported.source.yaml").write_text(RUN)
+    Path("embedded.source.yaml").write_text(EMBEDDED)
+
+    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["fairqr", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        stdout, stderr = capfd.readouterr()
+        assert (ended.value.code or 0) == code, stdout + stderr
+        if code:
+            assert stdout == ""
+            assert stderr.count("\n") == 1
+        return stdout, stderr
+
+    return call
+
+
+def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> None:
+    stdout, _ = fairqr("attach", "exported.source.yaml")
+    assert stdout.startswith("exported: run at ")
+    assert "gender, from sex: 3 of 4 documents have a group (75.0%)" in stdout
+    assert "X           1  no group takes it" in stdout
+    assert stdout.endswith("exported: attached; search it with --corpus exported\n")
+    file = tmp_path / "exported.source.yaml"
+    assert Catalog().sources() == {"exported": file}
+    assert fairqr("source", "list")[0] == f"exported\trun\t{file}\n"
+    assert fairqr("source", "show", "exported")[0] == RUN
+    assert json.loads(fairqr("source", "show", "exported", "--json")[0])["runs"] == ["exported.run"]
+    by_name = fairqr("source", "check", "exported", "--json")[0]
+    assert by_name == fairqr("source", "check", "exported.source.yaml", "--json")[0]
+    assert json.loads(by_name)["documents"] == 4
+    assert fairqr("source", "remove", "exported")[0] == "exported: no longer attached\n"
+    assert file.exists()
+    assert "exported" in fairqr("source", "remove", "exported", code=2)[1]
+    assert "exported" in fairqr("source", "check", "exported", code=2)[1]
+
+
+def test_a_search_takes_its_name_and_its_file(fairqr: Fairqr) -> None:
+    fairqr("attach", "exported.source.yaml")
+    plain = ("--attribute", "gender", "--method", "plain", "-k", "2", "--json")
+    by_name = json.loads(fairqr("search", "q1", "--corpus", "exported", *plain)[0])
+    by_file = json.loads(fairqr("search", "q1", "--corpus", "exported.source.yaml", *plain)[0])
+    assert [document["id"] for document in by_name["ranking"]] == ["1", "2"]
+    assert by_file["ranking"] == by_name["ranking"]
+
+
+def test_an_embedded_source_is_indexed_and_checked(fairqr: Fairqr) -> None:
+    report = json.loads(fairqr("source", "check", "embedded.source.yaml", "--json")[0])
+    assert report["documents"] == 4
+    assert report["attributes"][0]["labelled"] == 3
+    assert report["sample_query"] == "Ada"
+    assert report["sample"][0]["groups"] == {"gender": {"female": 1.0}}
+    assert Catalog().sources() == {}
+
+
+def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
+    Path("exported.run").unlink()
+    assert "exported.run" in fairqr("attach", "exported.source.yaml", code=2)[1]
+    assert "none.source.yaml" in fairqr("attach", "none.source.yaml", code=2)[1]
+    assert "name a source file" in fairqr("attach", code=2)[1]
+    assert "--draft needs the index" in fairqr("attach", "--draft", code=2)[1]
+    draft = ("attach", "exported.source.yaml", "--draft", "--index", "x")
+    assert "FILE do not go with --draft" in fairqr(*draft, code=2)[1]
+    assert "--url belong to --draft" in fairqr("attach", "x.yaml", "--url", "http://x", code=2)[1]
+    assert Catalog().sources() == {}
+
+
+def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -> None:
+    fairqr("attach", "exported.source.yaml")
+    Path("exported.source.yaml").unlink()
+    assert "exported.source.yaml" in fairqr("source", "list")[0]
+    (row,) = json.loads(fairqr("source", "list", "--json")[0])["sources"]
+    assert row["engine"] is None
+    assert "exported.source.yaml" in row["error"]
+    said = fairqr("source", "show", "exported", code=2)[1]
+    assert "fairqr source remove exported" in said
+
+
+def test_a_report_is_short_and_says_what_is_hidden() -> None:
+    """However many values there are, and whatever they hold."""
+    values = [ValueCount(value=f"v{n}", documents=1, group=None) for n in range(30)]
+    values[0] = ValueCount(value="x" * 200, documents=7, group="g")
+    attribute = AttributeReport(
+        name="a", origin="f", documents=40, labelled=7, values=values, more_values=True
+    )
+    hit = SampleHit(id="1", title="", score=1, groups={"a": {"g": 0.5, "h": 0.5}, "b": {}})
+    report = SourceReport(
+        name="s",
+        engine="elasticsearch",
+        location="http://x/y",
+        fields={"t": "text"},
+        attributes=[attribute],
+        capabilities=["rescore"],
+        sample_query="q",
+        sample=[hit],
+        remarks=["A remark."],
+    )
+    lines = [*lines_of(report)]
+    assert lines[0] == "s: elasticsearch (version not visible) at http://x/y"
+    assert "fields: t (text)" in lines
+    assert "the engine can: score given documents" in lines
+    assert "  and more values" in lines
+    assert "  no group takes 10 of those, which 10 documents have" in lines
+    assert "   1     1.000  1  [g 50%/h 50%, unknown]" in lines
+    assert lines[-1] == "note: A remark."
+    assert max(map(len, lines)) < 100
