@@ -1,4 +1,4 @@
-"""Any encoder of :mod:`fairqr.retrieval.vectors` over a pool: the cosine of query and text."""
+"""Any encoder of :mod:`fairqr.retrieval.encoders` over a pool: the cosine of query and text."""
 
 from __future__ import annotations
 

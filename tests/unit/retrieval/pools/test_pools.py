@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.errors import InputError, ModelUnavailableError
-from fairqr.retrieval.catalog import Catalog, Choice
+from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.pools.base import scores_of_spoken
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever, MemoryIndex
 from fairqr.retrieval.pools.open import POOL_RETRIEVERS, open_pool_retriever
+from tests.unit.engines import ranked
 
 WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1, max_size=9)
@@ -28,16 +29,14 @@ async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
     lines = (json.dumps({"id": f"d{i}", "text": text}) for i, text in enumerate(pool))
     (tmp_path / "documents.jsonl").write_text("\n".join(lines))
     (tmp_path / "schema.yaml").write_text("attributes: {g: {field: g, groups: [a, b]}}")
-    index = await Catalog(tmp_path / "indexes").create(
-        "pool", find_corpus(tmp_path), Choice("tantivy")
-    )
+    engine = await Catalog(tmp_path / "indexes").create("pool", find_corpus(tmp_path))
     for query in ("rankings of groups", "the", "naïve person7 person7 fair", "absent"):
-        found = await index.search(query, len(pool))
+        found = await ranked(engine, query, len(pool))
         expected = np.zeros(len(pool))
         for id_, score in zip(found.ids, found.scores, strict=True):
             expected[int(id_[1:])] = score
         assert (await Bm25PoolRetriever().scores(query, pool) == expected).all(), query
-    await index.close()
+    await engine.aclose()
 
 
 @settings(max_examples=40, deadline=None)
