@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 
 from fairqr.errors import IndexUnavailableError, SourceError
@@ -18,13 +18,16 @@ class DocumentLines:
     Args:
         path: The file; it cannot be packed, since single lines of it are read.
         wanted: The ids of the documents that may be asked for.
+        seen: Called with each of these documents once, in the order of the file.
 
     Raises:
         CorpusError: The file cannot be read.
         SourceError: It is packed, a line is no document, or a document is in two lines.
     """
 
-    def __init__(self, path: Path, wanted: Container[str]) -> None:
+    def __init__(
+        self, path: Path, wanted: Container[str], seen: Callable[[Document], object]
+    ) -> None:
         if path.suffix == ".gz":
             raise SourceError(
                 f"The documents {path} are packed; unpack the file, since single lines are read."
@@ -34,17 +37,18 @@ class DocumentLines:
         lines: dict[str, int] = {}
         for number, start, line in _lines(path):
             try:
-                id_ = parse_line(line).id
+                document = parse_line(line)
             except ValueError as error:
                 raise SourceError(f"{path}, line {number}: {error}; mend the line.") from None
-            if id_ not in wanted:
+            if document.id not in wanted:
                 continue
-            if (first := lines.setdefault(id_, number)) != number:
+            if (first := lines.setdefault(document.id, number)) != number:
                 raise SourceError(
-                    f"{path}, line {number}: the document '{id_}' is in line {first} already; "
-                    "keep one of them."
+                    f"{path}, line {number}: the document '{document.id}' is in line {first} "
+                    "already; keep one of them."
                 )
-            self._starts[id_] = start
+            self._starts[document.id] = start
+            seen(document)
 
     def __len__(self) -> int:
         return len(self._starts)

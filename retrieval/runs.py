@@ -28,9 +28,6 @@ _TOLD = {
     "trec_eval": "id, descending",
     "error": "nothing",
 }
-# Narrower than what Python reads as a number: neither `1_0` nor `inf` is one here.
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _SAMPLE = re.compile(r"#[0-9]+$")
 
 
@@ -163,8 +160,11 @@ def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[
 
 
 def _finite(path: Path, number: int, score: str) -> float:
-    value = float(score) if _NUMBER.fullmatch(score) else math.nan
-    if not math.isfinite(value):
+    try:
+        value = float(score)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not _is_plain(score):
         raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is no finite number")
     return value
 
@@ -175,9 +175,18 @@ def whole_number(path: Path, number: int, name: str, text: str) -> int:
     Raises:
         CorpusError: It is not.
     """
-    if not _WHOLE_NUMBER.fullmatch(text):
+    try:
+        value: int | None = int(text)
+    except ValueError:
+        value = None
+    if value is None or not _is_plain(text):
         raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is no whole number")
-    return int(text)
+    return value
+
+
+def _is_plain(number: str) -> bool:
+    """Return whether a number is one elsewhere, too; Python also reads ``1_0`` and ``١``."""
+    return number.isascii() and "_" not in number
 
 
 def wrong_line(path: Path, number: int, what: str) -> CorpusError:

@@ -54,10 +54,15 @@ class RunEngine:
             self._ids_of_text.setdefault(_plain(text), []).append(id_)
         ids = dict.fromkeys(id_ for ranking in self.rankings.values() for id_ in ranking.ids)
         self._rows = {id_: row for row, id_ in enumerate(ids)}
+        self._field_labels: dict[str, list[object]] = {
+            attribute.name: [None] * len(ids) for attribute in labels.field_attributes
+        }
         self.lines: DocumentLines | None = None
         if source.documents:
-            self.lines = DocumentLines(source.path(source.documents), self._rows)
-        self._memberships = labels.memberships(list(ids), self.field_labels())
+            path = source.path(source.documents)
+            self.lines = DocumentLines(path, self._rows, self._take_labels)
+        self._check_labels()
+        self._memberships = labels.memberships(list(ids), self._field_labels)
 
     @property
     def name(self) -> str:
@@ -105,34 +110,25 @@ class RunEngine:
     async def aclose(self) -> None:
         """Do nothing: no file stays open."""
 
-    def field_labels(self) -> dict[str, list[object]]:
-        """Return the labels of all documents for each attribute that reads a field.
+    def _take_labels(self, document: Document) -> None:
+        for attribute in self._labels.field_attributes:
+            label = value_at(document.fields, attribute.field)
+            self._field_labels[attribute.name][self._rows[document.id]] = label
 
-        Raises:
-            SourceError: There is no file of documents, or none of them has the field.
-        """
-        attributes = self._labels.field_attributes
-        if not attributes:
-            return {}
-        if self.lines is None:
-            raise SourceError(
-                f"The source '{self.name}' reads '{attributes[0].name}' from the field "
-                f"'{attributes[0].field}', and a run has no fields; name the file of its documents "
-                "in 'documents', or a file of ids and groups in 'labels'."
-            )
-        labels: dict[str, list[object]] = {a.name: [None] * len(self._rows) for a in attributes}
-        for document in self.lines.read(list(self._rows)):
-            for attribute in attributes:
-                label = value_at(document.fields, attribute.field)
-                labels[attribute.name][self._rows[document.id]] = label
-        for attribute in attributes:
-            if all(label is None for label in labels[attribute.name]):
+    def _check_labels(self) -> None:
+        for attribute in self._labels.field_attributes:
+            if self.lines is None:
+                raise SourceError(
+                    f"The source '{self.name}' reads '{attribute.name}' from the field "
+                    f"'{attribute.field}', and a run has no fields; name the file of its documents "
+                    "in 'documents', or a file of ids and groups in 'labels'."
+                )
+            if all(label is None for label in self._field_labels[attribute.name]):
                 raise SourceError(
                     f"No document of the run in {self.lines.path} has the field "
                     f"'{attribute.field}' of '{attribute.name}'; mend the name of the field, or "
                     "the ids of the documents."
                 )
-        return labels
 
     def memberships_of(self, ids: Sequence[str]) -> Memberships:
         """Return the groups of these documents, which are documents of the run."""
@@ -183,7 +179,6 @@ class RunEngine:
 
     def report(self) -> SourceReport:
         """Do what :func:`check` does; this blocks."""
-        labels = self.field_labels()
         sample = next(iter(self.rankings))
         hits = self._answer(Query(sample, 5))
         return SourceReport(
@@ -192,8 +187,8 @@ class RunEngine:
             location=self._location,
             documents=len(self._rows),
             attributes=[
-                self._labels.field_report(name, labels[name])
-                if name in labels
+                self._labels.field_report(name, self._field_labels[name])
+                if name in self._field_labels
                 else count_groups(attribute, self._memberships[name])
                 for name, attribute in self.schema.attributes.items()
             ],
