@@ -110,7 +110,7 @@ class Answering:
         return {"sampled": sampled, "warnings": warnings}
 
     @staticmethod
-    def to_generate(state: State, runtime: Runtime[Context]) -> list[Send]:
+    async def to_generate(state: State, runtime: Runtime[Context]) -> list[Send]:
         """Send each distinct ranking to be answered from."""
         return [
             Send(
@@ -179,7 +179,7 @@ class Answering:
         samples = _settings_of(runtime).samples
         return {"warnings": [f"{lost} of {samples} samples have no answer. {first}".rstrip()]}
 
-    def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
+    async def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
         """Send each answer to be judged, if there are any and somebody judges."""
         if self._attributor is None:
             return "summarise"

@@ -129,19 +129,20 @@ def build_graph(
     return graph.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
 
 
-def _after_rerank(state: State, runtime: Runtime[Context]) -> list[Send] | str:
+# Routes are asynchronous, since LangGraph sends those that are not to a thread.
+async def _after_rerank(state: State, runtime: Runtime[Context]) -> list[Send] | str:
     context = context_of(runtime)
     if context.probe is not None:
         return Probing.tasks(state, context) or "conclude"
-    return _answer_if_asked(state, runtime)
+    return await _answer_if_asked(state, runtime)
 
 
-def _answer_if_asked(state: State, runtime: Runtime[Context]) -> str:
+async def _answer_if_asked(state: State, runtime: Runtime[Context]) -> str:
     return "sample" if context_of(runtime).answer is not None else END
 
 
 def _unless_over(node: str) -> Any:
-    def route(state: State) -> str:
+    async def route(state: State) -> str:
         return "rerank" if state["stop_reason"] else node
 
     return route
