@@ -83,8 +83,6 @@ def test_the_command_checks_the_source_and_searches_fairly(
     model_server.does(says({"keywords": ["woman", "laboratory"]}))
     result = command(
         *("search", "physicist", "--corpus", "outside", "--attribute", "gender", "-k", "10"),
-        *("--method", "fair-qr", "--pool", "union", "--rerank", "fusion"),
-        *("--final-step", "exposure-aware", "--depth", "200"),
         *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),
     ).result
     first = result["ranking"][:5]
