@@ -1,7 +1,7 @@
 """Re-rankers that need no model: reciprocal rank fusion, and the exposure-aware step.
 
-Both order documents that were retrieved already. Re-ranking by the original query itself is a search
-of given documents; see :class:`fairqr.retrieval.engines.engine.Query`.
+Both order documents that were retrieved already. Re-ranking by the original query itself is a
+search of given documents; see :class:`fairqr.retrieval.engines.engine.Query`.
 """
 
 from __future__ import annotations
