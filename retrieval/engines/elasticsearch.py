@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairqr.errors import SourceError
+from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_counts import existing
+from fairqr.retrieval.engines.elasticsearch_counts import grouped
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch_mapping import read_index
 from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
+from fairqr.retrieval.label_values import values_of
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource
 
@@ -67,37 +68,48 @@ async def open_elasticsearch(
 
 
 async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
-    """Refuse a field of labels that no document has, or that the server does not give.
+    """Refuse a field that gives no labels, or none that a group takes.
 
     Raises:
         SourceError: There is one.
     """
-    everything = engine.source.filter or {"match_all": {}}
+    everything = engine.filtered({"match_all": {}})
     body = {"size": SAMPLED, "track_total_hits": False, **engine.reader.request}
     (sample,) = await engine.msearch([{"query": everything, **body}])
     hits = sample["hits"]["hits"]
-    engine.reader.ids(hits, engine.source.index)
-    empty = [
+    ids = engine.reader.ids(hits, engine.source.index)
+    values = engine.reader.values(hits)
+    memberships = engine.labels.memberships(ids, values)
+    # The sample may be a special part of the index, so what it lacks is looked for in all of it.
+    suspects = [
         label
         for label in engine.reader.labels
-        if hits and all(label.label(hit.get("fields", {})) is None for hit in hits)
+        if hits and not memberships[label.attribute.name][:, : len(label.attribute.groups)].any()
     ]
     answers = await engine.msearch(
         [
-            {"query": engine.filtered(existing(label)), **body, "size": 1, "terminate_after": 1}
-            for label in empty
+            {"query": engine.filtered(grouped(label)), **body, "size": 1, "terminate_after": 1}
+            for label in suspects
         ]
     )
-    for label, answer in zip(empty, answers, strict=True):
+    for label, answer in zip(suspects, answers, strict=True):
         found = answer["hits"]["hits"]
+        name = label.attribute.name
         if found and label.label(found[0].get("fields", {})) is not None:
             continue
-        why = (
-            "the server does not return it; check whether it is left out of _source"
-            if found
-            else "no document has it; correct the field, or the filter of the source"
-        )
+        here = f"The field '{label.name}' of the attribute '{name}'"
+        known = {one_line(one, 30) for label in values[name] for one in values_of(label)}
+        if known:
+            shown = ", ".join(sorted(known)[:10])
+            raise SourceError(
+                f"{here} holds {shown}, and no group takes any of these; write in 'groups' which "
+                "values belong to which group."
+            )
+        if found:
+            raise SourceError(
+                f"{here} has values that the server does not return; check whether the field is "
+                "left out of _source."
+            )
         raise SourceError(
-            f"The field '{label.name}' of the attribute '{label.attribute.name}' gives no labels: "
-            f"{why}."
+            f"{here} is empty in all documents; correct the field, or the filter of the source."
         )

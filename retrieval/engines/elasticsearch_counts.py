@@ -19,7 +19,7 @@ from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 
-__all__ = ["corpus_shares", "existing", "value_reports"]
+__all__ = ["corpus_shares", "grouped", "value_reports"]
 
 Body = dict[str, Any]
 
@@ -75,7 +75,7 @@ async def corpus_shares(engine: ElasticsearchEngine) -> Mapping[str, FloatArray]
             sums[label.attribute.name] = _by_group(label.attribute, counts)
     answers = await engine.msearch(
         [
-            {**body, "query": engine.filtered(existing(label)), "aggs": _sizes(label)}
+            {**body, "query": engine.filtered(_existing(label)), "aggs": _sizes(label)}
             for label in several
         ],
         refuse=False,  # scripts may be forbidden
@@ -105,9 +105,20 @@ async def value_reports(
     return [_report(*pair) for pair in zip(labels, answers, strict=True)]
 
 
-def existing(label: LabelField) -> Body:
+def _existing(label: LabelField) -> Body:
     """Return the query for the documents that have a label."""
     return _of_parents(label, {"exists": {"field": label.name}})
+
+
+def grouped(label: LabelField) -> Body:
+    """Return the query for the documents whose label a group takes.
+
+    Where the server cannot tell, these are the documents that have a label.
+    """
+    queries = [_group_query(label, group) for group in label.attribute.groups]
+    if label.weights or None in queries:
+        return _existing(label)
+    return {"bool": {"should": queries}}
 
 
 def _report(label: LabelField, answer: Any) -> AttributeReport:
@@ -152,8 +163,8 @@ def _first(label: LabelField, engine: ElasticsearchEngine) -> Body:
         }
     queries = [_group_query(label, group) for group in attribute.groups]
     inner: Body = {"held": {"value_count": {"field": label.name}}}
-    outer: Body = {"labelled": {"filter": existing(label)}}
-    if all(query is not None for query in queries):
+    outer: Body = {"labelled": {"filter": _existing(label)}}
+    if None not in queries:
         outer["groups"] = {"filters": {"filters": queries}}
     else:
         inner["values"] = _terms(label, MOST_VALUES)
@@ -163,12 +174,10 @@ def _first(label: LabelField, engine: ElasticsearchEngine) -> Body:
 def _values(label: LabelField) -> Body:
     """Return the aggregations that give the values of a field, or the counts of its ranges."""
     queries = [_group_query(label, group) for group in label.attribute.groups]
-    sound = [query for query in queries if query is not None]
-    grouped = {"bool": {"should": sound}} if len(sound) == len(queries) else existing(label)
-    aggregations: Body = {"labelled": {"filter": grouped}}
+    aggregations: Body = {"labelled": {"filter": grouped(label)}}
     ranges = [isinstance(values, Range) for values in label.attribute.values.values()]
-    if ranges and all(ranges) and len(sound) == len(queries):
-        return aggregations | {"groups": {"filters": {"filters": sound}}}
+    if ranges and all(ranges) and None not in queries:
+        return aggregations | {"groups": {"filters": {"filters": queries}}}
     terms = _terms(label, VALUES_SHOWN)
     if label.mapped.nested:
         terms["aggs"] = {"documents": {"reverse_nested": {}}}
