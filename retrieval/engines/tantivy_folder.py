@@ -127,11 +127,11 @@ def open_text(folder: Path) -> tantivy.Index:
     """
     try:
         index = tantivy.Index.open(str(folder / "text"))
-    except ValueError as error:
+        # Readers look for themselves whether something was written; see TantivyEngine.snapshot.
+        index.config_reader("Manual")
+    except (OSError, ValueError) as error:
         refuse_damaged(folder, error)
     index.register_tokenizer(ANALYZER_NAME, english_analyzer())
-    # Readers look for themselves whether something was written; see TantivyEngine.snapshot.
-    index.config_reader("Manual")
     return index
 
 

@@ -710,4 +710,7 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
         await catalog.infos()
         with contextlib.suppress(ModelError):
             await catalog.resolve(str(corpus.path), retriever=Broken())
-    assert not open_files()
+    # A thread of tantivy may look at the files for a moment longer.
+    async with asyncio.timeout(30):
+        while open_files():
+            await asyncio.sleep(0.05)
