@@ -166,8 +166,8 @@ class RunEngine:
             some = ", ".join(list(self.rankings)[:3])
             how = "by id or by text" if self.texts else "by id (name 'topics' to ask by text)"
             raise QueryError(
-                f"No run of '{self.name}' has the query '{one_line(text, 100)}'; ask for one of "
-                f"its {len(self.rankings):,} queries {how}, such as {some}."
+                f"No run of '{self.name}' has the query '{one_line(text, 100)}'; ask {how} for one "
+                f"that it has, such as {some}."
             )
         return found[0]
 
@@ -198,20 +198,20 @@ class RunEngine:
         )
 
     def _remarks(self) -> Iterator[str]:
-        yield f"The runs answer {len(self.rankings):,} queries."
+        yield f"Queries that have a ranking: {len(self.rankings):,}."
         if self.tied:
             yield (
-                f"{self.tied:,} documents have the score of the one before them; they stand in "
-                "order of id."
+                f"Documents with the same score as the one before them: {self.tied:,}; they stand "
+                "in order of id."
             )
         if self.lines is None:
             yield (
                 "The documents have neither titles nor texts; name a file of them in 'documents'."
             )
         elif missing := len(self._rows) - len(self.lines):
-            yield f"{missing:,} of the {len(self._rows):,} documents are not in {self.lines.path}."
+            yield f"Documents that are not in {self.lines.path}: {missing:,}."
         if self.texts and (unnamed := sum(id_ not in self.texts for id_ in self.rankings)):
-            yield f"{unnamed:,} queries of the runs have no text in {self.source.topics}."
+            yield f"Queries that have no text in {self.source.topics}: {unnamed:,}."
 
 
 async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -391,15 +390,6 @@ def test_the_fingerprint_follows_the_description() -> None:
     other = {"attributes": {"sex": GENDER}}
     assert len({fingerprint(schema=s) for s in (SCHEMA, other)}) == 2
     assert fingerprint(schema=SCHEMA, id="doi") != fingerprint(schema=SCHEMA)
-
-
-async def test_a_search_of_a_thousand_documents_adds_little() -> None:
-    documents = [player(n) for n in range(1000)]
-    engine = from_langchain(CallingRetriever(call=lambda query: documents), schema=SCHEMA)
-    await search(engine, "x", 1000)
-    start = time.perf_counter()
-    await search(engine, "x", 1000)
-    assert time.perf_counter() - start < 0.25
 
 
 @given(

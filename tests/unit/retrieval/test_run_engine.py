@@ -113,8 +113,8 @@ async def test_a_query_that_no_run_has_is_told_with_what_there_is(tmp_path: Path
     with pytest.raises(QueryError) as caught:
         await engine.search([Query("physicist", 10)])
     assert str(caught.value) == (
-        "No run of 'exported' has the query 'physicist'; ask for one of its 2 queries by id (name "
-        "'topics' to ask by text), such as t1, t2."
+        "No run of 'exported' has the query 'physicist'; ask by id (name 'topics' to ask by text) "
+        "for one that it has, such as t1, t2."
     )
 
 
@@ -300,10 +300,10 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
         "groups": {"gender": {"female": 1.0}, "sex": {"female": 1.0}},
     }
     assert report.remarks == [
-        "The runs answer 2 queries.",
-        "1 documents have the score of the one before them; they stand in order of id.",
-        f"1 of the 4 documents are not in {tmp_path / 'documents.jsonl'}.",
-        "1 queries of the runs have no text in topics.tsv.",
+        "Queries that have a ranking: 2.",
+        "Documents with the same score as the one before them: 1; they stand in order of id.",
+        f"Documents that are not in {tmp_path / 'documents.jsonl'}: 1.",
+        "Queries that have no text in topics.tsv: 1.",
     ]
 
 
