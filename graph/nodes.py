@@ -147,7 +147,8 @@ class Nodes:
         opened.set("fairqr.iteration", state["iteration"])
 
         rankings, size = await self._retrieved(state, n, count=first)
-        warnings = list(dict.fromkeys(w for hits in rankings for w in hits.warnings))
+        said = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
+        warnings = [warning for warning in said if warning not in state.get("warnings", [])]
         records = [
             RankingRecord(
                 iteration=state["iteration"],

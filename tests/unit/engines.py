@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from fairqr.errors import UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, SearchEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -42,6 +43,8 @@ async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:
 class WatchedEngine:
     """A real engine that notes each round trip, and may be made to lack capabilities.
 
+    What it lacks it refuses, as an engine does that cannot do it.
+
     Attributes:
         searches: The queries of each call of ``search``.
         reads: The ids of each call of ``documents``.
@@ -68,6 +71,11 @@ class WatchedEngine:
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         self.searches.append(list(queries))
+        for query in queries:
+            if query.n == 0:
+                self._require("document_frequencies")
+            if query.only is not None and query.text:
+                self._require("rescore")
         return await self._engine.search(queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
@@ -76,8 +84,18 @@ class WatchedEngine:
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         self.counts += 1
+        self._require("corpus_shares")
         return await self._engine.corpus_shares()
 
     async def aclose(self) -> None:
         self.closed += 1
         await self._engine.aclose()
+
+    @property
+    def round_trips(self) -> int:
+        """How often the engine was asked for anything but texts."""
+        return len(self.searches) + self.counts
+
+    def _require(self, capability: Capability) -> None:
+        if capability not in self.capabilities:
+            raise UnsupportedError(f"'{self.name}' was asked for {capability}, which it lacks.")

@@ -1,0 +1,177 @@
+"""How often a search asks its engine, and what it does without what an engine cannot do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr import FairSearch
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.errors import TargetError, UnsupportedError
+from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import Capability, SearchEngine
+from tests.unit.engines import WatchedEngine
+
+NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_shares")
+BOTH = ("gender", "place")
+
+
+WORDS = {"female": ("scholar", "garden"), "south": ("harbour", "boat"), "male": ("filler",)}
+
+
+class Proposing:
+    """A refiner with words for each group, new ones each time."""
+
+    name = "proposing"
+    prompt: PromptReference | None = None
+
+    async def start(self) -> None: ...
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        named = [word for group, own in WORDS.items() if group in request.group for word in own]
+        new = tuple(word for word in named if word not in request.keywords)
+        return Refinement("ok", new[:1]) if new else Refinement("repeated", message="No new word.")
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+    """Sixty men of the north; women say 'scholar' or 'garden', those of the south 'harbour'."""
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n"
+        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
+        "  place: {field: p, groups: [north, south], population: {north: 0.5, south: 0.5}}\n"
+    )
+    lines = []
+    for number in range(90):
+        woman, south = number >= 60, number % 9 == 8
+        words = ["science"] * (1 if woman else 3)
+        words += [("scholar", "garden")[number % 2]] * woman + ["harbour", "boat"] * south
+        text = " ".join([*words, *["filler"] * number])
+        group = {"g": "female" if woman else "male", "p": "south" if south else "north"}
+        lines.append(
+            json.dumps({"id": f"d{number:02}", "title": "Somebody", "text": text, **group})
+        )
+    path = tmp_path / "people.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    yield engine
+    await engine.aclose()
+
+
+ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "threshold": 0, "patience": 2}
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"attribute": "gender"},
+        {"attribute": BOTH},
+        {"attribute": BOTH, "intersect": True},
+        {"attribute": BOTH, "evidence": False},
+        {"attribute": BOTH, "groups": "lacking", "pool": "per_group", "rerank": "original_query"},
+        {"attribute": "gender", "method": "fair-qr"},
+        {"attribute": "gender", "method": "fair-qr", "pool": "union", "depth": 50},
+    ],
+    ids=str,
+)
+async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_texts(
+    engine: SearchEngine, context: dict[str, Any]
+) -> None:
+    watched = WatchedEngine(engine)
+    result = await FairSearch(watched, Proposing()).asearch("science", **{**ASKED, **context})
+    assert len(result.iterations) >= 2
+    # A round whose keywords come to nothing ends before it searches, and is not measured.
+    begun = len(result.iterations) + bool(result.unused_refinements)
+    assert watched.round_trips <= 2 * begun
+    assert len(watched.reads) == 1
+
+
+@pytest.mark.parametrize("method", ["plain", "fa-ir"])
+async def test_a_method_that_does_not_refine_searches_once(
+    engine: SearchEngine, method: str
+) -> None:
+    watched = WatchedEngine(engine)
+    await FairSearch(watched, Proposing()).asearch("science", attribute="gender", method=method)
+    assert (watched.round_trips, len(watched.reads)) == (1, 1)
+
+
+async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEngine) -> None:
+    """Keywords are held against the texts that were found, and it is asked nothing it cannot do."""
+    watched = WatchedEngine(engine, without=NOTHING)
+    result = await FairSearch(watched, Proposing()).asearch("science", attribute="gender", **ASKED)
+    assert any("scholar" in query for query in result.iterations[1].queries)
+    assert result.divergence is not None
+    assert result.baseline.divergence is not None
+    assert result.divergence < result.baseline.divergence
+    assert watched.counts == 0
+
+
+@pytest.mark.parametrize(
+    ("context", "model", "kind", "sentence"),
+    [
+        (
+            {"rerank": "original_query"},
+            Proposing(),
+            UnsupportedError,
+            "The order 'original_query' needs an engine that can score given documents by a query",
+        ),
+        (
+            {"method": "fair-qr"},
+            Proposing(),
+            UnsupportedError,
+            "The order 'original_query' needs an engine that can score given documents by a query",
+        ),
+        ({"target": "corpus:1"}, Proposing(), TargetError, "cannot have the part 'corpus'"),
+        (
+            {},
+            "feedback",
+            UnsupportedError,
+            "The refiner 'feedback' needs an engine that can count the documents that match",
+        ),
+    ],
+    ids=["original_query", "fair-qr", "corpus", "feedback"],
+)
+async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
+    engine: SearchEngine,
+    context: dict[str, Any],
+    model: Proposing | str,
+    kind: type[Exception],
+    sentence: str,
+) -> None:
+    watched = WatchedEngine(engine, without=NOTHING)
+    with pytest.raises(kind, match=sentence) as caught:
+        await FairSearch(watched, model).asearch("science", attribute="gender", **context)
+    assert "\n" not in str(caught.value)
+    if kind is UnsupportedError:
+        assert watched.round_trips == 0
+
+
+async def test_an_engine_that_is_given_stays_open(engine: SearchEngine) -> None:
+    watched = WatchedEngine(engine)
+    async with FairSearch(watched, Proposing()) as search:
+        await search.asearch("science", attribute="gender")
+    assert watched.closed == 0
+
+
+@pytest.mark.parametrize("without", [(), NOTHING], ids=["all", "nothing"])
+async def test_warnings_of_an_engine_reach_the_result_once(
+    engine: SearchEngine, without: Sequence[Capability]
+) -> None:
+    """Such as that a part of an index did not answer."""
+
+    class Partial(WatchedEngine):
+        async def search(self, queries: Sequence[Any]) -> list[Any]:
+            found = await super().search(queries)
+            return [
+                dataclasses.replace(hits, warnings=("1 of 5 shards failed.",)) for hits in found
+            ]
+
+    search = FairSearch(Partial(engine, without=without), Proposing())
+    result = await search.asearch("science", attribute="gender", k=10, max_iterations=1)
+    assert result.warnings.count("1 of 5 shards failed.") == 1
