@@ -17,7 +17,7 @@ from fairqr.retrieval.evidence_from_texts import TextEvidence, evidence_from_tex
 
 __all__ = ["checked_refinements"]
 
-OfKeywords = Sequence[Evidence] | Sequence[TextEvidence]
+OfKeywords = Sequence[Evidence | TextEvidence]
 
 
 async def checked_refinements(

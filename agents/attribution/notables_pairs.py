@@ -9,6 +9,7 @@ else, where it does so.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeVar
@@ -17,9 +18,6 @@ import numpy as np
 
 from fairqr.agents.attribution.pairs import LabelledPair
 from fairqr.errors import InputError
-from fairqr.retrieval.corpora.notables.countries import COUNTRIES
-from fairqr.retrieval.corpora.notables.grammar import with_article
-from fairqr.retrieval.corpora.notables.occupations import OCCUPATIONS
 from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.documents import Document
 
@@ -36,8 +34,11 @@ Kind = Literal["country", "occupation"]
 
 # Their names are also those of other places.
 _AMBIGUOUS = frozenset({"Georgia", "Jersey"})
-_PLACES = {c.label: c.name for c in COUNTRIES.values() if c.label not in _AMBIGUOUS}
-_NOUNS = {job.noun: {job.noun, *job.also} for job in OCCUPATIONS.values()}
+_WORDS = json.loads((BUILT_IN[NOTABLES] / "vocabulary.json").read_text(encoding="utf-8"))
+_PLACES: dict[str, str] = {
+    label: name for label, name in _WORDS["country"].items() if label not in _AMBIGUOUS
+}
+_NOUNS = {noun: {noun, *job["also"]} for noun, job in _WORDS["occupation"].items()}
 
 
 class _Statement(NamedTuple):
@@ -108,7 +109,7 @@ def _stated(document: Document) -> list[_Statement]:
 def _sentence(name: str, kind: Kind, value: str) -> str:
     if kind == "country":
         return f"{name} was born in {_PLACES[value]}."
-    return f"{name} is known as {with_article(value)}."
+    return f"{name} is known as {_WORDS['occupation'][value]['with_article']}."
 
 
 def _other_name(document: Document, names: Sequence[str], stream: np.random.Generator) -> str:

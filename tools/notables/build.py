@@ -1,6 +1,6 @@
 """Makes the corpus from the facts: PYTHONPATH=tools python -m notables.build TSV OUT_DIR.
 
-Writes documents.jsonl.gz, topics.jsonl and qrels.txt. The same table gives the same bytes.
+Writes documents.jsonl.gz, topics.jsonl, qrels.txt and vocabulary.json. The same table gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from notables.collection import Collection
+from notables.countries import COUNTRIES
 from notables.facts import FactsError, Person, read_people
+from notables.grammar import with_article
 from notables.occupations import DOMAINS, INDUSTRIES, OCCUPATIONS
 from notables.texts import write
 from notables.topics import TOPICS, judge
@@ -21,6 +23,7 @@ from notables.topics import TOPICS, judge
 DOCUMENTS = "documents.jsonl.gz"
 TOPICS_FILE = "topics.jsonl"
 QRELS = "qrels.txt"
+VOCABULARY = "vocabulary.json"
 
 
 def document(person: Person, people: Collection) -> dict[str, str | int | None]:
@@ -41,6 +44,21 @@ def document(person: Person, people: Collection) -> dict[str, str | int | None]:
     }
 
 
+def vocabulary() -> dict[str, dict[str, object]]:
+    """How the values of two fields stand in a sentence, for who makes sentences on people.
+
+    ``country`` has what stands after "in"; ``occupation`` has the noun with its article, and other
+    nouns for the same people.
+    """
+    return {
+        "country": {country.label: country.name for country in COUNTRIES.values()},
+        "occupation": {
+            job.noun: {"with_article": with_article(job.noun), "also": list(job.also)}
+            for job in OCCUPATIONS.values()
+        },
+    }
+
+
 def _json_lines(rows: Iterable[dict[str, str | int | None]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
@@ -54,7 +72,7 @@ def _compressed(content: bytes) -> bytes:
 
 
 def build(table: Path, directory: Path) -> int:
-    """Writes the three files into the directory and returns the number of documents."""
+    """Writes the files into the directory and returns the number of documents."""
     people = read_people(table)
     collection = Collection(people)
     rows = [document(person, collection) for person in people]
@@ -69,6 +87,8 @@ def build(table: Path, directory: Path) -> int:
         )
     )
     (directory / QRELS).write_bytes(qrels.encode())
+    words = json.dumps(vocabulary(), ensure_ascii=False, indent=1)
+    (directory / VOCABULARY).write_text(f"{words}\n", encoding="utf-8")
     return len(rows)
 
 

@@ -396,3 +396,8 @@ def test_shipped_topics_are_those_of_the_code(topics: list[dict[str, str]]) -> N
     assert [(topic["id"], topic["title"]) for topic in topics] == [
         (topic.id, topic.title) for topic in TOPICS
     ]
+
+
+def test_the_vocabulary_that_is_shipped_is_the_generators_own() -> None:
+    shipped = json.loads((BUILT_IN["notables"] / "vocabulary.json").read_text(encoding="utf-8"))
+    assert shipped == build.vocabulary()
