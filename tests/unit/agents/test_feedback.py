@@ -1,0 +1,101 @@
+"""Relevance feedback on a group's documents, over a real index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models import open_model
+from fairqr.agents.refiner import RefinementRequest
+from fairqr.errors import ModelUnavailableError, UnsupportedError
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import SearchEngine
+from tests.unit.engines import WatchedEngine, remove
+
+FEMALE = RefinementRequest(query="science", attribute="gender", group="female")
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+    """Twenty men and ten women of science, and thirty others; 'person' stands in all texts."""
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n"
+        "  gender: {field: g, groups: [female, male, other]}\n"
+        "  place: {field: p, groups: [north, south]}\n"
+    )
+    texts = [(f"m{n:02}", "male", "science boat person") for n in range(20)]
+    texts += [(f"w{n:02}", "female", "science garden person") for n in range(10)]
+    texts += [(f"x{n:02}", None, "poetry boat person") for n in range(30)]
+    path = tmp_path / "people.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"id": id_, "title": f"Ada {id_}", "text": text, "g": group, "p": "north"})
+            + "\n"
+            for id_, group, text in texts
+        )
+    )
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    yield engine
+    await engine.aclose()
+
+
+async def test_the_words_are_those_that_are_typical_of_the_groups_best_documents(
+    engine: SearchEngine,
+) -> None:
+    """Not those of the query; a word that stands in every document comes last."""
+    watched = WatchedEngine(engine)
+    found = await FeedbackRefiner(watched).refine(FEMALE)
+    assert found.status == "ok"
+    assert found.keywords == ("garden", "person")
+    assert watched.round_trips == 2
+    assert len(watched.reads) == 1
+
+
+async def test_words_that_are_in_use_are_not_proposed_again(engine: SearchEngine) -> None:
+    request = RefinementRequest(
+        query="science", attribute="gender", group="female", keywords=["garden"]
+    )
+    assert "garden" not in (await FeedbackRefiner(engine).refine(request)).keywords
+
+
+async def test_a_group_of_a_product_is_learned_from_like_any_other(engine: SearchEngine) -> None:
+    request = RefinementRequest(
+        query="science", attribute="gender×place", group="female × north", keywords=[]
+    )
+    assert (await FeedbackRefiner(engine).refine(request)).keywords[0] == "garden"
+
+
+async def test_a_group_that_the_query_does_not_find_is_said_to_be_missing(
+    engine: SearchEngine,
+) -> None:
+    request = RefinementRequest(query="science", attribute="gender", group="other")
+    found = await FeedbackRefiner(engine).refine(request)
+    assert found.status == "unsupported"
+    assert found.message == "The query retrieves no document of other to learn from."
+
+
+async def test_documents_that_are_deleted_between_search_and_read_are_left_out(
+    engine: SearchEngine,
+) -> None:
+    class Deleting(WatchedEngine):
+        async def documents(self, ids: Sequence[str]) -> list[Document]:
+            await remove(engine, list(ids)[:5])
+            found = await super().documents(ids)
+            assert len(found) == len(ids) - 5
+            return found
+
+    assert (await FeedbackRefiner(Deleting(engine)).refine(FEMALE)).keywords[0] == "garden"
+
+
+async def test_it_needs_an_engine_that_counts_documents(engine: SearchEngine) -> None:
+    blind = FeedbackRefiner(WatchedEngine(engine, without=["document_frequencies"]))
+    with pytest.raises(UnsupportedError, match="'feedback' needs an engine that can count"):
+        await blind.start()
+    with pytest.raises(ModelUnavailableError, match="'feedback' needs an engine to learn from"):
+        open_model("feedback")
+    assert isinstance(open_model("feedback", engine=engine), FeedbackRefiner)
