@@ -1,6 +1,7 @@
 """Makes the corpus from the facts: PYTHONPATH=tools python -m notables.build TSV OUT_DIR.
 
-Writes documents.jsonl.gz, topics.jsonl, qrels.txt and vocabulary.json. The same table gives the same bytes.
+Writes documents.jsonl.gz, topics.jsonl, qrels.txt and vocabulary.json. The same table gives the
+same bytes.
 """
 
 from __future__ import annotations
