@@ -23,11 +23,14 @@ from typing import Any
 
 import pytest
 
+from fairqr.cli.main import main
+
 __all__ = [
     "KEY",
     "Answer",
     "Asked",
     "Command",
+    "Main",
     "ModelServer",
     "Run",
     "clean_environment",
@@ -36,6 +39,7 @@ __all__ = [
     "failure",
     "model_server",
     "people",
+    "quick",
     "says",
     "search_arguments",
     "stream",
@@ -369,6 +373,36 @@ class Command:
 def command(clean_environment: Path) -> Command:
     """The real command."""
     return Command()
+
+
+class Main:
+    """Runs the command in this process, entry point and all: the same, without a start of Python.
+
+    Tests that use ``command`` start it for real.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str | Path) -> Run:
+        self._monkeypatch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
+        self._capfd.readouterr()
+        begun = time.monotonic()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        stdout, stderr = self._capfd.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Run(code, stdout, stderr, time.monotonic() - begun)
+
+
+@pytest.fixture
+def quick(
+    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Main:
+    """The command in this process."""
+    return Main(monkeypatch, capfd)
 
 
 SCHEMA = """attributes:

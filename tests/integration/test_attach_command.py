@@ -18,16 +18,18 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.source import load_source
 from tests.integration.model_server import (
     Command,
+    Main,
     ModelServer,
     clean_environment,
     command,
     model_server,
+    quick,
     write_people,
 )
 from tests.integration.page_service import run_command, served, settings_for
 from tests.integration.service_client import answers_all
 
-__all__ = ["clean_environment", "command", "model_server"]
+__all__ = ["clean_environment", "command", "model_server", "quick"]
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
@@ -179,9 +181,9 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     assert state(index) == before
 
 
-def test_the_check_says_what_is_there(command: Command, source: Path) -> None:
+def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
     """Server, documents, fields, each value with its count, and the values that no group takes."""
-    run = command("attach", source)
+    run = quick("attach", source)
     assert run.code == 0, run
     assert "8.12.2" in run.stdout
     assert "documents: 60" in run.stdout
@@ -190,64 +192,59 @@ def test_the_check_says_what_is_there(command: Command, source: Path) -> None:
     assert "no group takes it" in run.stdout
     assert "continent, from continents.csv: 60 of" in run.stdout
     assert "sample query" in run.stdout
-    report = command("source", "check", "people", "--json").result
-    assert report == command("source", "check", source, "--json").result
+    report = quick("source", "check", "people", "--json").result
+    assert report == quick("source", "check", source, "--json").result
     assert report["documents"] == 60
     (gender,) = [one for one in report["attributes"] if one["name"] == "gender"]
     values = {one["value"]: (one["documents"], one["group"]) for one in gender["values"]}
-    assert (
-        values
-        == {
-            "M": (40, "male"),
-            "F": (9, "female"),
-            "f": (10, "female"),
-            "X": (1, None),
-        }
-        or sum(count for count, _ in values.values()) == 60
-    )
-    assert values["X"] == (1, None)
+    assert values == {
+        "M": (39, "male"),
+        "F": (10, "female"),
+        "f": (10, "female"),
+        "X": (1, None),
+    }
     assert report["sample"]
 
 
 def test_sources_are_listed_shown_and_removed(
-    command: Command, source: Path, index: httpx.Client
+    quick: Main, source: Path, index: httpx.Client
 ) -> None:
     """Only the name is forgotten; the file and the index stay."""
-    assert command("source", "list").stdout == ""
-    assert command("attach", source, "--json").result["name"] == "people"
-    assert command("source", "list").stdout == f"people\telasticsearch\t{source}\n"
-    listed = command("source", "list", "--json").result
+    assert quick("source", "list").stdout == ""
+    assert quick("attach", source, "--json").result["name"] == "people"
+    assert quick("source", "list").stdout == f"people\telasticsearch\t{source}\n"
+    listed = quick("source", "list", "--json").result
     assert listed == {
         "sources": [{"name": "people", "file": str(source), "engine": "elasticsearch"}]
     }
-    assert command("source", "show", "people").stdout == source.read_text()
-    assert command("source", "show", "people", "--json").result["index"] == INDEX
-    assert "people\telasticsearch\t60 documents" in command("index", "list").stdout
-    info = command("index", "info", "people").stdout
+    assert quick("source", "show", "people").stdout == source.read_text()
+    assert quick("source", "show", "people", "--json").result["index"] == INDEX
+    assert "people\telasticsearch\t60 documents" in quick("index", "list").stdout
+    info = quick("index", "info", "people").stdout
     assert "gender: female 3" in info
-    refused = command("index", "delete", "people").complaint()
+    refused = quick("index", "delete", "people").complaint()
     assert "fairqr source remove people" in refused
-    assert command("source", "remove", "people").stdout == "people: no longer attached\n"
+    assert quick("source", "remove", "people").stdout == "people: no longer attached\n"
     assert source.exists()
     assert index.get(f"/{INDEX}/_count").json()["count"] == 61
-    assert "'people'" in command("search", "x", "--corpus", "people", *SEARCH).complaint()
-    assert "'people'" in command("source", "remove", "people").complaint()
+    assert "'people'" in quick("search", "x", "--corpus", "people", *SEARCH).complaint()
+    assert "'people'" in quick("source", "remove", "people").complaint()
 
 
 def test_edits_of_the_file_take_effect_and_a_file_that_is_gone_is_one_sentence(
-    command: Command, source: Path, index: httpx.Client
+    quick: Main, source: Path, index: httpx.Client
 ) -> None:
     """The file stays where it is."""
-    assert command("attach", source).code == 0
+    assert quick("attach", source).code == 0
     source.write_text(source_text(str(index.base_url), filter="{range: {born: {gte: 1930}}}"))
-    result = command("search", "physicist", "--corpus", "people", *SEARCH).result
+    result = quick("search", "physicist", "--corpus", "people", *SEARCH).result
     assert all(int(document["id"][1:]) >= 30 for document in result["ranking"])
     source.unlink()
-    complaint = command("search", "physicist", "--corpus", "people", *SEARCH).complaint()
+    complaint = quick("search", "physicist", "--corpus", "people", *SEARCH).complaint()
     assert "people.source.yaml" in complaint
     assert "fairqr source remove people" in complaint
-    assert "people" in command("source", "list").stdout
-    assert command("source", "remove", "people").code == 0
+    assert "people" in quick("source", "list").stdout
+    assert quick("source", "remove", "people").code == 0
 
 
 def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Client) -> None:
@@ -270,13 +267,13 @@ def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Cl
     assert state(index) == before
 
 
-def test_options_that_do_not_fit_are_refused(command: Command, source: Path) -> None:
+def test_options_that_do_not_fit_are_refused(quick: Main, source: Path) -> None:
     """Each by one sentence that says what to do."""
-    assert "--draft needs the index" in command("attach", "--draft").complaint()
-    assert "--url belong to --draft" in command("attach", source, "--url", "http://x").complaint()
-    assert "name a source file" in command("attach").complaint()
+    assert "--draft needs the index" in quick("attach", "--draft").complaint()
+    assert "--url belong to --draft" in quick("attach", source, "--url", "http://x").complaint()
+    assert "name a source file" in quick("attach").complaint()
     draft = ("attach", source, "--draft", "--index", INDEX)
-    assert "FILE do not go with --draft" in command(*draft).complaint()
+    assert "FILE do not go with --draft" in quick(*draft).complaint()
 
 
 GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
@@ -305,7 +302,7 @@ GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_registers_nothing(
-    command: Command,
+    quick: Main,
     source: Path,
     index: httpx.Client,
     changes: dict[str, str],
@@ -313,7 +310,7 @@ def test_what_is_wrong_is_one_sentence_and_registers_nothing(
 ) -> None:
     """It ends with exit code 2, and names what is wrong."""
     source.write_text(source_text(**{"url": str(index.base_url), **changes}))
-    assert said in command("attach", source).complaint()
+    assert said in quick("attach", source).complaint()
     assert Catalog().sources() == {}
 
 
@@ -327,29 +324,29 @@ def test_what_is_wrong_is_one_sentence_and_registers_nothing(
     ],
 )
 def test_a_file_that_is_no_source_is_refused(
-    command: Command, source: Path, text: str, said: str
+    quick: Main, source: Path, text: str, said: str
 ) -> None:
     """As is one that is not there."""
     source.write_text(text)
-    assert said in command("attach", source).complaint()
-    assert "missing.yaml" in command("attach", "missing.yaml").complaint()
-    assert "missing.yaml" in command("search", "x", "--corpus", "missing.yaml").complaint()
+    assert said in quick("attach", source).complaint()
+    assert "missing.yaml" in quick("attach", "missing.yaml").complaint()
+    assert "missing.yaml" in quick("search", "x", "--corpus", "missing.yaml", *SEARCH).complaint()
 
 
 def test_a_name_stands_for_one_thing(
-    command: Command, source: Path, index: httpx.Client, clean_environment: Path
+    quick: Main, source: Path, index: httpx.Client, clean_environment: Path
 ) -> None:
     """A source cannot take the name of an index, nor an index that of a source."""
     corpus = write_people(clean_environment / "corpus")
-    assert command("index", "create", "people", corpus).code == 0
-    assert "'people'" in command("attach", source).complaint()
-    assert command("index", "delete", "people").code == 0
-    assert command("attach", source).code == 0
-    assert command("attach", source).code == 0, "attaching the same file again is no clash"
-    assert "'people'" in command("index", "create", "people", corpus).complaint()
+    assert quick("index", "create", "people", corpus).code == 0
+    assert "'people'" in quick("attach", source).complaint()
+    assert quick("index", "delete", "people").code == 0
+    assert quick("attach", source).code == 0
+    assert quick("attach", source).code == 0, "attaching the same file again is no clash"
+    assert "'people'" in quick("index", "create", "people", corpus).complaint()
     other = source.with_name("other.source.yaml")
     other.write_text(source.read_text())
-    assert "'people'" in command("attach", other).complaint()
+    assert "'people'" in quick("attach", other).complaint()
 
 
 class _Endpoint(BaseHTTPRequestHandler):
@@ -400,7 +397,7 @@ def endpoint(clean_environment: Path) -> Iterator[Path]:
 def test_an_http_endpoint_is_attached_and_searched(
     command: Command, endpoint: Path, model_server: ModelServer
 ) -> None:
-    """By command and by a service that lists the file, which no request could name."""
+    """By command, and by a service that was given the file, which no request can name."""
     attached = command("attach", endpoint)
     assert attached.code == 0, attached
     model_server.does(answers_all)
@@ -410,9 +407,11 @@ def test_an_http_endpoint_is_attached_and_searched(
     assert found.code == 0, found
     assert len(found.result["ranking"]) == 10
 
-    listed = f'sources = ["{endpoint}"]\ncorpora = ["web"]'
-    variables = settings_for(model_server, endpoint.parent / "service", listed)
-    with served(variables) as address, httpx.Client(base_url=address, trust_env=False) as client:
+    variables = settings_for(model_server, endpoint.parent / "service")
+    with (
+        served(variables, "--corpus", endpoint) as address,
+        httpx.Client(base_url=address, trust_env=False) as client,
+    ):
         request = {"query": "physicist", "attributes": ["gender"], "k": 10}
         for corpus in (None, "web"):
             body = request | ({"corpus": corpus} if corpus else {})
@@ -427,17 +426,17 @@ def test_an_http_endpoint_is_attached_and_searched(
 
 
 def test_groups_of_a_run_come_from_a_source(
-    command: Command, source: Path, clean_environment: Path
+    quick: Main, source: Path, clean_environment: Path
 ) -> None:
     """``evaluate --corpus`` asks the engine for the labels of the documents that a run ranks."""
     run_file = clean_environment / "some.run"
     run_file.write_text(
         "".join(f"q1 Q0 p{number:02} {number + 1} {60 - number} some\n" for number in range(20))
     )
-    assert command("attach", source).code == 0
-    measured = ("--measures", "AWRF@20", "--attribute", "gender", "--target", "population")
+    assert quick("attach", source).code == 0
+    measured = ("--measures", "AWRF@20", "--attribute", "gender", "--target", "population:1")
     for corpus in ("people", source):
-        run = command("evaluate", run_file, "--corpus", corpus, *measured, "--json")
+        run = quick("evaluate", run_file, "--corpus", corpus, *measured, "--json")
         assert run.code == 0, run
         (one,) = run.result["runs"]
         assert "AWRF@20" in json.dumps(one)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from fairqr.cli.main import main
 from fairqr.prompts.library import SHIPPED
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
@@ -23,48 +22,19 @@ from fairqr.retrieval.engines.tantivy_folder import FORMAT
 from tests.integration.model_server import (
     SCHEMA,
     Command,
-    Run,
+    Main,
     clean_environment,
     command,
     people,
+    quick,
     write_people,
 )
 
-__all__ = ["clean_environment", "command", "people"]
+__all__ = ["clean_environment", "command", "people", "quick"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 Change = Callable[[dict[str, Any]], dict[str, Any] | None]
-
-
-class Main:
-    """Runs the command in this process, entry point and all: the same, without a start of Python.
-
-    The tests of other files, and those here that use ``command``, start it for real.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capfd = capfd
-
-    def __call__(self, *arguments: str | Path) -> Run:
-        self._monkeypatch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
-        self._capfd.readouterr()
-        begun = time.monotonic()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        stdout, stderr = self._capfd.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return Run(code, stdout, stderr, time.monotonic() - begun)
-
-
-@pytest.fixture
-def quick(
-    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Main:
-    """The command in this process."""
-    return Main(monkeypatch, capfd)
 
 
 def search(
