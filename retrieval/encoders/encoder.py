@@ -1,4 +1,4 @@
-"""What an encoder is, and what is asked of its vectors before they are used.
+"""What an encoder is, and the check of its vectors before they are used.
 
 An encoder turns a text into a vector, so that texts of like meaning point in like directions. The
 similarity of two texts is the cosine between their vectors. Whatever an encoder returns is checked
@@ -41,17 +41,17 @@ LONGEST_KEY = 40
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors, of any length but 0.
+    """Turns texts into vectors, of any length.
 
     Documents and queries have a method each, since many models encode them differently. Blank texts
-    do not reach it. A text that it has no words for may get a vector of zeros, which is like no
-    other. The number of dimensions is learnt from the vectors: a hosted model does not tell it
-    beforehand.
+    are never sent to it. A text that it has no words for may get a vector of zeros, which is like
+    no other. The number of dimensions is learnt from the vectors, since a hosted model does not say
+    it beforehand.
     """
 
     @property
     def name(self) -> str:
-        """What stands in results, and by which stored vectors are found; another model, another."""
+        """The name in results and of stored vectors; no two models have the same."""
         ...
 
     async def encode_documents(self, texts: Sequence[str]) -> ArrayLike:
@@ -65,13 +65,13 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncoderMark:
-    """By what the vectors of an encoder are known again.
+    """Identifies the encoder that made a set of vectors.
 
     Attributes:
         name: Of the encoder.
         dimensions: Of its vectors.
-        probe: The first values of its vector for a fixed text. They tell two models apart that go
-            by the same name, whose vectors must not be compared.
+        probe: The first values of its vector for a fixed text. They differ for two models of the
+            same name, whose vectors must not be compared.
     """
 
     name: str
@@ -83,19 +83,19 @@ class EncoderMark:
         """Return the mark of an encoder; it encodes one short text.
 
         Raises:
-            ModelError: The encoder fails, or gives what is no vector.
+            ModelError: The encoder fails, or returns something else than a vector.
         """
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
 
     def check(self, dimensions: int, probe: Sequence[float], where: str, remedy: str) -> None:
-        """Compare with what is known of stored vectors.
+        """Refuse stored vectors that another model made.
 
         Args:
             dimensions: Of the stored vectors.
-            probe: What was the first values' when they were made.
-            where: The vectors are.
-            remedy: What makes them anew.
+            probe: Of the encoder that made them.
+            where: The place of the vectors, for the message: ``in /data``.
+            remedy: What to do to have them made again, for the message.
 
         Raises:
             InputError: Another model made them.
@@ -147,11 +147,11 @@ async def encode_documents(
     Args:
         encoder: What encodes them.
         texts: Of the documents; see :func:`text_of`.
-        dimensions: What d has to be; where None, whatever the encoder gives, for texts of which
-            none is blank.
+        dimensions: What d has to be; by default whatever the encoder gives. Needed if all texts may
+            be blank.
 
     Raises:
-        ModelError: The encoder fails, or gives something else than these vectors.
+        ModelError: The encoder fails, or returns something else than these vectors.
     """
     spoken = [place for place, text in enumerate(texts) if text.strip()]
     if not spoken:

@@ -26,13 +26,13 @@ class LangChainEncoder:
 
         LangChainEncoder(OpenAIEmbeddings(model="text-embedding-3-small"))
 
-    Its asynchronous methods are called; where it has none, LangChain runs the others in threads.
-    What can heal is tried again, see :mod:`fairqr.retries`, so switch the model's own retries off.
+    Its asynchronous methods are called; if it has none, LangChain runs the others in threads. Failed
+    calls are tried again, see :mod:`fairqr.retries`, so switch the model's own retries off.
 
     Args:
         embeddings: The model.
-        name: By which its vectors are stored; the class's name and the model's where None. Two
-            models must not have the same.
+        name: The name of its vectors, by default that of the class and the model. Two models must
+            not have the same.
         batch_size: How many documents are sent at once.
     """
 
@@ -45,7 +45,7 @@ class LangChainEncoder:
 
     @property
     def name(self) -> str:
-        """What stands in results, and by which stored vectors are found."""
+        """The name in results and of stored vectors."""
         return self._name
 
     async def encode_documents(self, texts: Sequence[str]) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""The embedded encoder: the mean of the word vectors of WordLlama, in process, without a network.
+"""The embedded encoder: the mean of WordLlama's word vectors, in process, without a network.
 
 The vectors (256 dimensions, 32,000 pieces of words) come with the package ``wordllama``, which the
 extra ``dense`` installs. A text's vector does not depend on what is encoded beside it.
@@ -30,8 +30,8 @@ _loading = threading.Lock()
 class WordllamaEncoder:
     """Encodes documents and queries alike; the order of words plays no part.
 
-    The model is loaded when it is first used, in about a third of a second, once in a process.
-    Methods raise :class:`fairqr.errors.ModelUnavailableError` where the package is missing.
+    The model is loaded once in a process, when it is first used, in about a third of a second.
+    Methods raise :class:`fairqr.errors.ModelUnavailableError` if the package is missing.
     """
 
     name = "wordllama"
