@@ -26,8 +26,8 @@ class LangChainEncoder:
 
         LangChainEncoder(OpenAIEmbeddings(model="text-embedding-3-small"))
 
-    Its asynchronous methods are called; if it has none, LangChain runs the others in threads. Failed
-    calls are tried again, see :mod:`fairqr.retries`, so switch the model's own retries off.
+    Its asynchronous methods are called; if it has none, LangChain runs the others in threads. Calls
+    that fail are tried again, see :mod:`fairqr.retries`, so switch the model's own retries off.
 
     Args:
         embeddings: The model.
