@@ -2,6 +2,7 @@
 
 Writes documents.jsonl.gz, topics.jsonl, qrels.txt and vocabulary.json. The same table gives the
 same bytes.
+same bytes.
 """
 
 from __future__ import annotations
