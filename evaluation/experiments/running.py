@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,9 +35,12 @@ from fairqr.graph.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Progress
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 
 __all__ = ["Watcher", "run_plan"]
+
+LOOKED_UP = 100
+"""How many relevant documents a source is asked for, to know whether it is the right one."""
 
 Searcher = Callable[[str, Context], Awaitable[Mapping[str, Any]]]
 """Takes a query and a context, and gives the fields of a record."""
@@ -167,17 +170,33 @@ async def run_plan(
 async def _without_a_source(
     cells: Sequence[Cell], plan: Plan, workshop: Workshop
 ) -> dict[str, str]:
-    """Return by system why its source cannot be searched, where it is not here, or not so."""
+    """Return by system why its source is not searched: it is not here, or does not fit."""
     reasons: dict[str, str] = {}
     for system in {cell.system.name: cell.system for cell in cells}.values():
         source = plan.manifest.experiment.source_of(system)
         if source is None:
             continue
         try:
-            await workshop.engine(source, system.retriever)
+            engine = await workshop.engine(source, system.retriever)
         except (IndexNotFoundError, UnsupportedError) as error:
             reasons[system.name] = str(error)
+            continue
+        if not await _has_some(engine, workshop.collection.relevant_documents()):
+            reasons[system.name] = (
+                f"'{source}' has none of the relevant documents of '{workshop.collection.name}'; "
+                "name a source with the same documents."
+            )
     return reasons
+
+
+async def _has_some(engine: SearchEngine, ids: Iterable[str]) -> bool:
+    """Return whether an engine has one of the first of these documents, as far as it can say."""
+    some = tuple(sorted(ids)[:LOOKED_UP])
+    try:
+        (hits,) = await engine.search([Query("", len(some), only=some)])
+    except UnsupportedError:
+        return True
+    return bool(hits.ids)
 
 
 @asynccontextmanager

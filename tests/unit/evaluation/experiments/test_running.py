@@ -177,12 +177,15 @@ async def test_a_system_searches_the_source_that_it_names(
 async def test_systems_whose_source_is_not_there_are_left_out_and_the_rest_is_measured(
     collection: Collection, tmp_path: Path
 ) -> None:
-    """So are those that it cannot search for as they ask."""
+    """So are those whose source cannot rank as they ask, or has other documents."""
     (tmp_path / "exported.txt").write_text("t0 Q0 d00 1 1.0 mine\n")
     source = write_source(tmp_path, "exported", engine="run", runs="exported.txt")
+    (tmp_path / "others.jsonl").write_text('{"id": "other", "title": "A poet"}\n')
+    others = write_source(tmp_path, "others", documents="others.jsonl")
     systems = [
         SYSTEMS[0],
         {"name": "away", "method": "plain", "source": "not-attached"},
+        {"name": "others", "method": "plain", "source": str(others)},
         {"name": "no vectors", "method": "plain", "source": str(source), "retriever": "dense"},
     ]
     plan, store = _plan(collection, tmp_path, systems=systems), Store(tmp_path / "run")
@@ -191,11 +194,12 @@ async def test_systems_whose_source_is_not_there_are_left_out_and_the_rest_is_me
     )
     assert [sentence.partition(";")[0] for sentence in left_out] == [
         "'away' was left out: There is no index 'not-attached'",
+        f"'others' was left out: '{others}' has none of the relevant documents of 'collection'",
         "'no vectors' was left out: The source 'exported' ranks in its own way only",
     ]
     table = measure_experiment(store, collection).tables[0]
     assert list(table.evaluations) == ["BM25"]
-    assert table.unfinished == {"away": 4, "no vectors": 4}
+    assert table.unfinished == {"away": 4, "others": 4, "no vectors": 4}
 
 
 async def test_training_estimates_the_target_that_a_search_does(
