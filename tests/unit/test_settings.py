@@ -9,7 +9,6 @@ import pytest
 
 from fairqr import settings, settings_file
 from fairqr.errors import ConfigError
-from fairqr.retrieval.elasticsearch_client import Connection
 from fairqr.settings import SETTINGS, Found, Source, find, is_on, path_of, text_of, variable_of
 
 
@@ -167,38 +166,6 @@ def test_what_kubernetes_says_of_services_is_nothing_to_warn_of(
         monkeypatch.setenv(f"{name}_PORT_80_TCP_ADDR", "10.0.0.1")
     monkeypatch.setenv("FAIRQR_MODELS_SERVICE_HOST", "10.0.0.1")
     assert settings.unknown_variables([]) == []
-
-
-class TestElasticsearch:
-    """The file's credentials go to the file's server, and variables stand together."""
-
-    FILE = '[elasticsearch]\nurl = "https://mine:9200/"\nusername = "me"\npassword = "hidden"\n'
-
-    def test_the_file_alone(self, file: Path) -> None:
-        file.write_text(self.FILE)
-        for url in (None, "https://mine:9200"):
-            connection = Connection.from_environment(url)
-            assert connection.username == "me"
-            assert connection.password is not None
-            assert connection.password.get_secret_value() == "hidden"
-
-    @pytest.mark.parametrize("url", ["https://other:9200", "http://mine:9200", "https://mine"])
-    def test_another_server_gets_no_credentials_of_the_file(self, url: str, file: Path) -> None:
-        file.write_text(self.FILE)
-        assert Connection.from_environment(url).username is None
-
-    def test_those_of_a_file_that_names_no_server_go_to_any(self, file: Path) -> None:
-        file.write_text('[elasticsearch]\napi_key = "hidden"\n')
-        assert Connection.from_environment("http://any").api_key is not None
-
-    def test_a_key_of_the_variables_takes_the_place_of_the_files_password(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        file.write_text(self.FILE)
-        monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "key")
-        connection = Connection.from_environment()
-        assert (connection.username, connection.password) == (None, None)
-        assert connection.api_key is not None
 
 
 def _line(setting: settings.Setting) -> str:
