@@ -98,7 +98,6 @@ class Catalog:
     ) -> SearchEngine:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
         if name in await asyncio.to_thread(self._indexes.names):
-            encoder_of(retriever)
             return await with_retriever(await self._indexes.open(name), retriever, progress)
         if name not in await asyncio.to_thread(self.sources):
             raise await asyncio.to_thread(self._no_such, name)
@@ -290,9 +289,9 @@ class Catalog:
         retriever: str | Encoder,
         progress: Announce | None,
     ) -> SearchEngine:
-        encoder_of(retriever)  # refused before anything is indexed
+        searched_with = encoder_of(retriever) or "bm25"  # refused before anything is indexed
         engine = await self._indexes.up_to_date(name, corpus, source, progress)
-        return await with_retriever(engine, retriever, progress)
+        return await with_retriever(engine, searched_with, progress)
 
     async def _info(self, name: str) -> EngineInfo | tuple[str, str, str]:
         kind = "tantivy"

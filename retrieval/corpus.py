@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairqr.errors import CorpusError, SchemaError
-from fairqr.retrieval.documents import Document, numbered_lines, parse_document, read_documents
+from fairqr.retrieval.documents import (
+    Document,
+    Progress,
+    numbered_lines,
+    parse_document,
+    read_documents,
+)
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.schema import Schema, load_schema
 
-__all__ = ["BUILT_IN", "Corpus", "CorpusReport", "check_corpus", "find_corpus", "holds_documents"]
+if TYPE_CHECKING:
+    from fairqr.retrieval.labels import LabelReader
+
+__all__ = [
+    "BUILT_IN",
+    "Corpus",
+    "CorpusReport",
+    "check_corpus",
+    "find_corpus",
+    "holds_documents",
+    "open_labels",
+]
 
 BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
 """The corpora that come with fairqr, by name."""
@@ -137,12 +156,14 @@ class CorpusReport:
     """What was found in a corpus.
 
     Attributes:
+        schema: The attributes, with the groups that files of labels named.
         documents: How many lines are documents.
         problems: The number of a line, and what is wrong with it; the first 100.
         problem_count: How many problems there are in all.
         shares: For each attribute the mean membership over the documents, shape (G,).
     """
 
+    schema: Schema
     documents: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
     problem_count: int = 0
@@ -155,15 +176,21 @@ class CorpusReport:
             self.problems.append((line, what))
 
 
-def check_corpus(corpus: Corpus) -> CorpusReport:
+async def check_corpus(corpus: Corpus) -> CorpusReport:
     """Read a whole corpus, and say what is wrong with each line and how large each group is.
 
     Raises:
         CorpusError: The file cannot be read.
+        SourceError: A file of labels cannot be read.
     """
-    report = CorpusReport()
+    schema, labels = await open_labels(corpus.schema, corpus.labels_folder)
+    return await asyncio.to_thread(_check, corpus, schema, labels)
+
+
+def _check(corpus: Corpus, schema: Schema, labels: LabelReader | None) -> CorpusReport:
+    report = CorpusReport(schema)
     first_line: dict[str, int] = {}
-    totals = {name: np.zeros(len(a.universe)) for name, a in corpus.schema.attributes.items()}
+    totals = {name: np.zeros(len(a.universe)) for name, a in schema.attributes.items()}
     for number, line in numbered_lines(corpus.path):
         try:
             document = parse_document(line, corpus.schema)
@@ -174,7 +201,38 @@ def check_corpus(corpus: Corpus) -> CorpusReport:
             report.problem(number, f"the id '{document.id}' stands in line {first} already")
             continue
         report.documents += 1
-        for name, attribute in corpus.schema.attributes.items():
-            totals[name] += document.membership(attribute)
+        for name, attribute in schema.attributes.items():
+            if attribute.field:
+                totals[name] += document.membership(attribute)
+    if labels:
+        for name, rows in labels.memberships(list(first_line), {}).items():
+            totals[name] += rows.sum(axis=0)
     report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
     return report
+
+
+async def open_labels(
+    schema: Schema,
+    folder: Path,
+    *,
+    store: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[Schema, LabelReader | None]:
+    """Return the schema with all groups, and what reads the labels that are in files, if any are.
+
+    Args:
+        schema: Of a corpus.
+        folder: What the names of the files are relative to.
+        store: Where what was read is kept; a folder of the user's data by default.
+        progress: Told how many rows of a file have been read.
+
+    Raises:
+        SourceError: A file cannot be read, or its labels do not fit the attribute.
+    """
+    beside = {name: a for name, a in schema.attributes.items() if a.labels}
+    if not beside:
+        return schema, None
+    from fairqr.retrieval.labels import LabelReader
+
+    labels = await LabelReader.open(beside, folder, store=store, progress=progress)
+    return Schema(attributes={**schema.attributes, **labels.schema.attributes}), labels

@@ -52,8 +52,8 @@ async def open_source(
         FairqrError: The source cannot be searched as it is described.
     """
     store = store or data_dir()
-    encoder_of(retriever)  # refused before anything is indexed
     if isinstance(source, TantivySource):
+        retriever = encoder_of(retriever) or "bm25"  # refused before anything is indexed
         indexes = EmbeddedIndexes(store / "indexes")
         corpus = Corpus(
             source.path(source.documents), Schema(attributes=source.attributes), source.folder

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from fairqr.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
-from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.corpus import Corpus, open_labels
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import Manifest
@@ -81,7 +81,7 @@ class EmbeddedIndexes:
         """
         files = await asyncio.to_thread(corpus.files)
         fingerprint = await asyncio.to_thread(corpus.fingerprint)
-        schema, labels = await self._labels(corpus.schema, corpus.labels_folder)
+        schema, labels = await open_labels(corpus.schema, corpus.labels_folder, store=self._labels)
         manifest = _manifest(corpus, schema, source, files, fingerprint)
         return await self._build(name, name, corpus, manifest, labels, progress, share=False)
 
@@ -110,7 +110,9 @@ class EmbeddedIndexes:
                 await asyncio.to_thread(_note_files, engine, files)
             return engine
         told = announced(announce, f"labels of {shown}")
-        schema, labels = await self._labels(corpus.schema, corpus.labels_folder, told)
+        schema, labels = await open_labels(
+            corpus.schema, corpus.labels_folder, store=self._labels, progress=told
+        )
         manifest = _manifest(corpus, schema, source, files, fingerprint)
         told = announced(announce, shown)
         return await self._build(name, shown, corpus, manifest, labels, told, share=True)
@@ -126,7 +128,9 @@ class EmbeddedIndexes:
             CorpusError: A document is wrong; the index is then as it was.
         """
         manifest = (await self.open(name)).manifest
-        _, labels = await self._labels(manifest.corpus_schema, manifest.labels_folder)
+        _, labels = await open_labels(
+            manifest.corpus_schema, manifest.labels_folder, store=self._labels
+        )
 
         def work() -> int:
             with self._writing(name):
@@ -204,18 +208,9 @@ class EmbeddedIndexes:
             # Not in the thread: many may wait, and the threads are few.
             await asyncio.sleep(WAIT_SECONDS)
 
-    async def _labels(
-        self, schema: Schema, folder: Path, progress: Progress | None = None
-    ) -> tuple[Schema, LabelReader | None]:
-        """Return the schema with all groups, and what reads the labels that are in files."""
-        beside = {name: a for name, a in schema.attributes.items() if a.labels}
-        if not beside:
-            return schema, None
-        from fairqr.retrieval.labels import LabelReader
-
-        store = self._folder.parent / "labels"
-        labels = await LabelReader.open(beside, folder, store=store, progress=progress)
-        return Schema(attributes={**schema.attributes, **labels.schema.attributes}), labels
+    @property
+    def _labels(self) -> Path:
+        return self._folder.parent / "labels"
 
     def _current(self, name: str) -> Path:
         link = self._folder / name / "current"

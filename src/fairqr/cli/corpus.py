@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson
+from fairqr.cli.common import AsJson, run
 from fairqr.errors import CorpusError
 
 __all__ = ["app"]
@@ -33,10 +33,10 @@ def check(
     from fairqr.retrieval.corpus import BUILT_IN, check_corpus, find_corpus
 
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
-    report = check_corpus(corpus)
+    report = run(check_corpus(corpus))
     shares = {
         name: dict(zip(attribute.universe, report.shares[name].tolist(), strict=True))
-        for name, attribute in corpus.schema.attributes.items()
+        for name, attribute in report.schema.attributes.items()
     }
     if as_json:
         found = {

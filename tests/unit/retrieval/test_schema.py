@@ -156,12 +156,25 @@ def corpus_path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_check_names_every_wrong_line_and_the_share_of_each_group(corpus_path: Path) -> None:
-    report = check_corpus(find_corpus(corpus_path))
+async def test_a_check_names_every_wrong_line_and_the_share_of_each_group(
+    corpus_path: Path,
+) -> None:
+    report = await check_corpus(find_corpus(corpus_path))
     assert [line for line, _ in report.problems] == [3, 4, 5]
     assert report.problem_count == 3
     assert report.documents == 2
     assert report.shares["gender"].tolist() == [0.5, 0.0]
+
+
+async def test_a_check_counts_labels_that_lie_beside_the_corpus(
+    corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "schema.yaml").write_text("attributes: {origin: {labels: origins.csv}}")
+    (tmp_path / "origins.csv").write_text("id,group\n1,here\n3,there\nnobody,there\n")
+    report = await check_corpus(find_corpus(corpus_path))
+    assert report.schema.attribute("origin").groups == ("here", "there")
+    assert (report.shares["origin"] * report.documents).tolist() == [1, 1]
 
 
 def test_reading_stops_at_the_first_wrong_line_and_names_it(corpus_path: Path) -> None:
