@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,6 @@ __all__ = [
     "Float32Array",
     "encode_documents",
     "encode_query",
-    "hash_of",
     "key_of",
     "text_of",
     "unit_rows",
@@ -36,7 +35,6 @@ Float32Array = NDArray[np.float32]
 PROBE = "Who discovered this, and when was it made known?"
 PROBE_VALUES = 6
 PROBE_TOLERANCE = 2e-3
-HASH_BYTES = 16
 LONGEST_KEY = 40
 
 
@@ -119,11 +117,6 @@ def key_of(name: str) -> str:
 def text_of(document: Document) -> str:
     """Return what is encoded of a document: title and text, each on lines of its own."""
     return "\n".join(part for part in (document.title, document.text) if part.strip())
-
-
-def hash_of(text: str) -> bytes:
-    """Return 16 bytes by which a text is recognised that was encoded before."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
 
 
 def unit_rows(rows: ArrayLike) -> Float32Array:

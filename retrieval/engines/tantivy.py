@@ -19,9 +19,9 @@ from fairqr.retrieval.engines.tantivy_folder import (
     read_manifest,
     refuse_damaged,
 )
+from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.id_store import IdReader
 from fairqr.retrieval.schema import Schema
 
 __all__ = ["TantivyEngine"]

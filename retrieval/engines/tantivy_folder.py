@@ -1,8 +1,8 @@
 """The folder of an embedded index: what lies in it, and what is wrong with it.
 
-``manifest.json`` says what was indexed, ``text/`` holds tantivy's own files, ``ids.*`` the ids (see
-:mod:`fairqr.retrieval.id_store`), and ``dense/`` the vectors that were made of the documents. The
-share of each group in a document is a column of numbers, read together with the hits.
+``manifest.json`` says what was indexed, ``text/`` holds tantivy's own files, ``ids.*`` the ids by
+number, and ``dense/`` the vectors that were made of the documents. The share of each group in a
+document is a column of numbers, read together with the hits.
 """
 
 from __future__ import annotations

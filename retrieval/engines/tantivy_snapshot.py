@@ -13,8 +13,8 @@ import tantivy
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Memberships, best_first
 from fairqr.retrieval.engines.tantivy_folder import from_stored, refuse_damaged
+from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.id_store import IdReader
 
 __all__ = ["Addresses", "Snapshot"]
 

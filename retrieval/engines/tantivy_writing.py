@@ -24,8 +24,8 @@ from fairqr.retrieval.engines.tantivy_folder import (
     refuse_damaged,
     to_stored,
 )
+from fairqr.retrieval.engines.tantivy_ids import IdReader, IdWriter
 from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.id_store import IdReader, IdWriter
 
 if TYPE_CHECKING:
     from fairqr.retrieval.labels import LabelReader

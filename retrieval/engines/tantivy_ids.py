@@ -1,7 +1,7 @@
-"""Document ids by number, on disk, appended to and never rewritten.
+"""The ids of an embedded index by number, on disk, appended to and never rewritten.
 
-The full-text engine reads whole documents slowly and small integers fast. So it keeps for each
-document a number, and this store has the id that the number stands for.
+tantivy reads stored texts slowly and columns of numbers fast. So it keeps a number for each
+document, and this store has the id of each number.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class IdWriter:
 
 
 class IdReader:
-    """Reads ids by number; maps the files into memory and maps them again when they have grown.
+    """Reads ids by number; maps the files into memory, and again when they have grown.
 
-    They are mapped at once, so that they can be read after the folder is deleted. Several threads
-    may read at once.
+    The files are mapped at once, so that they can be read after the folder is deleted. Several
+    threads may read at the same time.
 
     Raises:
         OSError: A file is missing.
