@@ -2,7 +2,6 @@
 
 Writes documents.jsonl.gz, topics.jsonl, qrels.txt and vocabulary.json. The same table gives the
 same bytes.
-same bytes.
 """
 
 from __future__ import annotations
