@@ -32,6 +32,7 @@ __all__ = [
     "ElasticsearchSource",
     "HttpSource",
     "OpenSearchSource",
+    "QueryFields",
     "RunSource",
     "Source",
     "TantivySource",

@@ -24,7 +24,9 @@ __all__ = ["draft"]
 
 YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 TITLES = ("title", "headline", "name", "full_name", "fullname", "label", "subject", "heading")
-COUNTABLE = NUMBERS | {"boolean", "constant_keyword", "keyword", "wildcard"}
+COUNTABLE = frozenset(
+    {"boolean", "byte", "constant_keyword", "integer", "keyword", "long", "short"}
+)
 MOST_TEXTS = 5
 MOST_FIELDS = 200
 FEW_VALUES = 20
@@ -54,7 +56,7 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
             await server.aclose()
             server, engine = OpenSearchServer(connection), "opensearch"
             mapping = await read_index(server, index)
-        names = [name for name, held in mapping.fields.items() if _is_countable(mapping, name)]
+        names = [name for name in mapping.fields if _is_countable(mapping, name)]
         counts = await _counted(server, index, mapping, names[:MOST_FIELDS])
         documents = (await server.request("POST", f"{path_of(index)}/_count"))["count"]
     finally:
@@ -80,7 +82,8 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
 
 def _is_countable(mapping: IndexMapping, name: str) -> bool:
     held = mapping.fields[name]
-    return held.type in COUNTABLE and held.doc_values and not held.other_types
+    is_alias = held.settings.get("type") == "alias"
+    return held.type in COUNTABLE and held.doc_values and not held.other_types and not is_alias
 
 
 async def _counted(

@@ -215,7 +215,8 @@ def _label_field(
     below = mapping.below(name)
     numbers = {rest: held for rest, held in below.items() if held.type in NUMBERS}
     if mapped.type == "nested" or mapped.nested or not numbers:
-        inner = f", such as '{name}.{next(iter(below))}'" if below else ""
+        keywords = [rest for rest, held in below.items() if held.type == "keyword"]
+        inner = f", such as '{name}.{[*keywords, *below][0]}'" if below else ""
         raise SourceError(
             f"The field '{name}' of the attribute '{attribute.name}' is an object without weights; "
             f"name a field in it{inner}."

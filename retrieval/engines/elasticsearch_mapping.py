@@ -167,8 +167,8 @@ def _fields(mappings: Mapping[str, Any]) -> Iterator[tuple[str, MappedField]]:
             )
     for name, held in found.items():
         if held.type == "alias":
-            target = found.get(str(held.settings.get("path")))
-            yield name, target or held
+            target = found.get(str(held.settings.get("path")), held)
+            yield name, replace(target, settings={**target.settings, **held.settings})
         else:
             yield name, held
 

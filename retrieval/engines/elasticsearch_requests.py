@@ -9,7 +9,7 @@ from fairqr.errors import SourceError
 from fairqr.retrieval.engines.elasticsearch_fields import HitReader
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.request_template import fill_template
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.source import ElasticsearchSource, QueryFields
 
 __all__ = ["Requests"]
 
@@ -100,16 +100,14 @@ class Requests:
         return {"bool": {"must": [words], "should": [self._words(query.boost)]}}
 
     def _words(self, text: str, *, every: bool = False) -> Body:
-        how = self._source.query
-        kind = how.type if how else "best_fields"
-        operator = how.operator if how else "or"
-        if every and kind != "phrase":
-            # The words may stand in different fields.
-            kind, operator = "cross_fields", "and"
+        how = self._source.query or QueryFields()
         fields = list(self._source.searched_fields)
-        return {
-            "multi_match": {"query": text, "fields": fields, "type": kind, "operator": operator}
-        }
+        if every and how.type != "phrase":
+            # The words may stand in different fields, with analyzers of their own.
+            words = {"query": text, "fields": fields, "default_operator": "and"}
+            return {"simple_query_string": {**words, "flags": "WHITESPACE"}}
+        words = {"query": text, "fields": fields, "type": how.type, "operator": how.operator}
+        return {"multi_match": words}
 
     def _filtered(self, matching: Body) -> Body:
         if not self._source.filter:

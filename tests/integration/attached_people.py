@@ -1,0 +1,183 @@
+"""An index of people that fairqr did not make, for tests of attached engines."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
+from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.source import ElasticsearchSource, Source
+
+__all__ = [
+    "MAPPING",
+    "PEOPLE",
+    "Server",
+    "attached",
+    "described",
+    "people",
+    "state",
+]
+
+TOPICS = ["physicist", "tennis", "opera", "river", "railway", "theorem", "novel", "election"]
+PLACES = ["North.America", "a,b*", "_id", '"quoted"', "Ärmel"]
+
+MAPPING: dict[str, Any] = {
+    "properties": {
+        "headline": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
+        "bio": {"type": "text", "analyzer": "english"},
+        "note": {"type": "text"},
+        "person": {"properties": {"sex": {"type": "keyword"}, "born": {"type": "date"}}},
+        "gender": {"type": "alias", "path": "person.sex"},
+        "height": {"type": "integer"},
+        "alive": {"type": "boolean"},
+        "place": {"type": "keyword"},
+        "jobs": {"type": "nested", "properties": {"field": {"type": "keyword"}}},
+        "origin": {"properties": {"Europe": {"type": "float"}, "Asia": {"type": "float"}}},
+        "number": {"type": "keyword"},
+        "published": {"type": "boolean"},
+        "empty": {"type": "keyword"},
+    }
+}
+
+
+def _people(count: int) -> list[dict[str, Any]]:
+    draw = random.Random(5)
+    found = []
+    for number in range(count):
+        words = [draw.choice(TOPICS) for _ in range(draw.randint(5, 40))]
+        person: dict[str, Any] = {
+            "headline": f"{draw.choice(TOPICS)} {number}",
+            "bio": " ".join(words),
+            "note": "plain",
+            "height": 150 + number % 50,
+            "alive": number % 3 == 0,
+            "place": [PLACES[number % 5], PLACES[(number + 1) % 5]][: 1 + number % 2],
+            "jobs": [{"field": "science"}, {"field": ["art", "science"][number % 2]}],
+            "origin": {"Europe": 2, "Asia": 1} if number % 4 else {"Asia": 0.5},
+            "number": f"n{number:03}",
+            "published": number % 10 != 9,
+        }
+        person["person"] = {"born": f"{1900 + number % 100}-06-15"}
+        if number % 7:
+            person["person"]["sex"] = ["F", "f", "M", "M", "X"][number % 5]
+        found.append(person)
+    return found
+
+
+PEOPLE = {f"p{number:03}": person for number, person in enumerate(_people(200))}
+
+ATTRIBUTES: dict[str, Any] = {
+    "gender": {"field": "person.sex", "groups": {"female": ["F", "f"], "male": ["M"]}}
+}
+
+
+class Server:
+    """What a test does to a server by hand."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60, **options)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        answer = self.client.request(method, path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    @contextmanager
+    def index(
+        self,
+        name: str,
+        documents: Mapping[str, Mapping[str, Any]],
+        mapping: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Iterator[str]:
+        """Make an index for as long as the block runs."""
+        self.client.delete(f"/{name}")
+        settings = {"number_of_replicas": 0, **settings}
+        self.ask("PUT", f"/{name}", {"mappings": mapping or MAPPING, "settings": settings})
+        self.write(name, documents)
+        try:
+            yield name
+        finally:
+            self.client.delete(f"/{name}")
+
+    def write(self, name: str, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        lines: list[Any] = []
+        for id_, document in documents.items():
+            lines += [{"index": {"_id": id_}}, document]
+        if lines:
+            answer = self.client.post(
+                f"/{name}/_bulk?refresh=true",
+                content="".join(json.dumps(line) + "\n" for line in lines),
+                headers={"content-type": "application/x-ndjson"},
+            )
+            assert answer.json().get("errors") is False, answer.text
+
+
+@contextmanager
+def people(url: str, name: str, **options: Any) -> Iterator[Server]:
+    """Run with an index of all people on a server."""
+    server = Server(url)
+    with server.client, server.index(name, PEOPLE, **options):
+        yield server
+
+
+def state(server: Server, index: str) -> dict[str, Any]:
+    """Return all that would change if anything were written, or left open."""
+    stats = server.ask("GET", f"/{index}/_stats")["_all"]["primaries"]
+    counters = ("index_total", "delete_total", "noop_update_total")
+    return {
+        "mapping": server.ask("GET", f"/{index}/_mapping"),
+        "settings": server.ask("GET", f"/{index}/_settings"),
+        "documents": server.ask("GET", f"/{index}/_count")["count"],
+        "indexing": {key: stats["indexing"][key] for key in counters},
+        "contexts": (stats["search"]["open_contexts"], stats["search"]["scroll_current"]),
+        "indices": sorted(one["index"] for one in server.ask("GET", "/_cat/indices?format=json")),
+    }
+
+
+def described(url: str | Sequence[str] | None, index: str, **changes: Any) -> ElasticsearchSource:
+    """Return a source over an index of people; a change of None leaves a part out."""
+    parts = {
+        "name": "people",
+        "engine": "elasticsearch",
+        "url": url,
+        "index": index,
+        "title": "headline",
+        "text": ["bio"],
+        "attributes": ATTRIBUTES,
+        **changes,
+    }
+    source = Source.model_validate({key: part for key, part in parts.items() if part is not None})
+    assert isinstance(source, ElasticsearchSource)
+    return source
+
+
+@asynccontextmanager
+async def attached(
+    source: ElasticsearchSource, folder: Path | None = None, **options: Any
+) -> AsyncIterator[ElasticsearchEngine]:
+    """Attach a source for as long as the block runs."""
+    labels = await LabelReader.open(
+        source.attributes, source.folder, store=(folder or Path("/nowhere")) / "labels"
+    )
+    if source.engine == "elasticsearch":
+        engine = await open_elasticsearch(source, labels, **options)
+    else:
+        from fairqr.retrieval.engines.opensearch import open_opensearch
+        from fairqr.retrieval.source import OpenSearchSource
+
+        assert isinstance(source, OpenSearchSource)
+        engine = await open_opensearch(source, labels, **options)
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
