@@ -237,7 +237,19 @@ class Catalog:
         Of what cannot be opened the name, the engine, and why. Nothing is indexed for this.
         """
         names = await asyncio.to_thread(self.names)
-        return list(await asyncio.gather(*map(self._info, names)))
+        sources = await asyncio.to_thread(self.sources)
+        infos = dict(zip(names, await asyncio.gather(*map(self._info, names)), strict=True))
+        # The embedded index of an attached source is listed once, as the source.
+        theirs = {
+            info.location
+            for name, info in infos.items()
+            if name in sources and isinstance(info, EngineInfo)
+        }
+        return [
+            info
+            for name, info in infos.items()
+            if name in sources or not (isinstance(info, EngineInfo) and info.location in theirs)
+        ]
 
     def attach(self, path: Path) -> Source:
         """Register the source that a file describes by its name; the file stays where it is.

@@ -597,6 +597,7 @@ async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: 
     await catalog.resolve("team")
     infos = {info.name: info for info in await catalog.infos() if isinstance(info, EngineInfo)}
     assert infos["team"].documents == 2
+    assert set(infos) == {"people", "team", "gone"}, "its index is not listed beside it"
     assert infos["people"].source == str(tmp_path / "c" / "documents.jsonl")
 
 
