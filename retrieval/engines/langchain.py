@@ -11,26 +11,21 @@ import asyncio
 import hashlib
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from fairqr.errors import (
-    FairqrError,
-    IndexUnavailableError,
     InputError,
     SchemaError,
     UnsupportedError,
     first_problem,
-    one_line,
 )
-from fairqr.retries import with_retries
 from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -40,7 +35,7 @@ from fairqr.retrieval.engines.engine import (
     best_first,
     require,
 )
-from fairqr.retrieval.engines.limits import Limits
+from fairqr.retrieval.engines.langchain_client import LangChainClient
 from fairqr.retrieval.engines.met import MetDocuments
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, count_groups, sample_hits
 from fairqr.retrieval.exposure import FloatArray
@@ -54,9 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LangChainEngine", "check", "from_langchain"]
 
-T = TypeVar("T")
-
-CONCURRENCY = 8
 WITHOUT_ID = (
     "Some documents have no id, so a hash of their text is used; two documents with the same text "
     "count as one."
@@ -81,14 +73,10 @@ class LangChainEngine:
         title: str | None = None,
         score: str | None = None,
     ) -> None:
-        from langchain_core.vectorstores import VectorStore
-
-        self._wrapped, self._labels, self._name = wrapped, labels, name
+        self._kind, self._labels, self._name = type(wrapped), labels, name
         self._id, self._title, self._score = id, title, score
-        self._store = wrapped if isinstance(wrapped, VectorStore) else None
-        self._has_relevance_scores = True
+        self._client = LangChainClient(wrapped, name)
         self._met = MetDocuments()
-        self._limits = Limits(CONCURRENCY)
 
     @property
     def name(self) -> str:
@@ -103,11 +91,11 @@ class LangChainEngine:
     @property
     def retriever(self) -> str:
         """The class that is wrapped, after ``langchain:``."""
-        return f"langchain:{type(self._wrapped).__name__}"
+        return f"langchain:{self._kind.__name__}"
 
     async def info(self) -> EngineInfo:
         """Return what is known of the engine; how many documents it has is not."""
-        kind = type(self._wrapped)
+        kind = self._kind
         described = f"{kind.__qualname__} {self._id} {self._title} {self.schema.model_dump_json()}"
         return EngineInfo(
             name=self.name,
@@ -126,9 +114,9 @@ class LangChainEngine:
         """Return these documents, in this order; unknown ones are left out."""
         known = {document.id: document for document in self._met.get(ids)}
         missing = [id_ for id_ in ids if id_ not in known]
-        if missing:
+        if missing and self._id is None:
             # They were met long ago, or by another process.
-            found = await self._call(partial(self._read, missing))
+            found = await self._client.read(missing)
             known |= {document.id: document for document in map(self._document, found)}
         return [known[id_] for id_ in dict.fromkeys(ids) if id_ in known]
 
@@ -159,7 +147,7 @@ class LangChainEngine:
         if query.n < 1:
             return self._hits([], [], 0, [])
         text = f"{query.text} {query.boost}".strip()
-        found = (await self._call(partial(self._ask, text, query.n)))[: query.n]
+        found = (await self._client.search(text, query.n))[: query.n]
         documents: dict[str, Document] = {}
         scores: list[object] = []
         for item, relevance in found:
@@ -178,39 +166,6 @@ class LangChainEngine:
         ids = [document.id for document in documents]
         memberships = self._labels.memberships(ids, self.labels_of(documents))
         return best_first(ids, scores, memberships, n, warnings=warnings)
-
-    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        try:
-            async with self._limits:
-                return await with_retries(call)
-        except FairqrError:
-            raise
-        except Exception as error:
-            raise IndexUnavailableError(
-                f"The retriever '{self.name}' ({type(self._wrapped).__name__}) failed with "
-                f"{type(error).__name__}: {one_line(error, 200) or 'no message'}."
-            ) from error
-
-    async def _read(self, ids: list[str]) -> Sequence[Found]:
-        if self._store is None or self._id is not None:
-            return []
-        try:
-            return await self._store.aget_by_ids(ids)
-        except NotImplementedError:
-            return []
-
-    async def _ask(self, text: str, n: int) -> Sequence[tuple[Found, float | None]]:
-        """Return what is found, with relevance scores if there are any."""
-        store = self._store
-        if store is None:
-            return [(item, None) for item in await _sized(self._wrapped, n).ainvoke(text)]
-        if self._has_relevance_scores:
-            try:
-                return await store.asimilarity_search_with_relevance_scores(text, k=n)
-            except (NotImplementedError, ValueError):
-                # Many stores cannot say; if it is the search that is wrong, the next line tells.
-                self._has_relevance_scores = False
-        return [(item, None) for item in await store.asimilarity_search(text, k=n)]
 
     def _document(self, found: Found) -> Document:
         id_ = self._own_id(found)
@@ -349,19 +304,6 @@ def _labels(schema: Schema, folder: Path) -> LabelReader:
     # In a thread of its own, since the caller's may have an event loop that runs already.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, LabelReader.open(schema.attributes, folder)).result()
-
-
-def _sized(retriever: Any, n: int) -> Any:
-    """Return a copy of a retriever that returns n documents, if it says how many."""
-    if isinstance(getattr(retriever, "search_kwargs", None), dict):
-        wanted = {**retriever.search_kwargs, "k": n}
-        if getattr(retriever, "search_type", None) == "mmr":
-            # It chooses from these; LangChain's own default would be 20.
-            wanted["fetch_k"] = max(n, wanted.get("fetch_k", 20))
-        return retriever.model_copy(update={"search_kwargs": wanted})
-    if "k" in type(retriever).model_fields:
-        return retriever.model_copy(update={"k": n})
-    return retriever
 
 
 def _never_increasing(scores: Sequence[object]) -> list[float]:
