@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fairqr import SearchResult
+from tests.integration.model_server import write_people
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -49,12 +51,12 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_an_index_from_birth_to_deletion(fairqr: Fairqr, corpus: Path, tmp_path: Path) -> None:
+    """It is attached like any other, and found by its name alone."""
     made = fairqr("index", "create", "people", corpus, "--backend", "elasticsearch")
     assert "3 documents" in made.stdout
     assert "people\telasticsearch\t3 documents" in fairqr("index", "list").stdout
-    on_server = fairqr("index", "list", "--backend", "elasticsearch").stdout
-    assert "people\telasticsearch\t3 documents" in on_server
-    assert "people" not in fairqr("index", "list", "--backend", "tantivy").stdout
+    assert fairqr("source", "list").stdout.startswith("people\telasticsearch\t")
+    assert "engine: elasticsearch" in fairqr("source", "show", "people").stdout
     info = json.loads(fairqr("index", "info", "people", "--json").stdout)
     assert info["attributes"] == {"gender": {"f": 1.0, "m": 0.0}}
     more = tmp_path / "more.jsonl"
@@ -66,16 +68,17 @@ def test_an_index_from_birth_to_deletion(fairqr: Fairqr, corpus: Path, tmp_path:
     assert fairqr("index", "delete", "people").stdout == "people: deleted\n"
     gone = fairqr("index", "info", "people", code=2)
     assert gone.stderr.startswith("fairqr: There is no index 'people'")
+    assert fairqr("source", "list").stdout == ""
 
 
 def test_an_index_that_is_gone_from_the_server_can_be_taken_off_the_list(
-    fairqr: Fairqr, corpus: Path, tmp_path: Path
+    fairqr: Fairqr, corpus: Path, elasticsearch_url: str
 ) -> None:
     fairqr("index", "create", "lost", corpus, "--backend", "elasticsearch")
-    note = tmp_path / "data/elasticsearch/lost.json"
-    written = note.read_text()
-    fairqr("index", "delete", "lost")
-    note.write_text(written)  # as if it had been deleted from another machine
+    with httpx.Client(base_url=elasticsearch_url, trust_env=False) as client:
+        # As if it had been deleted by somebody else.
+        (name,) = client.get("/fairqr-lost").raise_for_status().json()
+        client.delete(f"/{name}").raise_for_status()
     first = fairqr("index", "delete", "lost", code=2)
     assert "'lost' was no longer on" in first.stderr
     assert "lost" not in fairqr("index", "list").stdout
@@ -83,16 +86,19 @@ def test_an_index_that_is_gone_from_the_server_can_be_taken_off_the_list(
 
 
 @pytest.mark.parametrize("attribute", ["gender", "continent"])
-def test_search_on_notables_lowers_the_divergence(fairqr: Fairqr, attribute: str) -> None:
-    """The same call as over the embedded index, with one option more."""
+def test_search_lowers_the_divergence(fairqr: Fairqr, tmp_path: Path, attribute: str) -> None:
+    """The same call as over the embedded index."""
+    people = write_people(tmp_path / "people")
+    fairqr("index", "create", "people", people, "--backend", "elasticsearch")
     done = fairqr(
-        *("search", "physicist", "--corpus", "notables", "--backend", "elasticsearch"),
+        *("search", "physicist", "--corpus", "people", "-k", "20"),
         *("--attribute", attribute, "--model", "feedback", "--json"),
     )
     result = SearchResult.model_validate_json(done.stdout)
     assert result.improvement is not None
     assert result.improvement > 0
     assert len(result.ranking) == 20
+    fairqr("index", "delete", "people")
 
 
 def test_a_wrong_line_leaves_the_server_as_it_was(fairqr: Fairqr, corpus: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -163,7 +164,7 @@ def _draft(url: str | None, index: str, credentials: str | None, output: Path | 
     typer.echo(f"written: {output}; read it, change what is wrong, then: fairqr attach {output}")
 
 
-def _refuse(options: dict[str, object], sentence: str) -> None:
+def _refuse(options: Mapping[str, object], sentence: str) -> None:
     given = [name for name, value in options.items() if value not in (None, False)]
     if given:
         raise InputError(f"{' and '.join(given)} {sentence}")
