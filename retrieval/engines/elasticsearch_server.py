@@ -39,7 +39,10 @@ REDIRECTED = "the server redirects"
 
 
 class _Node(AiohttpHttpNode):
-    """The connections to a node, which follow no redirects."""
+    """The connections to a node, which follow no redirects and log neither headers nor queries."""
+
+    def _log_request(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the client would log all headers but one."""
 
     def _create_aiohttp_session(self) -> None:
         super()._create_aiohttp_session()
@@ -141,7 +144,7 @@ class Server:
                     return await send(client)
                 except self.errors as error:
                     # Waiting mends neither a certificate nor a redirect.
-                    if self._is_tls(error) or REDIRECTED in str(error):
+                    if self._is_tls(error) or REDIRECTED in message_of(error):
                         raise self.translated(error) from None
                     raise
 
@@ -203,7 +206,7 @@ class Server:
                 return self.another_product()
             return self.refusal(error.status_code, error.body)
         return self.unreachable(
-            str(getattr(error, "message", error)),
+            message_of(error),
             tls=isinstance(error, TlsError),
             slow=isinstance(error, ConnectionTimeout),
         )
@@ -295,6 +298,11 @@ class Server:
             f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index' in the "
             "source."
         )
+
+
+def message_of(error: Exception) -> str:
+    """Return what a client says of a failed connection."""
+    return str(getattr(error, "message", error))
 
 
 def with_port(url: str) -> str:

@@ -6,6 +6,7 @@ Requests and answers are those of Elasticsearch, but for vectors and for what th
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -54,9 +55,10 @@ class OpenSearchServer(Server):
                 refuse_redirects(self.session)
 
         options: dict[str, Any] = {}
-        if connection.credentials.ca_certs and not connection.shown.startswith("http:"):
-            options["ca_certs"] = str(connection.credentials.ca_certs)
+        trusted = connection.credentials.ca_certs
         try:
+            if trusted and not connection.shown.startswith("http:"):
+                options["ssl_context"] = ssl.create_default_context(cafile=trusted)
             return package.AsyncOpenSearch(
                 hosts=[with_port(url) for url in connection.urls],
                 headers=connection.credentials.request_headers(),
@@ -95,18 +97,27 @@ class OpenSearchServer(Server):
         package = self._client_package
         if isinstance(error, package.TransportError):
             if isinstance(error.status_code, int):
-                is_ours = isinstance(error.info, Mapping) and "error" in error.info
-                if error.status_code < 500 and not is_ours and error.status_code not in (
-                    401, 403, 429
-                ):  # fmt: skip
+                body = _body_of(error)
+                is_ours = isinstance(body, Mapping) or error.status_code in (401, 403, 429)
+                if error.status_code < 500 and not is_ours:
                     return self.another_product()
-                return self.refusal(error.status_code, error.info)
+                return self.refusal(error.status_code, body)
             return self.unreachable(
                 str(error),
                 tls=self._is_tls(error),
                 slow=isinstance(error, package.ConnectionTimeout),
             )
         return self.another_product()  # an answer that cannot be read
+
+
+def _body_of(error: Any) -> Any:
+    """Return the answer in an error of the client, some versions of which leave it unread."""
+    if error.info is not None:
+        return error.info
+    try:
+        return json.loads(error.error)
+    except (TypeError, ValueError):
+        return None
 
 
 class OpenSearchVectors(VectorSearch):

@@ -1,0 +1,73 @@
+"""Small real HTTP servers that answer as a test says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ["ELASTICSEARCH", "Answer", "Asked", "answering", "of_json"]
+
+Answer = tuple[int, dict[str, str], bytes]
+ELASTICSEARCH = {"x-elastic-product": "Elasticsearch", "content-type": "application/json"}
+
+
+@dataclass
+class Asked:
+    """What a server was asked.
+
+    Attributes:
+        paths: Of the requests, with their parameters.
+        headers: Of the requests.
+        bodies: Of the requests.
+        times: When they came.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+
+def of_json(status: int, content: Any, **headers: str) -> Answer:
+    """An answer of Elasticsearch."""
+    return status, {**ELASTICSEARCH, **headers}, json.dumps(content).encode()
+
+
+@contextmanager
+def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, Asked]]:
+    """Serve what ``answer(number of the request from 0, its path)`` says."""
+    asked = Asked()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Be silent."""
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
+            number = len(asked.times)
+            asked.times.append(time.monotonic())
+            asked.paths.append(self.path)
+            asked.bodies.append(body)
+            asked.headers.append({key.lower(): value for key, value in self.headers.items()})
+            status, headers, content = answer(number, self.path)
+            self.send_response(status)
+            for key, value in {"content-length": str(len(content)), **headers}.items():
+                self.send_header(key, value)
+            with suppress(ConnectionError):  # a client that did not wait
+                self.end_headers()
+                self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
