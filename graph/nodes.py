@@ -101,6 +101,9 @@ class Nodes:
                 f"The query has {len(query)} characters; at most {MAX_QUERY_CHARACTERS} are taken."
             )
         context.target.check([dimension.attribute for dimension in self._dimensions(context)])
+        if context.rounds:
+            instead = "set max_iterations to 0"
+            require(self._engine, "new_queries", "Refining the query", instead)
         if context.rounds and context.strategy.rerank == "original_query":
             require(self._engine, "rescore", "The order 'original_query'")
         refiner = self._refiner_for(context)

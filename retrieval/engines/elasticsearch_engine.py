@@ -110,6 +110,7 @@ class ElasticsearchEngine:
     def capabilities(self) -> frozenset[Capability]:
         """What it can do beyond searching."""
         can: dict[Capability, bool] = {
+            "new_queries": True,
             "rescore": (self.vectors or self.requests).can_rescore,
             "document_frequencies": self.requests.can_count,
             "corpus_shares": bool(self.reader.labels),

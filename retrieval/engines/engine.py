@@ -25,9 +25,10 @@ __all__ = [
     "require",
 ]
 
-Capability = Literal["rescore", "document_frequencies", "corpus_shares", "vectors"]
+Capability = Literal["new_queries", "rescore", "document_frequencies", "corpus_shares", "vectors"]
 """What an engine may be able to do beyond searching.
 
+``new_queries``: answer queries that it was not made with, as all but an exported run do.
 ``rescore``: rank given documents by a query (``Query.only``). ``document_frequencies``: count the
 documents that match (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group
 in all documents. ``vectors``: search by vectors.
@@ -160,24 +161,27 @@ class SearchEngine(Protocol):
         ...
 
 
-def require(engine: SearchEngine, capability: Capability, purpose: str) -> None:
+def require(engine: SearchEngine, capability: Capability, purpose: str, instead: str = "") -> None:
     """Refuse what an engine cannot do.
 
     Args:
         engine: The engine.
         capability: What is needed.
         purpose: What it is needed for, for the message: ``The order 'original_query'``.
+        instead: What to do.
 
     Raises:
         UnsupportedError: It cannot do that.
     """
     if capability not in engine.capabilities:
         raise UnsupportedError(
-            f"{purpose} needs an engine that can {_CAN[capability]}, and '{engine.name}' cannot."
+            f"{purpose} needs an engine that can {_CAN[capability]}, and '{engine.name}' cannot"
+            f"{instead and '; '}{instead}."
         )
 
 
 _CAN: dict[Capability, str] = {
+    "new_queries": "answer any query",
     "rescore": "score given documents by a query",
     "document_frequencies": "count the documents that match",
     "corpus_shares": "count the documents of each group",

@@ -45,7 +45,7 @@ class HttpEngine:
     id.
     """
 
-    capabilities: frozenset[Capability] = frozenset()
+    capabilities: frozenset[Capability] = frozenset({"new_queries"})
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
         self.source, self.labels = source, labels

@@ -61,7 +61,7 @@ class LangChainEngine:
     It can read only documents that a search has met, and forgets those that were met long ago.
     """
 
-    capabilities: frozenset[Capability] = frozenset()
+    capabilities: frozenset[Capability] = frozenset({"new_queries"})
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class TantivyEngine:
 
     retriever = "bm25"
     capabilities: frozenset[Capability] = frozenset(
-        {"rescore", "document_frequencies", "corpus_shares"}
+        {"new_queries", "rescore", "document_frequencies", "corpus_shares"}
     )
 
     def __init__(self, folder: Path, name: str) -> None:

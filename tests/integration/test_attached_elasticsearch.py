@@ -30,10 +30,12 @@ from tests.integration.attached_people import (
     ATTRIBUTES,
     MAPPING,
     PEOPLE,
+    Letters,
     Server,
     attached,
     described,
     people,
+    people_with_vectors,
     state,
 )
 from tests.integration.counting_proxy import counting_proxy
@@ -649,7 +651,12 @@ async def test_the_check_says_what_is_there(server: Server) -> None:
     assert report.version == "8.12.2"
     assert report.documents == 200
     assert report.fields["person.sex"] == "keyword"
-    assert report.capabilities == ["corpus_shares", "document_frequencies", "rescore"]
+    assert report.capabilities == [
+        "corpus_shares",
+        "document_frequencies",
+        "new_queries",
+        "rescore",
+    ]
     gender, era, job, origin = report.attributes
     sexes = [person["person"].get("sex") for person in PEOPLE.values()]
     assert {one.value: (one.documents, one.group) for one in gender.values} == {
@@ -690,27 +697,6 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
 # --- vectors ----------------------------------------------------------------------------------
 
 
-class Letters:
-    """Encodes a text by which letters it has."""
-
-    name = "letters"
-
-    async def encode_documents(self, texts: list[str]) -> Any:
-        return np.array([[text.count(one) for one in "aeiors"] for text in texts], dtype=float)
-
-    async def encode_query(self, text: str) -> Any:
-        return (await self.encode_documents([text]))[0]
-
-
-async def vectors() -> dict[str, dict[str, Any]]:
-    """The people with a vector each, but p000."""
-    made = await Letters().encode_documents([person["bio"] for person in PEOPLE.values()])
-    return {
-        id_: {**person, "vector": row.tolist()} if id_ != "p000" else person
-        for (id_, person), row in zip(PEOPLE.items(), made, strict=True)
-    }
-
-
 @pytest.mark.parametrize("similarity", ["cosine", "l2_norm"])
 async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
     server: Server, similarity: str
@@ -718,7 +704,7 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
     """Among given documents exactly so, with score 0 where there is no vector."""
     field = {"type": "dense_vector", "dims": 6, "index": True, "similarity": similarity}
     mapping = {"properties": {**MAPPING["properties"], "vector": field}}
-    documents = await vectors()
+    documents = await people_with_vectors()
     asked = await Letters().encode_query("opera river")
 
     def score(row: list[float]) -> float:

@@ -345,7 +345,7 @@ async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(
         await people.search([Query("a", 5), query])
     with pytest.raises(UnsupportedError, match="The share of each group in all documents needs"):
         await people.corpus_shares()
-    assert people.capabilities == frozenset()
+    assert people.capabilities == {"new_queries"}
     assert model_server.asked == []
 
 

@@ -72,3 +72,14 @@ def test_a_query_that_it_does_not_have_is_one_sentence(source: Path, command: Co
         "No run of 'exported' has the query 'chemist'; ask by id or by text for one that it has, "
         "such as q1."
     )
+
+
+def test_a_search_that_would_refine_is_refused_before_a_model_is_asked(
+    source: Path, command: Command
+) -> None:
+    model = ("--model", "openai:none", "--base-url", "http://127.0.0.1:9/v1")
+    run = command("search", "physicist", "--corpus", source, "--attribute", "gender", *model)
+    assert run.complaint() == (
+        "Refining the query needs an engine that can answer any query, and 'exported' cannot; set "
+        "max_iterations to 0."
+    )

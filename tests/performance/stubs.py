@@ -37,7 +37,7 @@ class InstantEngine:
     schema = SCHEMA
     retriever = "bm25"
     capabilities: frozenset[Capability] = frozenset(
-        {"rescore", "document_frequencies", "corpus_shares"}
+        {"new_queries", "rescore", "document_frequencies", "corpus_shares"}
     )
 
     def __init__(self) -> None:

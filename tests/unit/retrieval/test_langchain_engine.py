@@ -129,7 +129,7 @@ async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata
     info = await engine.info()
     assert (info.name, info.engine, info.documents) == ("club", "langchain", None)
     assert engine.retriever == "langchain:WordRetriever"
-    assert engine.capabilities == frozenset()
+    assert engine.capabilities == {"new_queries"}
     await engine.aclose()
     await engine.aclose()
 
