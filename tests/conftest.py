@@ -10,13 +10,13 @@ import pytest
 # processes have it.
 os.environ["FAIRQR_CONFIG"] = os.devnull
 
-_ELASTICSEARCH = {"elasticsearch_url", "secure_elasticsearch"}
+_SERVERS = {"elasticsearch_url", "secure_elasticsearch", "opensearch_url"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where several workers share the tests, leave those together that share a server or a file."""
     for item in items:
-        needs = _ELASTICSEARCH & {*getattr(item, "fixturenames", ())}
-        group = "elasticsearch" if needs else str(item.path)
+        needs = _SERVERS & {*getattr(item, "fixturenames", ())}
+        group = "servers" if needs else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 
 from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
@@ -17,12 +18,15 @@ from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource, Source
 
 __all__ = [
+    "ATTRIBUTES",
     "MAPPING",
     "PEOPLE",
+    "Letters",
     "Server",
     "attached",
     "described",
     "people",
+    "people_with_vectors",
     "state",
 ]
 
@@ -181,3 +185,24 @@ async def attached(
         yield engine
     finally:
         await engine.aclose()
+
+
+class Letters:
+    """Encodes a text by which letters it has."""
+
+    name = "letters"
+
+    async def encode_documents(self, texts: list[str]) -> Any:
+        return np.array([[text.count(one) for one in "aeiors"] for text in texts], dtype=float)
+
+    async def encode_query(self, text: str) -> Any:
+        return (await self.encode_documents([text]))[0]
+
+
+async def people_with_vectors() -> dict[str, dict[str, Any]]:
+    """The people with a vector each, but p000."""
+    made = await Letters().encode_documents([person["bio"] for person in PEOPLE.values()])
+    return {
+        id_: {**person, "vector": row.tolist()} if id_ != "p000" else person
+        for (id_, person), row in zip(PEOPLE.items(), made, strict=True)
+    }

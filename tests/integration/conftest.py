@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tests.integration.elasticsearch_server import elasticsearch_url, secure_elasticsearch
 from tests.integration.local_model import model_cache, pulled_weights
+from tests.integration.opensearch_server import opensearch_url
 from tests.integration.postgres_server import postgres_server, postgres_url
 from tests.integration.stores import store, store_url
 
 __all__ = [
     "elasticsearch_url",
     "model_cache",
+    "opensearch_url",
     "postgres_server",
     "postgres_url",
     "pulled_weights",

@@ -21,7 +21,7 @@ from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 
 # The servers of the integration tests.
-sys.path.append(str(Path(__file__).parent.parent / "integration"))
+sys.path.append(str(Path(__file__).parents[2]))
 
 __all__ = ["attached_rows"]
 
@@ -42,8 +42,8 @@ def attached_rows(workspace: Workspace) -> Iterator[Row]:
     documents that it shows. The server's client alone searches for the same 500 hits without
     labels.
     """
-    from counting_proxy import counting_proxy
-    from elasticsearch_server import running_server
+    from tests.integration.counting_proxy import counting_proxy
+    from tests.integration.elasticsearch_server import running_server
 
     corpus = find_corpus(workspace.corpus(workspace.documents))
     with running_server() as server, counting_proxy(server.url) as proxy:

@@ -1,0 +1,231 @@
+"""An Elasticsearch with security on: the least role is enough, and keys go where they may."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.errors import ConfigError, IndexUnavailableError
+from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.engines.checking import check_source
+from fairqr.retrieval.engines.elasticsearch_building import (
+    create_on_elasticsearch,
+    delete_on_elasticsearch,
+)
+from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.engine import Query
+from tests.integration.attached_people import PEOPLE, Server, attached, described, state
+from tests.integration.elasticsearch_server import SecureServer
+from tests.unit.engines import hits_of
+
+pytestmark = pytest.mark.elasticsearch
+
+INDEX = "hr-people-v3"
+READING = ["read", "view_index_metadata"]
+
+
+@pytest.fixture(scope="module")
+def admin(secure_elasticsearch: SecureServer) -> Iterator[Server]:
+    """The server as its owner sees it, with the index of people."""
+    secure = secure_elasticsearch
+    auth = (secure.username, secure.password)
+    admin = Server(secure.url, auth=auth, verify=ssl.create_default_context(cafile=secure.ca_certs))
+    with admin.client, admin.index(INDEX, PEOPLE):
+        yield admin
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's settings file, which a test writes; no variable is set."""
+    for name in ("URL", "API_KEY", "USERNAME", "PASSWORD", "CA_CERTS"):
+        monkeypatch.delenv(f"FAIRQR_ELASTICSEARCH_{name}", raising=False)
+    file = tmp_path / "fairqr.toml"
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    return file
+
+
+def key(admin: Server, privileges: list[str], names: str = "hr-*") -> str:
+    roles = {"r": {"cluster": [], "indices": [{"names": [names], "privileges": privileges}]}}
+    made = admin.ask("POST", "/_security/api_key", {"name": "k", "role_descriptors": roles})
+    encoded: str = made["encoded"]
+    return encoded
+
+
+def write(settings: Path, secure: SecureServer, **parts: str) -> None:
+    lines = [f'urls = ["{secure.url}"]', f'ca_certs = "{secure.ca_certs}"']
+    lines += [f'{name} = "{value}"' for name, value in parts.items()]
+    settings.write_text("[credentials.mine]\n" + "\n".join(lines) + "\n")
+
+
+async def test_read_and_view_index_metadata_on_the_index_are_enough(
+    admin: Server, secure_elasticsearch: SecureServer, settings: Path
+) -> None:
+    """Searching, counting, texts, shares, the check and the draft; the version is not visible."""
+    write(settings, secure_elasticsearch, api_key=key(admin, READING))
+    before = state(admin, INDEX)
+    source = described(secure_elasticsearch.url, INDEX, credentials="mine")
+    async with attached(source) as engine:
+        hits, counted = await engine.search([Query("opera", 50), Query("opera", 0)])
+        assert len(hits) == 50
+        assert counted.total
+        assert len(await engine.documents(hits.ids)) == 50
+        assert (await engine.corpus_shares())["gender"].sum() > 0
+        assert len(await hits_of(engine, "opera", 9, only=hits.ids)) == 9
+    report = await check_source(source)
+    assert (report.version, report.documents) == (None, 200)
+    assert not [remark for remark in report.remarks if "may write" in remark]
+    assert "credentials: mine" in await draft(secure_elasticsearch.url, INDEX, "mine")
+    assert state(admin, INDEX) == before
+
+
+async def test_an_account_that_may_write_is_remarked_upon(
+    admin: Server, secure_elasticsearch: SecureServer, settings: Path
+) -> None:
+    secure = secure_elasticsearch
+    source = described(secure.url, INDEX, credentials="mine")
+    write(settings, secure, username=secure.username, password=secure.password)
+    report = await check_source(source)
+    assert report.version == "8.12.2"
+    (remark,) = [remark for remark in report.remarks if "may write" in remark]
+    assert "'read' and 'view_index_metadata' are enough" in remark
+
+
+@pytest.mark.parametrize("privileges", [["monitor"], ["read"], ["view_index_metadata"]])
+async def test_an_account_that_may_not_read_is_one_sentence(
+    admin: Server,
+    secure_elasticsearch: SecureServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    privileges: list[str],
+) -> None:
+    file = tmp_path / "fairqr.toml"
+    write(file, secure_elasticsearch, api_key=key(admin, privileges))
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    with pytest.raises(IndexUnavailableError) as caught:
+        async with attached(described(secure_elasticsearch.url, INDEX, credentials="mine")):
+            pass
+    assert str(caught.value) == (
+        f"Elasticsearch at {secure_elasticsearch.url} does not allow this (status 403); give the "
+        "account the privileges 'read' and 'view_index_metadata' on the index, or name another in "
+        "[credentials.mine] of the settings file."
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"username": "elastic", "password": "Wr0ng!"},
+        {"api_key": base64.b64encode(b"nobody:Wr0ng!").decode()},
+        {"bearer": "Wr0ng!"},
+    ],
+)
+async def test_wrong_credentials(
+    secure_elasticsearch: SecureServer, settings: Path, parts: dict[str, str]
+) -> None:
+    write(settings, secure_elasticsearch, **parts)
+    said = r"does not accept the credentials \(status 401\); set \[credentials.mine\] of the"
+    with pytest.raises(IndexUnavailableError, match=said) as caught:
+        async with attached(described(secure_elasticsearch.url, INDEX, credentials="mine")):
+            pass
+    assert "Wr0ng" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+async def test_the_variables_serve_their_own_address_alone(
+    admin: Server,
+    secure_elasticsearch: SecureServer,
+    settings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secure = secure_elasticsearch
+    settings.write_text("")
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", secure.url)
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", key(admin, READING))
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_CA_CERTS", str(secure.ca_certs))
+    for url in (None, secure.url):
+        async with attached(described(url, INDEX)) as engine:
+            assert len(await hits_of(engine, "opera", 9)) == 9
+    monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "https://other.example.org")
+    with pytest.raises(IndexUnavailableError, match="is not trusted"):
+        async with attached(described(secure.url, INDEX)):
+            pass
+
+
+async def test_an_entry_does_not_go_to_another_address(
+    admin: Server, secure_elasticsearch: SecureServer, settings: Path
+) -> None:
+    """Whatever a source file asks for."""
+    write(settings, secure_elasticsearch, api_key=key(admin, READING))
+    other = secure_elasticsearch.url.replace("127.0.0.1", "localhost")
+    with pytest.raises(ConfigError, match=f"'mine' may not go to {other}; add this address"):
+        async with attached(described(other, INDEX, credentials="mine")):
+            pass
+
+
+async def test_a_certificate_that_is_not_trusted(
+    secure_elasticsearch: SecureServer, settings: Path, tmp_path: Path
+) -> None:
+    certificate = tmp_path / "other.crt"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=other"
+    made = [*command.split(), "-keyout", tmp_path / "other.key", "-out", certificate]
+    subprocess.run(made, check=True, capture_output=True)
+    settings.write_text(
+        f'[credentials.mine]\nurls = ["{secure_elasticsearch.url}"]\nca_certs = "other.crt"\n'
+    )
+    said = (
+        r"^The certificate of https://127\.0\.0\.1:\d+ is not trusted \([a-z -]+\); name the file"
+    )
+    for named in (None, "mine"):
+        with pytest.raises(IndexUnavailableError, match=said):
+            async with attached(described(secure_elasticsearch.url, INDEX, credentials=named)):
+                pass
+
+
+async def test_the_wrong_scheme(secure_elasticsearch: SecureServer, elasticsearch_url: str) -> None:
+    async def opened(url: str) -> None:
+        async with attached(described(url, INDEX)):
+            pass
+
+    with pytest.raises(IndexUnavailableError, match="cannot be reached"):
+        await opened(secure_elasticsearch.url.replace("https", "http"))
+    with pytest.raises(IndexUnavailableError, match="starts with http:// or https://"):
+        await opened(elasticsearch_url.replace("http", "https"))
+
+
+async def test_building_needs_more_and_says_so(
+    admin: Server, secure_elasticsearch: SecureServer, settings: Path, tmp_path: Path
+) -> None:
+    """All on ``fairqr-*`` is enough, and reading it afterwards needs no more than reading."""
+    (tmp_path / "schema.yaml").write_text("attributes: {gender: {field: g, groups: [f, m]}}")
+    (tmp_path / "people.jsonl").write_text('{"id": "a", "text": "physics", "g": "f"}\n')
+    corpus = find_corpus(tmp_path / "people.jsonl")
+    where: dict[str, Any] = {"url": secure_elasticsearch.url, "credentials": "mine"}
+    write(settings, secure_elasticsearch, api_key=key(admin, READING, "fairqr-*"))
+    with pytest.raises(IndexUnavailableError, match="privileges 'all' on indices 'fairqr-"):
+        await create_on_elasticsearch("secret", corpus, **where)
+
+
+async def test_all_on_our_own_names_is_enough_for_building(
+    admin: Server,
+    secure_elasticsearch: SecureServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "schema.yaml").write_text("attributes: {gender: {field: g, groups: [f, m]}}")
+    (tmp_path / "people.jsonl").write_text('{"id": "a", "text": "physics", "g": "f"}\n')
+    corpus = find_corpus(tmp_path / "people.jsonl")
+    file = tmp_path / "fairqr.toml"
+    write(file, secure_elasticsearch, api_key=key(admin, ["all"], "fairqr-*"))
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    source = await create_on_elasticsearch(
+        "secret", corpus, url=secure_elasticsearch.url, credentials="mine"
+    )
+    async with attached(source) as engine:
+        assert (await hits_of(engine, "physics", 5)).ids == ["a"]
+    await delete_on_elasticsearch(source)
