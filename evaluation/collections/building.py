@@ -7,7 +7,6 @@ removed by the next build of the same name.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import json
 import os
@@ -18,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from fairqr.errors import BuildInProgressError
 from fairqr.retrieval.documents import Progress
@@ -83,14 +84,13 @@ def locked(target: Path, *, wait: bool = False) -> Iterator[None]:
         BuildInProgressError: Another process holds it, and ``wait`` is false.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f".{target.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise BuildInProgressError(
-                f"Another process imports the collection '{target.name}'; "
-                "wait until it has finished."
-            ) from None
+    try:
+        held = FileLock(target.parent / f".{target.name}.lock").acquire(-1 if wait else 0)
+    except Timeout:
+        raise BuildInProgressError(
+            f"Another process imports the collection '{target.name}'; wait until it has finished."
+        ) from None
+    with held:
         yield
 
 

@@ -7,7 +7,6 @@ The last line may then be half written; it is left out, and that one thing is do
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import string
@@ -15,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.errors import InputError, first_problem, one_line
@@ -227,13 +227,13 @@ class Folder(Generic[M]):
             InputError: One does.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"Another process runs the {self._what} in {self.folder}; wait for it to end."
-                ) from None
+        try:
+            held = FileLock(self.folder / ".lock").acquire(0)
+        except Timeout:
+            raise InputError(
+                f"Another process runs the {self._what} in {self.folder}; wait for it to end."
+            ) from None
+        with held:
             yield
 
     def write(self, name: str, content: str) -> Path:
