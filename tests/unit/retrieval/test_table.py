@@ -56,6 +56,7 @@ def test_a_document_has_the_groups_that_came_last(entries: list[tuple[str, float
 def test_a_document_that_was_never_met_is_a_fault() -> None:
     table = DocumentTable()
     table.add(["a"], {"gender": np.array([[1.0, 0.0]])})
-    assert "a" in table and "b" not in table
+    assert "a" in table
+    assert "b" not in table
     with pytest.raises(KeyError):
         table.memberships(Dimension.named(SCHEMA, "gender"), ["b"])
