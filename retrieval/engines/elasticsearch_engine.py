@@ -257,11 +257,12 @@ class ElasticsearchEngine:
 
     async def _ranked(self, queries: Sequence[Query], answers: Sequence[Any]) -> list[Hits]:
         found = [self._hits(*pair) for pair in zip(queries, answers, strict=True)]
-        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
-        if len(hits) >= UNLABELLED:
-            values = self.reader.values(hits)
-            if any(all(label is None for label in labels) for labels in values.values()):
-                await self.refuse_changed_mapping()
+        if sum(map(len, found)) >= UNLABELLED:
+            for label in self.reader.labels:
+                name, groups = label.attribute.name, len(label.attribute.groups)
+                if not any(hits.memberships[name][:, :groups].any() for hits in found):
+                    await self.refuse_changed_mapping()
+                    break
         return found
 
     def _hits(self, query: Query, answer: Any) -> Hits:
