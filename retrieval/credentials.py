@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from fairqr.errors import ConfigError, first_problem, one_line
+from fairqr.retrieval.schema import validated
 from fairqr.settings import (
     CREDENTIALS,
     beside,
@@ -98,6 +99,17 @@ class NamedCredentials(Credentials):
         min_length=1, description="Addresses of servers, or ids of Elastic Cloud deployments."
     )
 
+    @field_validator("urls")
+    @classmethod
+    def _urls_are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if "://" in url and not is_web_address(url):
+                raise ValueError(
+                    f"'{one_line(_shown(url), 100)}' is not an address such as "
+                    "https://search.example.org:9243"
+                )
+        return urls
+
     def may_go_to(self, url: str) -> bool:
         """Return whether an address has the scheme, host and port of one of the entry's."""
         return any(_server(url) == _server(own) for own in self.urls)
@@ -163,18 +175,7 @@ def _entry(name: str, data: Any, file: Path) -> NamedCredentials:
     data = dict(data)
     if isinstance(data.get("ca_certs"), str):
         data["ca_certs"] = beside(file, data["ca_certs"])
-    try:
-        entry = NamedCredentials.model_validate(data)
-    except ValidationError as error:
-        place, reason = first_problem(error)
-        raise ConfigError(f"{where} is wrong at {place or 'the entry'}: {reason}.") from None
-    for url in entry.urls:
-        if "://" in url and not is_web_address(url):
-            raise ConfigError(
-                f"{where} is wrong at urls: '{one_line(_shown(url), 100)}' is not an address such "
-                "as https://search.example.org:9243."
-            )
-    return entry
+    return validated(NamedCredentials, data, where, ConfigError, "the entry")
 
 
 def _of_elasticsearch(url: str) -> Credentials:

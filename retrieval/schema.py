@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -26,7 +26,17 @@ from pydantic import (
 
 from fairqr.errors import InputError, SchemaError, UnknownAttributeError, first_problem, one_line
 
-__all__ = ["UNKNOWN", "Attribute", "Range", "Schema", "as_text", "load_schema", "load_yaml"]
+__all__ = [
+    "UNKNOWN",
+    "Attribute",
+    "Described",
+    "Range",
+    "Schema",
+    "as_text",
+    "load_schema",
+    "load_yaml",
+    "validated",
+]
 
 UNKNOWN = "unknown"
 """The name of the group of documents without a label, and of that mass in fractional labels."""
@@ -334,12 +344,12 @@ def _overlap(one: Range, other: Range) -> bool:
     return reaches(high(one), low(other)) and reaches(high(other), low(one))
 
 
-class Schema(BaseModel):
-    """The attributes of the documents of a source, by name."""
+class Described(BaseModel):
+    """What has ``attributes`` by name: a schema, and a source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    attributes: dict[Name, Attribute]
+    what: ClassVar[str]
 
     @model_validator(mode="before")
     @classmethod
@@ -353,12 +363,19 @@ class Schema(BaseModel):
             return {**data, "attributes": named}
         return data
 
-    @field_validator("attributes")
+    @field_validator("attributes", check_fields=False)
     @classmethod
     def _there_is_an_attribute(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
         if not attributes:
-            raise ValueError("a schema needs at least one attribute")
+            raise ValueError(f"a {cls.what} needs at least one attribute")
         return attributes
+
+
+class Schema(Described):
+    """The attributes of the documents of a source, by name."""
+
+    what = "schema"
+    attributes: dict[Name, Attribute]
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute of that name.
@@ -372,6 +389,9 @@ class Schema(BaseModel):
             raise UnknownAttributeError(
                 f"The corpus has no attribute '{name}'; it has {', '.join(self.attributes)}."
             ) from None
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _TwiceError(Exception):
@@ -433,9 +453,30 @@ def load_schema(path: Path) -> Schema:
     Raises:
         SchemaError: The file is missing, is not YAML, or is not a schema.
     """
+    return validated(Schema, load_yaml(path, "schema"), f"The schema {path}", SchemaError)
+
+
+def validated(
+    model: type[Model],
+    data: Any,
+    what: str,
+    error_type: type[InputError],
+    whole: str = "the file",
+) -> Model:
+    """Return data as a model.
+
+    Args:
+        model: Its class.
+        data: What a person wrote.
+        what: What it is, for the message: ``The schema people.yaml``.
+        error_type: What is raised.
+        whole: How the message calls the place where all of it is wrong.
+
+    Raises:
+        InputError: The data do not fit the model.
+    """
     try:
-        return Schema.model_validate(load_yaml(path, "schema"))
+        return model.model_validate(data)
     except ValidationError as error:
         where, reason = first_problem(error)
-        at = where or "the file"
-        raise SchemaError(f"The schema {path} is wrong at {at}: {reason}.") from None
+        raise error_type(f"{what} is wrong at {where or whole}: {reason}.") from None

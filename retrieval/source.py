@@ -14,18 +14,18 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     StringConstraints,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from fairqr.errors import SourceError, first_problem, one_line
+from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.request_template import QUERY, check_template
-from fairqr.retrieval.schema import Attribute, load_yaml
+from fairqr.retrieval.schema import Attribute, Described, load_yaml, validated
 from fairqr.settings import is_web_address
 
 __all__ = [
@@ -43,18 +43,32 @@ __all__ = [
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+"""A list, which a file may write as a single text if it has one entry."""
+
+
+def _check_address(url: str, example: str) -> None:
+    """Refuse what is no address of a server, or holds a password."""
+    server = urlsplit(url).netloc if is_web_address(url) else ""
+    if not server or "{" in server:
+        raise ValueError(f"'{one_line(url, 100)}' is not an address such as {example}")
+    if "@" in server:
+        raise ValueError(
+            "the address holds a password; name an entry of the settings in credentials"
+        )
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Source(_Part):
+class Source(Described):
     """Where documents are, and which groups they belong to.
 
     ``Source.model_validate({"engine": "elasticsearch", …})`` gives the class of that engine.
     """
 
+    what = "source"
     kinds: ClassVar[dict[str, type[Source]]] = {}
 
     name: SourceName = Field(
@@ -78,25 +92,6 @@ class Source(_Part):
         if kind is None:
             raise ValueError(f"engine must be one of {', '.join(cls.kinds)}")
         return kind.model_validate(data)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _attributes_know_their_names(cls, data: Any) -> Any:
-        """Let the file say each attribute's name once, as the key."""
-        if isinstance(data, Mapping) and isinstance(data.get("attributes"), Mapping):
-            named = {
-                key: {"name": key, **value} if isinstance(value, Mapping) else value
-                for key, value in data["attributes"].items()
-            }
-            return {**data, "attributes": named}
-        return data
-
-    @field_validator("attributes")
-    @classmethod
-    def _there_is_an_attribute(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
-        if not attributes:
-            raise ValueError("a source needs at least one attribute")
-        return attributes
 
     @property
     def fingerprint(self) -> str:
@@ -145,7 +140,7 @@ class ElasticsearchSource(Source):
     index: str = Field(min_length=1, description="An index, an alias, or a pattern.")
     id: str = Field("_id", min_length=1, description="The field of document ids, or _id.")
     title: str | None = Field(None, description="The field of titles.")
-    text: tuple[str, ...] = Field((), description="The fields of texts, in reading order.")
+    text: Texts = Field((), description="The fields of texts, in reading order.")
     query: QueryFields | None = Field(
         None, description="How words are matched; title and text by default."
     )
@@ -163,31 +158,19 @@ class ElasticsearchSource(Source):
     @model_validator(mode="before")
     @classmethod
     def _query_may_hold_a_body(cls, data: Any) -> Any:
-        """Read ``query: {body: …}`` as ``body: …``, and one text field as a list of one."""
-        if not isinstance(data, Mapping):
+        """Read ``query: {body: …}`` as ``body: …``."""
+        query = data.get("query") if isinstance(data, Mapping) else None
+        if not isinstance(query, Mapping) or "body" not in query:
             return data
-        data = dict(data)
-        query = data.get("query")
-        if isinstance(query, Mapping) and "body" in query:
-            if len(query) > 1 or "body" in data:
-                raise ValueError("query takes either a body, or fields and operator")
-            data["body"], data["query"] = query["body"], None
-        if isinstance(data.get("text"), str):
-            data["text"] = [data["text"]]
-        return data
+        if len(query) > 1 or "body" in data:
+            raise ValueError("query takes either a body, or fields and operator")
+        return {**data, "body": query["body"], "query": None}
 
     @field_validator("url")
     @classmethod
     def _urls_are_addresses(cls, url: Any) -> Any:
         for one in (url,) if isinstance(url, str) else url or ():
-            if not is_web_address(one):
-                raise ValueError(
-                    f"'{one_line(one, 100)}' is not an address such as https://localhost:9200"
-                )
-            if "@" in one.partition("://")[2].partition("/")[0]:
-                raise ValueError(
-                    "the address holds a password; name an entry of the settings in credentials"
-                )
+            _check_address(one, "https://localhost:9200")
         return url
 
     @model_validator(mode="after")
@@ -243,15 +226,7 @@ class HttpSource(Source):
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> HttpSource:
-        server = urlsplit(self.url).netloc if is_web_address(self.url) else ""
-        if not server or "{" in server:
-            raise ValueError(
-                f"'{one_line(self.url, 100)}' is not an address such as https://localhost/search"
-            )
-        if "@" in server:
-            raise ValueError(
-                "the address holds a password; name an entry of the settings in credentials"
-            )
+        _check_address(self.url, "https://localhost/search")
         if self.body is not None and self.method == "GET":
             raise ValueError("a GET request has no body; write 'method: POST'")
         if self.body is not None or QUERY not in self.url:
@@ -263,20 +238,13 @@ class RunSource(Source):
     """Rankings that somebody exported: TREC run files, with labels beside."""
 
     engine: Literal["run"] = "run"
-    runs: tuple[str, ...] = Field(min_length=1, description="TREC run files.")
+    runs: Texts = Field(min_length=1, description="TREC run files.")
     topics: str | None = Field(
         None, description="A file of query ids and queries, so that queries can be asked by text."
     )
     documents: str | None = Field(
         None, description="A JSON Lines file with the titles and texts of the documents."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_run_is_a_list(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("runs"), str):
-            return {**data, "runs": [data["runs"]]}
-        return data
 
 
 class TantivySource(Source):
@@ -286,15 +254,8 @@ class TantivySource(Source):
     documents: str = Field(description="A JSON Lines file of documents.")
 
 
-Source.kinds.update(
-    {
-        "elasticsearch": ElasticsearchSource,
-        "opensearch": OpenSearchSource,
-        "http": HttpSource,
-        "run": RunSource,
-        "tantivy": TantivySource,
-    }
-)
+for kind in (ElasticsearchSource, OpenSearchSource, HttpSource, RunSource, TantivySource):
+    Source.kinds[kind.model_fields["engine"].default] = kind
 
 
 def is_source_file(corpus: str) -> bool:
@@ -313,10 +274,5 @@ def load_source(path: Path) -> Source:
         raise SourceError(f"The source {path} must be a mapping that begins with 'name:'.")
     if "folder" in data:
         raise SourceError(f"The source {path} is wrong at folder: extra inputs are not permitted.")
-    try:
-        return Source.model_validate({**data, "folder": path.absolute().parent})
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise SourceError(
-            f"The source {path} is wrong at {where or 'the file'}: {reason}."
-        ) from None
+    data = {**data, "folder": path.absolute().parent}
+    return validated(Source, data, f"The source {path}", SourceError)

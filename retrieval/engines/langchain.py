@@ -18,14 +18,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from fairqr.errors import (
-    InputError,
-    SchemaError,
-    UnsupportedError,
-    first_problem,
-)
+from fairqr.errors import InputError, SchemaError, UnsupportedError
 from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -40,7 +33,7 @@ from fairqr.retrieval.engines.met import MetDocuments
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, count_groups, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.schema import Schema, load_schema
+from fairqr.retrieval.schema import Schema, load_schema, validated
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document as Found
@@ -289,13 +282,7 @@ def _schema(schema: Schema | Mapping[str, Any] | str | Path) -> tuple[Schema, Pa
     """Return the schema, and the folder that its files of labels are relative to."""
     if isinstance(schema, str | Path):
         return load_schema(Path(schema)), Path(schema).absolute().parent
-    if isinstance(schema, Schema):
-        return schema, Path.cwd()
-    try:
-        return Schema.model_validate(schema), Path.cwd()
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise SchemaError(f"The schema is wrong at {where or 'the top'}: {reason}.") from None
+    return validated(Schema, schema, "The schema", SchemaError, "the top"), Path.cwd()
 
 
 def _labels(schema: Schema, folder: Path) -> LabelReader:
