@@ -274,7 +274,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(bytes([byte]))
 
     def do_GET(self) -> None:
-        self.do_POST()
+        if self.path.endswith("/models"):
+            # Asked to learn whether the server is there; no part of what it is to play.
+            self.send_error(404)
+        else:
+            self.do_POST()
 
     def _wait_for(self, gate: threading.Event) -> None:
         """Wait until it opens, or the server ends."""
