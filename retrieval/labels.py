@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from fairqr.errors import SourceError, one_line
+from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Memberships
-from fairqr.retrieval.engines.report import AttributeReport
+from fairqr.retrieval.engines.report import AttributeReport, count_groups
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_store import LabelStore, open_label_store
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
@@ -95,6 +96,33 @@ class LabelReader:
             else self._of_field(attribute, ids, values[name])
             for name, attribute in self.schema.attributes.items()
         }
+
+    def in_fields(self, documents: Sequence[Document]) -> dict[str, list[object]]:
+        """Return the labels of documents for each attribute that reads a field."""
+        return {
+            attribute.name: [document.label(attribute) for document in documents]
+            for attribute in self.field_attributes
+        }
+
+    def reports(
+        self, labels: Mapping[str, Sequence[object]], memberships: Memberships | None = None
+    ) -> list[AttributeReport]:
+        """Return what the check says of the labels of each attribute.
+
+        Args:
+            labels: For each attribute that reads a field the labels of the documents that were
+                looked at.
+            memberships: Of these documents. They are counted where a file gives the labels; by
+                default the whole file is.
+        """
+        return [
+            self.field_report(name, labels[name])
+            if name in labels
+            else self.file_report(name)
+            if memberships is None
+            else count_groups(attribute, memberships[name])
+            for name, attribute in self.schema.attributes.items()
+        ]
 
     def file_report(self, attribute: str) -> AttributeReport:
         """Return what the check says of the file of labels of an attribute."""

@@ -24,7 +24,6 @@ from fairqr.retrieval.engines.report import SourceReport, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.request_template import SIZE
-from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import HttpSource
 
 __all__ = ["HttpEngine", "check", "open_http"]
@@ -45,29 +44,16 @@ class HttpEngine:
     id.
     """
 
+    retriever = "http"
     capabilities: frozenset[Capability] = frozenset({"new_queries"})
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
         self.source, self.labels = source, labels
+        self.name, self.schema = source.name, labels.schema
         self._reader = HitReader(source, labels.field_attributes)
         self._endpoint = Endpoint(source, credentials)
         self._met = MetDocuments()
         self._unseen = {attribute.field: attribute.name for attribute in labels.field_attributes}
-
-    @property
-    def name(self) -> str:
-        """How commands call the source."""
-        return self.source.name
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and groups of the documents."""
-        return self.labels.schema
-
-    @property
-    def retriever(self) -> str:
-        """The endpoint ranks in a way of its own."""
-        return "http"
 
     async def info(self) -> EngineInfo:
         """Return what is known of the endpoint; how many documents it has is not."""
@@ -117,15 +103,8 @@ class HttpEngine:
         self._check_labels(found)
         self._met.add(found.documents)
         ids = [document.id for document in found.documents]
-        labels = self.labels_of(found.documents)
-        return best_first(ids, found.scores, self.labels.memberships(ids, labels), query.n)
-
-    def labels_of(self, documents: Sequence[Document]) -> dict[str, list[object]]:
-        """Return the labels of documents for each attribute that reads a field."""
-        return {
-            attribute.name: [document.fields[attribute.field] for document in documents]
-            for attribute in self.labels.field_attributes
-        }
+        memberships = self.labels.memberships(ids, self.labels.in_fields(found.documents))
+        return best_first(ids, found.scores, memberships, query.n)
 
     def _check_labels(self, found: ReadHits) -> None:
         """Refuse an expression for labels that has never found anything."""
@@ -161,17 +140,11 @@ async def check(engine: HttpEngine) -> SourceReport:
         if len(hits):
             break
     documents = await engine.documents(hits.ids)
-    labels = engine.labels_of(documents)
     return SourceReport(
         name=engine.name,
         engine="http",
         location=info.location,
-        attributes=[
-            engine.labels.field_report(name, labels[name])
-            if name in labels
-            else engine.labels.file_report(name)
-            for name in engine.schema.attributes
-        ],
+        attributes=engine.labels.reports(engine.labels.in_fields(documents)),
         sample_query=sample,
         sample=sample_hits(engine.schema, hits, documents),
         remarks=_remarks(source, len(hits)),

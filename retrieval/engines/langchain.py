@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import (
 )
 from fairqr.retrieval.engines.langchain_client import LangChainClient
 from fairqr.retrieval.engines.met import MetDocuments
-from fairqr.retrieval.engines.report import AttributeReport, SourceReport, count_groups, sample_hits
+from fairqr.retrieval.engines.report import SourceReport, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema, load_schema, validated
@@ -66,25 +66,12 @@ class LangChainEngine:
         title: str | None = None,
         score: str | None = None,
     ) -> None:
-        self._kind, self._labels, self._name = type(wrapped), labels, name
+        self.name, self.schema = name, labels.schema
+        self._kind, self.labels = type(wrapped), labels
+        self.retriever = f"langchain:{self._kind.__name__}"
         self._id, self._title, self._score = id, title, score
         self._client = LangChainClient(wrapped, name)
         self._met = MetDocuments()
-
-    @property
-    def name(self) -> str:
-        """How results call the engine."""
-        return self._name
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and groups of the documents."""
-        return self._labels.schema
-
-    @property
-    def retriever(self) -> str:
-        """The class that is wrapped, after ``langchain:``."""
-        return f"langchain:{self._kind.__name__}"
 
     async def info(self) -> EngineInfo:
         """Return what is known of the engine; how many documents it has is not."""
@@ -121,13 +108,6 @@ class LangChainEngine:
     async def aclose(self) -> None:
         """Do nothing: what is wrapped belongs to the caller."""
 
-    def labels_of(self, documents: Sequence[Document]) -> dict[str, list[object]]:
-        """Return the labels of documents for each attribute that reads the metadata."""
-        return {
-            attribute.name: [value_at(document.fields, attribute.field) for document in documents]
-            for attribute in self._labels.field_attributes
-        }
-
     async def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
             known = self._met.get(list(dict.fromkeys(query.only)))
@@ -157,7 +137,7 @@ class LangChainEngine:
         self, documents: list[Document], scores: list[float], n: int, warnings: list[str]
     ) -> Hits:
         ids = [document.id for document in documents]
-        memberships = self._labels.memberships(ids, self.labels_of(documents))
+        memberships = self.labels.memberships(ids, self.labels.in_fields(documents))
         return best_first(ids, scores, memberships, n, warnings=warnings)
 
     def _document(self, found: Found) -> Document:
@@ -174,22 +154,12 @@ class LangChainEngine:
         id_ = found.id if id_ is None else id_
         return None if id_ in (None, "") else str(id_)
 
-    def label_reports(self, hits: Hits, documents: Sequence[Document]) -> list[AttributeReport]:
-        """Return what is known of the labels of documents that were found."""
-        labels = self.labels_of(documents)
-        return [
-            self._labels.field_report(name, labels[name])
-            if name in labels
-            else count_groups(attribute, hits.memberships[name])
-            for name, attribute in self.schema.attributes.items()
-        ]
-
     def _without_labels(self, documents: Sequence[Document]) -> list[str]:
-        labels = self.labels_of(documents) if documents else {}
+        labels = self.labels.in_fields(documents)
         return [
             f"None of the {len(documents)} documents found has '{attribute.field}' in its "
             f"metadata, which '{attribute.name}' reads; mend the field if there should be one."
-            for attribute in self._labels.field_attributes
+            for attribute in self.labels.field_attributes
             if documents and all(label is None for label in labels[attribute.name])
         ]
 
@@ -271,7 +241,7 @@ async def check(engine: LangChainEngine, query: str, n: int = 100) -> SourceRepo
         name=info.name,
         engine=info.engine,
         location=info.location,
-        attributes=engine.label_reports(hits, documents),
+        attributes=engine.labels.reports(engine.labels.in_fields(documents), hits.memberships),
         sample_query=query,
         sample=sample_hits(engine.schema, hits, documents),
         remarks=remarks,

@@ -24,13 +24,12 @@ from fairqr.retrieval.engines.engine import (
     best_first,
     require,
 )
-from fairqr.retrieval.engines.report import SourceReport, count_groups, sample_hits
+from fairqr.retrieval.engines.report import SourceReport, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.query_files import read_queries
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import read_run
-from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import RunSource
 
 __all__ = ["RunEngine", "check", "open_run"]
@@ -46,8 +45,11 @@ class RunEngine:
 
     def __init__(self, source: RunSource, labels: LabelReader) -> None:
         self.source, self._labels = source, labels
+        self.name, self.schema = source.name, labels.schema
+        self._location = ", ".join(str(source.path(written)) for written in source.runs)
         self._fingerprint = _fingerprint(source)
-        self.tags, self.rankings, self.tied = _read_runs(source)
+        tags, self.rankings, self.tied = _read_runs(source)
+        self.retriever = f"run:{'+'.join(tags)}"
         self.texts = read_queries(source.path(source.topics)) if source.topics else {}
         self._ids_of_text: dict[str, list[str]] = {}
         for id_, text in self.texts.items():
@@ -63,25 +65,6 @@ class RunEngine:
             self.lines = DocumentLines(path, self._rows, self._take_labels)
         self._check_labels()
         self._memberships = labels.memberships(list(ids), self._field_labels)
-
-    @property
-    def name(self) -> str:
-        """How commands call the source."""
-        return self.source.name
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and groups of the documents."""
-        return self._labels.schema
-
-    @property
-    def retriever(self) -> str:
-        """The tags of the runs, after ``run:``."""
-        return f"run:{'+'.join(self.tags)}"
-
-    @property
-    def _location(self) -> str:
-        return ", ".join(str(self.source.path(written)) for written in self.source.runs)
 
     async def info(self) -> EngineInfo:
         """Return what is known of the files."""
@@ -186,12 +169,7 @@ class RunEngine:
             engine="run",
             location=self._location,
             documents=len(self._rows),
-            attributes=[
-                self._labels.field_report(name, self._field_labels[name])
-                if name in self._field_labels
-                else count_groups(attribute, self._memberships[name])
-                for name, attribute in self.schema.attributes.items()
-            ],
+            attributes=self._labels.reports(self._field_labels, self._memberships),
             sample_query=sample,
             sample=sample_hits(self.schema, hits, self.read(hits.ids)),
             remarks=list(self._remarks()),

@@ -22,7 +22,6 @@ from fairqr.retrieval.engines.tantivy_folder import (
 from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import Schema
 
 __all__ = ["TantivyEngine"]
 
@@ -48,6 +47,7 @@ class TantivyEngine:
         self.folder = folder
         self.name = name
         self.manifest = read_manifest(folder)
+        self.schema = self.manifest.corpus_schema
         self._columns = columns_of(self.schema)
         self._analyzer = english_analyzer()
         self._lock = threading.Lock()
@@ -57,11 +57,6 @@ class TantivyEngine:
             self._ids = IdReader(folder)
         except (OSError, ValueError) as error:
             refuse_damaged(folder, error)
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and groups of its documents."""
-        return self.manifest.corpus_schema
 
     async def info(self) -> EngineInfo:
         """Return what is known of the index."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import AsyncFileLock
 
 from fairqr.errors import IndexUnavailableError
 from fairqr.retrieval.documents import Document, Progress
@@ -28,13 +27,11 @@ from fairqr.retrieval.engines.tantivy_folder import refuse_damaged
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.engines.vector_array import VectorArray, nearest, scores_of
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import Schema
 
 __all__ = ["VectorEngine"]
 
 DOCUMENTS_AT_ONCE = 500
 CHARACTERS_AT_ONCE = 4_000_000
-WAIT_SECONDS = 0.1
 
 
 class VectorEngine:
@@ -50,9 +47,13 @@ class VectorEngine:
     last one, by whatever process.
     """
 
+    capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
+
     def __init__(self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark) -> None:
         """Take what :meth:`open` has found."""
         self.lexical = lexical
+        self.name, self.schema = lexical.name, lexical.schema
+        self.retriever = f"dense:{encoder.name}"
         self._encoder = encoder
         self._stamp: tuple[int, int] | None = None
         folder = lexical.folder / "dense" / key_of(mark.name)
@@ -80,26 +81,6 @@ class VectorEngine:
         engine = await asyncio.to_thread(cls, lexical, encoder, mark)
         await engine._update(progress)
         return engine
-
-    @property
-    def name(self) -> str:
-        """How commands call the index."""
-        return self.lexical.name
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and groups of its documents."""
-        return self.lexical.schema
-
-    @property
-    def retriever(self) -> str:
-        """``dense:<encoder>``."""
-        return f"dense:{self._encoder.name}"
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """What it can do beyond searching."""
-        return self.lexical.capabilities | {"vectors"}
 
     async def info(self) -> EngineInfo:
         """Return what is known of the index."""
@@ -232,17 +213,9 @@ async def _writing(folder: Path, index: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(folder.mkdir, exist_ok=True)
     except FileNotFoundError as error:
         refuse_damaged(index, error)
-    lock = FileLock(folder / "lock", timeout=0)
-    while True:
-        with contextlib.suppress(Timeout):
-            lock.acquire()
-            break
-        # Not in a thread: many may wait, and the threads are few.
-        await asyncio.sleep(WAIT_SECONDS)
-    try:
+    # Not in a thread: many may wait, and the threads are few.
+    async with AsyncFileLock(folder / "lock", run_in_executor=False):
         yield
-    finally:
-        lock.release()
 
 
 def _chunks(documents: Iterator[tuple[int, Document]]) -> Iterator[list[tuple[int, str]]]:
