@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -16,8 +15,6 @@ from typing import Any
 import pytest
 
 from fairqr.prompts.library import SHIPPED
-from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.tantivy_folder import FORMAT
 from tests.integration.model_server import (
     SCHEMA,
@@ -380,10 +377,11 @@ class TestIndexes:
 
     @pytest.mark.parametrize("damage", ["format", "half", "gone", "text"])
     def test_an_index_of_another_version_or_damaged(
-        self, quick: Main, people: Path, tmp_path: Path, damage: str
+        self, command: Command, quick: Main, people: Path, tmp_path: Path, damage: str
     ) -> None:
         """A named index says how to make it anew; deleting and creating it works."""
-        asyncio.run(Catalog().create("mine", find_corpus(people)))
+        # In another process: one that has it open watches its files, and may write a lock there.
+        assert command("index", "create", "mine", people).code == 0
         manifest = self.manifest(tmp_path)
         if damage == "format":
             changed = json.loads(manifest.read_text()) | {"format": FORMAT + 1}
