@@ -234,7 +234,7 @@ async def _send(
         if not refused:
             return
         if all(status in BUSY for _, status, _ in refused):
-            raise BusyServer(refused[0][1])
+            raise BusyServer(refused[0][1], {"error": refused[0][2]})
         id_, status, why = refused[0]
         raise IndexUnavailableError(
             f"{server.product} at {server.url} refused {len(refused)} of {len(actions)} documents "

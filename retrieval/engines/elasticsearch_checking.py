@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairqr.errors import FairqrError
-from fairqr.retrieval.engines.elasticsearch_counts import value_reports
+from fairqr.retrieval.engines.elasticsearch_counts import is_countable, value_reports
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, sample_hits
@@ -78,7 +78,7 @@ def _frequent_word(texts: list[str]) -> str:
 
 
 async def _attributes(engine: ElasticsearchEngine, ids: list[str]) -> list[AttributeReport]:
-    countable = [one for one in engine.reader.labels if one.mapped.doc_values and not one.weights]
+    countable = [one for one in engine.reader.labels if is_countable(one) and not one.weights]
     reports = {one.name: one for one in await value_reports(engine, countable)}
     others = [name for name in engine.schema.attributes if name not in reports]
     by_field = {one.attribute.name: one for one in engine.reader.labels}

@@ -19,13 +19,14 @@ from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 
-__all__ = ["corpus_shares", "grouped", "value_reports"]
+__all__ = ["corpus_shares", "grouped", "is_countable", "value_reports"]
 
 Body = dict[str, Any]
 
 MOST_VALUES = 10_000
 VALUES_SHOWN = 100
 KEYWORDS = frozenset({"constant_keyword", "keyword", "wildcard"})
+SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
 SHARE_OF_WEIGHTS = """
 double all = 0; double own = 0;
 for (name in params.all) {
@@ -42,53 +43,34 @@ return all > 0 ? own / all : 0;
 async def corpus_shares(engine: ElasticsearchEngine) -> Mapping[str, FloatArray]:
     """Return for each attribute the mean membership over all documents that the filter takes.
 
-    One request counts all attributes, and a second one those of which a document may have several
-    labels. Attributes whose labels are in files, or in fields that the server cannot count, are
-    left out.
+    One request counts the documents of each group. A second one, with scripts, is for labels that
+    have weights, and for attributes of which a document has several labels. Attributes whose labels
+    are in files, or which the server cannot or may not count, are left out.
     """
-    labels = [label for label in engine.reader.labels if label.mapped.doc_values]
-    if not labels:
-        return {}
+    labels = [label for label in engine.reader.labels if is_countable(label)]
     body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
-    answers = await engine.msearch([{**body, "aggs": _first(label, engine)} for label in labels])
-    total = answers[0]["hits"]["total"]["value"]
-    sums: dict[str, dict[str, float]] = {}
-    several = []
-    for label, answer in zip(labels, answers, strict=True):
-        found = answer["aggregations"]
-        inner = found.get("nested", found)
-        if label.weights:
-            sums[label.attribute.name] = {
-                group: found[str(place)]["value"]
-                for place, group in enumerate(label.attribute.groups)
-            }
-        elif inner["held"]["value"] > found["labelled"]["doc_count"]:
-            several += [] if label.mapped.nested else [label]
-        elif "groups" in found:
-            buckets = found["groups"]["buckets"]
-            sums[label.attribute.name] = {
-                group: bucket["doc_count"]
-                for group, bucket in zip(label.attribute.groups, buckets, strict=True)
-            }
-        elif not inner["values"]["sum_other_doc_count"]:
-            counts = _counts(inner["values"])
-            sums[label.attribute.name] = _by_group(label.attribute, counts)
+    plain = [label for label in labels if not label.weights]
+    answers = await engine.msearch([{**body, "aggs": _plain_counts(label)} for label in plain])
+    counted = list(zip(plain, answers, strict=True))
+    scripted = [label for label in labels if label.weights]
+    scripted += [
+        label for label, answer in counted if not label.mapped.nested and not _sums(label, answer)
+    ]
     answers = await engine.msearch(
-        [
-            {**body, "query": engine.filtered(_existing(label)), "aggs": _sizes(label)}
-            for label in several
-        ],
+        [{**body, "aggs": _scripted_counts(label, engine)} for label in scripted],
         refuse=False,  # scripts may be forbidden
     )
-    for label, answer in zip(several, answers, strict=True):
-        sizes = answer.get("aggregations", {}).get("sizes", {}).get("buckets", [])
-        if sizes and not any(size["values"]["sum_other_doc_count"] for size in sizes):
-            sums[label.attribute.name] = _fractions(label.attribute, sizes)
+    counted += zip(scripted, answers, strict=True)
     return {
-        label.attribute.name: _shares(label.attribute, sums[label.attribute.name], total)
-        for label in labels
-        if label.attribute.name in sums
+        label.attribute.name: _shares(label.attribute, sums, answer["hits"]["total"]["value"])
+        for label, answer in counted
+        if (sums := _sums(label, answer))
     }
+
+
+def is_countable(label: LabelField) -> bool:
+    """Return whether the server can count the values of a field."""
+    return label.mapped.doc_values and not label.mapped.other_types
 
 
 async def value_reports(
@@ -142,26 +124,34 @@ def _report(label: LabelField, answer: Any) -> AttributeReport:
     )
 
 
-def _first(label: LabelField, engine: ElasticsearchEngine) -> Body:
-    """Return the aggregations that give the shares where a document has one label at most."""
-    attribute = label.attribute
+def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
+    """Return the sums of memberships by group, or None where the counts do not give them."""
+    groups, found = label.attribute.groups, answer.get("aggregations", {})
+    if "sizes" in found:
+        sizes = found["sizes"]["buckets"]
+        if any(size["values"]["sum_other_doc_count"] for size in sizes):
+            return None
+        shared: dict[object, float] = {}
+        for size in sizes:
+            for value, count in _counts(size["values"]).items():
+                shared[value] = shared.get(value, 0.0) + count / int(size["key"])
+        return _by_group(label.attribute, shared)
     if label.weights:
-        names = {rest: f"{label.name}.{rest}" for rest in engine.mapping.below(label.name)}
-        return {
-            str(place): {
-                "sum": {
-                    "script": {
-                        "source": SHARE_OF_WEIGHTS,
-                        "params": {
-                            "all": list(names.values()),
-                            "own": [n for r, n in names.items() if attribute.group_of(r) == group],
-                        },
-                    }
-                }
-            }
-            for place, group in enumerate(attribute.groups)
-        }
-    queries = [_group_query(label, group) for group in attribute.groups]
+        return {g: found[str(n)]["value"] for n, g in enumerate(groups)} if found else None
+    inner = found.get("nested", found)
+    if not found or inner["held"]["value"] > found["labelled"]["doc_count"]:
+        return None
+    if "groups" in found:
+        counts = [bucket["doc_count"] for bucket in found["groups"]["buckets"]]
+        return dict(zip(groups, counts, strict=True))
+    if inner["values"]["sum_other_doc_count"]:
+        return None
+    return _by_group(label.attribute, _counts(inner["values"]))
+
+
+def _plain_counts(label: LabelField) -> Body:
+    """Return the aggregations that give the sums where a document has one label at most."""
+    queries = [_group_query(label, group) for group in label.attribute.groups]
     inner: Body = {"held": {"value_count": {"field": label.name}}}
     outer: Body = {"labelled": {"filter": _existing(label)}}
     if None not in queries:
@@ -169,6 +159,21 @@ def _first(label: LabelField, engine: ElasticsearchEngine) -> Body:
     else:
         inner["values"] = _terms(label, MOST_VALUES)
     return outer | _inside(label, inner)
+
+
+def _scripted_counts(label: LabelField, engine: ElasticsearchEngine) -> Body:
+    """Return the aggregations that give the sums where a document has several, or weights."""
+    if not label.weights:
+        script = {"source": SIZE, "params": {"field": label.name}}
+        sizes = {"script": script, "value_type": "long", "size": 1000}
+        return {"sizes": {"terms": sizes, "aggs": {"values": _terms(label, MOST_VALUES)}}}
+    names = {rest: f"{label.name}.{rest}" for rest in engine.mapping.below(label.name)}
+    sums = {}
+    for number, group in enumerate(label.attribute.groups):
+        own = [name for rest, name in names.items() if label.attribute.group_of(rest) == group]
+        params = {"all": list(names.values()), "own": own}
+        sums[str(number)] = {"sum": {"script": {"source": SHARE_OF_WEIGHTS, "params": params}}}
+    return sums
 
 
 def _values(label: LabelField) -> Body:
@@ -182,13 +187,6 @@ def _values(label: LabelField) -> Body:
     if label.mapped.nested:
         terms["aggs"] = {"documents": {"reverse_nested": {}}}
     return aggregations | _inside(label, {"values": terms})
-
-
-def _sizes(label: LabelField) -> Body:
-    """Return the aggregation of values by how many of them a document has."""
-    script = {"source": "doc[params.field].size()", "params": {"field": label.name}}
-    sizes = {"script": script, "value_type": "long", "size": 1000}
-    return {"sizes": {"terms": sizes, "aggs": {"values": _terms(label, MOST_VALUES)}}}
 
 
 def _terms(label: LabelField, size: int) -> Body:
@@ -251,6 +249,8 @@ def _bounds(wanted: Range, kind: str) -> Body | None:
             day = (bound + timedelta(days=1) if later else bound).isoformat()
         else:
             year = math.floor(bound) + 1 if later else math.ceil(bound)
+            if not 0 < year < 10_000:
+                return None
             day = f"{year:04}-01-01"
         bounds["gte" if name in ("gte", "gt") else "lt"] = day
     return bounds
@@ -269,15 +269,6 @@ def _by_group(attribute: Attribute, counts: Mapping[object, float]) -> dict[str,
         if (group := attribute.group_of(value)) in sums:
             sums[str(group)] += count
     return sums
-
-
-def _fractions(attribute: Attribute, sizes: Sequence[Any]) -> dict[str, float]:
-    """Return the sums of memberships of documents that share themselves among their values."""
-    counts: dict[object, float] = {}
-    for size in sizes:
-        for value, count in _counts(size["values"]).items():
-            counts[value] = counts.get(value, 0.0) + count / int(size["key"])
-    return _by_group(attribute, counts)
 
 
 def _shares(attribute: Attribute, sums: Mapping[str, float], total: int) -> FloatArray:

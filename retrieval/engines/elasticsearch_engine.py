@@ -168,12 +168,13 @@ class ElasticsearchEngine:
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
         names = [*((self.source.title,) if self.source.title else ()), *self.source.text]
-        asked: dict[str, Any] = {"fields": names, "_source": False}
         if not self.mapping.has_source:
-            columns = [name for name in names if self.mapping.fields[name].doc_values]
-            asked = {"docvalue_fields": columns, "_source": False}
+            names = [name for name in names if self._has_columns(name)]
+        asked: dict[str, Any] = {"_source": False, "fields": [], "docvalue_fields": []}
+        asked["fields" if self.mapping.has_source else "docvalue_fields"] += names
         if self.source.id != "_id":
-            asked.setdefault("docvalue_fields", []).append(self.source.id)
+            by_column = self._has_columns(self.source.id)
+            asked["docvalue_fields" if by_column else "fields"].append(self.source.id)
         distinct = list(dict.fromkeys(ids))
         some = range(0, len(distinct), DOCUMENTS_AT_ONCE)
         pieces = [distinct[start : start + DOCUMENTS_AT_ONCE] for start in some]
@@ -282,6 +283,10 @@ class ElasticsearchEngine:
     def _memberships(self, ids: Sequence[str], hits: Sequence[Any]) -> Memberships:
         return self.labels.memberships(ids, self.reader.values(hits))
 
+    def _has_columns(self, name: str) -> bool:
+        found = self.mapping.find(name)
+        return found is not None and found.doc_values
+
     def _document(self, id_: str, fields: Mapping[str, Any]) -> Document:
         texts = [" ".join(map(str, values_of(fields, name))) for name in self.source.text]
         title = values_of(fields, self.source.title) if self.source.title else []
@@ -321,7 +326,7 @@ def _judge(answer: Any) -> None:
         return
     for part in answer.get("responses", ()):
         if part.get("status") in BUSY:
-            raise BusyServer(int(part["status"]))
+            raise BusyServer(int(part["status"]), part)
 
 
 def _warnings(answer: Any, index: str) -> list[str]:

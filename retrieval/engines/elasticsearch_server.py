@@ -69,9 +69,9 @@ class AnotherProductError(IndexUnavailableError):
 class BusyServer(Exception):  # noqa: N818 - it never leaves this module but as another error
     """A part of an answer may succeed later; the status makes it one that is tried again."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, body: Any = None) -> None:
         super().__init__()
-        self.status_code = status
+        self.status_code, self.body = status, body
 
 
 class Server:
@@ -153,7 +153,7 @@ class Server:
         except self.errors as error:
             raise self.translated(error) from None
         except BusyServer as error:
-            raise self.refusal(error.status_code, {}) from None
+            raise self.refusal(error.status_code, error.body) from None
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""

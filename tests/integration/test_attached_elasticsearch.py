@@ -424,6 +424,21 @@ async def test_an_id_that_is_not_unique_is_an_error(
                 await engine.search([query])
 
 
+async def test_ids_and_labels_need_no_columns(server: Server) -> None:
+    """They are read from the documents then."""
+    plain = {"type": "keyword", "doc_values": False}
+    mapping = {"properties": {**MAPPING["properties"], "number": plain, "place": plain}}
+    attributes = {"place": {"field": "place", "groups": ["North.America", "a,b*"]}}
+    with server.index("hr-plain-ids", PEOPLE, mapping):
+        source = described(server.url, "hr-plain-ids", id="number", attributes=attributes)
+        async with attached(source) as engine:
+            hits = await hits_of(engine, "", 9, only=("n001", "n000"))
+            assert hits.ids == ["n000", "n001"]
+            assert hits.memberships["place"].tolist() == [[1, 0], [0, 0.5]]
+            assert [one.id for one in await engine.documents(["n001"])] == ["n001"]
+            assert await engine.corpus_shares() == {}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
