@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 
 from fairqr.errors import IndexUnavailableError, SourceError
-from fairqr.retrieval.documents import Document, open_text, parse_line
+from fairqr.retrieval.documents import Document, parse_line, placed_lines
 
 __all__ = ["DocumentLines"]
 
@@ -35,7 +34,7 @@ class DocumentLines:
         self.path = path
         self._starts: dict[str, int] = {}
         lines: dict[str, int] = {}
-        for number, start, line in _lines(path):
+        for number, start, line in placed_lines(path):
             try:
                 document = parse_line(line)
             except ValueError as error:
@@ -74,15 +73,3 @@ class DocumentLines:
                 f"The documents {self.path} have changed since they were opened ({error}); "
                 "open the source again."
             ) from None
-
-
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number of each line that is not blank, the byte where it begins, and the line."""
-    start = 0
-    with open_text(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            # Some editors put a mark before the first character of a file.
-            mark = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
-            if line[mark:].strip():
-                yield number, start + mark, line[mark:]
-            start += len(line)

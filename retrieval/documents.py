@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from fairqr.errors import CorpusError
+from fairqr.errors import CorpusError, one_line
 from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "open_text",
     "parse_document",
     "parse_line",
+    "parse_object",
+    "placed_lines",
     "read_documents",
     "value_at",
 ]
@@ -88,20 +90,30 @@ def parse_line(line: str | bytes) -> Document:
     Raises:
         ValueError: The line is no JSON object with an ``id``.
     """
-    try:
-        data = json.loads(line)
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"it is not valid JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
+    data = parse_object(line)
     return Document(
         id=identifier(data.pop("id", None)),
         title=_text(data.pop("title", ""), "title"),
         text=_text(data.pop("text", ""), "text"),
         fields=data,
     )
+
+
+def parse_object(line: str | bytes) -> dict[str, Any]:
+    """Read one line of a JSON Lines file.
+
+    Raises:
+        ValueError: The line is no JSON object.
+    """
+    try:
+        data = json.loads(line)
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"it is not valid JSON ({one_line(error)})") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    return data
 
 
 def identifier(value: object) -> str:
@@ -154,14 +166,25 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         CorpusError: The file cannot be read to its end.
     """
-    number = 0
+    for number, _, line in placed_lines(path):
+        yield number, line
+
+
+def placed_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, first byte and content of each line that is not blank.
+
+    Raises:
+        CorpusError: The file cannot be read to its end.
+    """
+    number, end = 0, 0
     with open_text(path) as stream:
         try:
-            for number, line in enumerate(stream, start=1):
+            for number, whole in enumerate(stream, start=1):
+                end += len(whole)
                 # Some editors put a mark before the first character of a file.
-                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                line = whole.removeprefix(codecs.BOM_UTF8) if number == 1 else whole
                 if line.strip():
-                    yield number, line
+                    yield number, end - len(line), line
         except (OSError, EOFError, zlib.error) as error:
             raise CorpusError(
                 f"The corpus {path} breaks off after line {number}: {error}."

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fairqr.errors import SourceError, one_line
-from fairqr.retrieval.documents import identifier
+from fairqr.retrieval.documents import identifier, parse_object
 
 __all__ = ["LabelRow", "LabelRows", "read_labels"]
 
@@ -108,12 +107,7 @@ def _json_lines(path: Path, attribute: str) -> Iterator[LabelRow]:
         for reading.line, line in enumerate(stream, 1):
             if line.isspace():
                 continue
-            try:
-                row = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise ValueError(f"it is not valid JSON ({one_line(error)})") from None
-            if not isinstance(row, dict):
-                raise ValueError("it is not a JSON object")
+            row = parse_object(line)
             if "group" not in row and attribute not in row:
                 raise ValueError(f"it has neither 'group' nor '{attribute}'")
             label = row["group"] if "group" in row else row[attribute]
@@ -170,26 +164,18 @@ class _Reading:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        place, reason = f"{self.unit} {self.line}", one_line(error)
         if isinstance(error, UnicodeDecodeError):
-            raise SourceError(
-                f"The labels {self.path}, after {self.unit} {self.line}, are not UTF-8 text; save "
-                "the file as UTF-8."
-            ) from None
-        if isinstance(error, OSError | EOFError | zlib.error):
-            raise SourceError(
-                f"The labels {self.path} break off after {self.unit} {self.line}: "
-                f"{one_line(error)}."
-            ) from None
-        if isinstance(error, csv.Error):
-            raise SourceError(
-                f"The labels {self.path}, after {self.unit} {self.line}, are not CSV: "
-                f"{one_line(error)}."
-            ) from None
-        if isinstance(error, ValueError):
-            raise SourceError(
-                f"The labels {self.path}, {self.unit} {self.line}, cannot be read: "
-                f"{one_line(error)}."
-            ) from None
+            problem = f", after {place}, are not UTF-8 text; save the file as UTF-8"
+        elif isinstance(error, OSError | EOFError | zlib.error):
+            problem = f" break off after {place}: {reason}"
+        elif isinstance(error, csv.Error):
+            problem = f", after {place}, are not CSV: {reason}"
+        elif isinstance(error, ValueError):
+            problem = f", {place}, cannot be read: {reason}"
+        else:
+            return
+        raise SourceError(f"The labels {self.path}{problem}.") from None
 
 
 def _open(path: Path) -> IO[str]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fairqr.errors import SourceError
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.schema import Attribute
 
 __all__ = ["LabelStore", "digests", "open_label_store"]
@@ -171,7 +172,4 @@ def _build(
             np.save(stream, getattr(labels, name))
             stream.flush()
             os.fsync(stream.fileno())
-    with (folder / "about.json").open("w", encoding="utf-8") as text:
-        json.dump(about, text)
-        text.flush()
-        os.fsync(text.fileno())
+    write_beside(folder / "about.json", json.dumps(about))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from fairqr.errors import SourceError
-from fairqr.retrieval.documents import numbered_lines
+from fairqr.retrieval.documents import numbered_lines, parse_object
 
 __all__ = ["read_queries"]
 
@@ -43,11 +42,9 @@ def read_queries(path: Path) -> dict[str, str]:
 def _json_lines(path: Path) -> Iterator[tuple[int, str, str]]:
     for number, line in numbered_lines(path):
         try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
-            raise _wrong(path, number, "it is not valid JSON") from None
-        if not isinstance(data, dict):
-            raise _wrong(path, number, "it is not a JSON object")
+            data = parse_object(line)
+        except ValueError as error:
+            raise _wrong(path, number, str(error)) from None
         text = next((data[name] for name in TEXTS if isinstance(data.get(name), str)), "")
         id_ = data.get("id")
         whole = isinstance(id_, int) and not isinstance(id_, bool)

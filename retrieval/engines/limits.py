@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import deque
-from types import TracebackType
 
 __all__ = ["Limits"]
 
@@ -38,12 +37,7 @@ class Limits:
             self._give_place()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._give_place()
 
     async def _take_place(self) -> None:

@@ -11,7 +11,6 @@ import mmap
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +50,7 @@ class IdWriter:
     def __enter__(self) -> IdWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ids.close()
         self._offsets.close()
 

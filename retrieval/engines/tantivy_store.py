@@ -13,7 +13,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -28,10 +27,6 @@ from fairqr.retrieval.engines.tantivy_writing import (
     upsert_documents,
 )
 from fairqr.retrieval.files import write_beside
-from fairqr.retrieval.schema import Schema
-
-if TYPE_CHECKING:
-    from fairqr.retrieval.labels import LabelReader
 
 __all__ = ["Announce", "EmbeddedIndexes", "announced"]
 
@@ -79,11 +74,8 @@ class EmbeddedIndexes:
             CorpusError: The corpus is empty or wrong; the index is then as it was.
             BuildInProgressError: Another process writes to the same index.
         """
-        files = await asyncio.to_thread(corpus.files)
-        fingerprint = await asyncio.to_thread(corpus.fingerprint)
-        schema, labels = await open_labels(corpus.schema, corpus.labels_folder, store=self._labels)
-        manifest = _manifest(corpus, schema, source, files, fingerprint)
-        return await self._build(name, name, corpus, manifest, labels, progress, share=False)
+        manifest = await asyncio.to_thread(_manifest, corpus, source)
+        return await self._build(name, name, corpus, manifest, None, progress, share=False)
 
     async def up_to_date(
         self,
@@ -104,18 +96,14 @@ class EmbeddedIndexes:
         files = await asyncio.to_thread(corpus.files)
         if engine is not None and files and files == engine.manifest.files:
             return engine
-        fingerprint = await asyncio.to_thread(corpus.fingerprint)
-        if engine is not None and fingerprint == engine.manifest.fingerprint:
-            if files:
-                await asyncio.to_thread(_note_files, engine, files)
+        manifest = await asyncio.to_thread(_manifest, corpus, source)
+        if engine is not None and manifest.fingerprint == engine.manifest.fingerprint:
+            if manifest.files:
+                await asyncio.to_thread(_note_files, engine, manifest.files)
             return engine
-        told = announced(announce, f"labels of {shown}")
-        schema, labels = await open_labels(
-            corpus.schema, corpus.labels_folder, store=self._labels, progress=told
-        )
-        manifest = _manifest(corpus, schema, source, files, fingerprint)
-        told = announced(announce, shown)
-        return await self._build(name, shown, corpus, manifest, labels, told, share=True)
+        of_labels = announced(announce, f"labels of {shown}")
+        of_documents = announced(announce, shown)
+        return await self._build(name, shown, corpus, manifest, of_labels, of_documents, share=True)
 
     async def upsert(
         self, name: str, documents: Iterable[Document], progress: Progress | None = None
@@ -175,12 +163,17 @@ class EmbeddedIndexes:
         shown: str,
         corpus: Corpus,
         manifest: Manifest,
-        labels: LabelReader | None,
+        of_labels: Progress | None,
         progress: Progress | None,
         *,
         share: bool,
     ) -> TantivyEngine:
         """Build an index and open it; ``share`` waits for another's build and takes the result."""
+        schema, labels = await open_labels(
+            corpus.schema, corpus.labels_folder, store=self._labels, progress=of_labels
+        )
+        # With the groups that files of labels name.
+        manifest = manifest.model_copy(update={"corpus_schema": schema})
         stop = threading.Event()
 
         def work() -> TantivyEngine:
@@ -289,15 +282,13 @@ def _until(stop: threading.Event, documents: Iterator[Document]) -> Iterator[Doc
         yield document
 
 
-def _manifest(
-    corpus: Corpus, schema: Schema, source: str, files: str, fingerprint: str
-) -> Manifest:
+def _manifest(corpus: Corpus, source: str) -> Manifest:
     return Manifest(
         source=source,
-        fingerprint=fingerprint,
-        files=files,
+        files=corpus.files(),
+        fingerprint=corpus.fingerprint(),
         labels_folder=corpus.labels_folder.absolute(),
-        corpus_schema=schema,
+        corpus_schema=corpus.schema,
     )
 
 

@@ -173,7 +173,7 @@ CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 
         ("o.csv", 'id,group\n"a,Asia\n', "are not CSV: unexpected end of data"),
         ("o.csv", b"id,group\na,Asi\xff\n", "are not UTF-8 text; save the file as UTF-8"),
         ("o.csv.gz", b"id,group\n", "break off after line 0: Not a gzipped file"),
-        ("o.csv.gz", gzip.compress(b"id,group\na,Asia\n")[:-9], "break off after line"),
+        ("o.csv.gz", gzip.compress(b"id,group\na,Asia\n", mtime=0)[:-9], "break off after line"),
         ("o.jsonl", '{"id": "a", "group": "Asia"}\n{', "line 2, cannot be read: it is not valid"),
         ("o.jsonl", "[1]", "line 1, cannot be read: it is not a JSON object"),
         ("o.jsonl", '{"id": "a"}', "it has neither 'group' nor 'origin'"),
