@@ -7,9 +7,11 @@ ranking is seen to be absent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
+from itertools import combinations
+from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -62,27 +64,39 @@ class Range(BaseModel):
 
     @model_validator(mode="after")
     def _has_one_sensible_bound_a_side(self) -> Range:
-        bounds = [b for b in (self.gte, self.gt, self.lte, self.lt) if b is not None]
-        if not bounds:
+        if not self._bounds:
             raise ValueError("a range needs gte, gt, lte or lt")
         if None not in (self.gte, self.gt) or None not in (self.lte, self.lt):
             raise ValueError("a range takes one lower bound and one upper bound")
-        if len({isinstance(bound, date) for bound in bounds}) > 1:
+        if len({isinstance(bound, date) for bound, _ in self._bounds}) > 1:
             raise ValueError("both bounds of a range must be numbers, or both dates")
         return self
 
     def holds(self, value: object) -> bool:
         """Return whether a number, a date, or a text of either kind lies in the range."""
-        sample = next(b for b in (self.gte, self.gt, self.lte, self.lt) if b is not None)
-        found = _as_day(value) if isinstance(sample, date) else _as_number(value)
-        if found is None:
+        of_dates = isinstance(self._bounds[0][0], date)
+        found = _as_day(value) if of_dates else _as_number(value)
+        return found is not None and all(fits(found, bound) for bound, fits in self._bounds)
+
+    def overlaps(self, other: Range) -> bool:
+        """Return whether two ranges share a value."""
+        return self._reaches(other) and other._reaches(self)
+
+    @cached_property
+    def _bounds(self) -> list[tuple[float | date, Callable[[Any, Any], bool]]]:
+        """The bounds that there are, and how a value compares with each."""
+        compared = (self.gte, ge), (self.gt, gt), (self.lte, le), (self.lt, lt)
+        return [(bound, fits) for bound, fits in compared if bound is not None]
+
+    def _reaches(self, other: Range) -> bool:
+        """Return whether the upper bound is not below another range."""
+        top: Any = self.lte if self.lt is None else self.lt
+        bottom: Any = other.gte if other.gt is None else other.gt
+        if top is None or bottom is None:
+            return True
+        if isinstance(top, date) != isinstance(bottom, date):
             return False
-        return (
-            (self.gte is None or found >= self.gte)  # type: ignore[operator]
-            and (self.gt is None or found > self.gt)  # type: ignore[operator]
-            and (self.lte is None or found <= self.lte)  # type: ignore[operator]
-            and (self.lt is None or found < self.lt)  # type: ignore[operator]
-        )
+        return bool(top >= bottom if self.lt is None and other.gt is None else top > bottom)
 
 
 Values = tuple[str, ...] | Range
@@ -127,14 +141,11 @@ class Attribute(BaseModel):
     def _mapped_groups_become_values(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or not isinstance(data.get("groups"), Mapping):
             return data
-        values = {
-            str(group): [as_text(value) for value in given]
-            if isinstance(given, Sequence) and not isinstance(given, str)
-            else [as_text(given)]
-            if isinstance(given, str | bool | int | float)
-            else given
-            for group, given in data["groups"].items()
-        }
+        values: dict[str, Any] = {}
+        for group, given in data["groups"].items():
+            several = [given] if isinstance(given, str | bool | int | float) else given
+            is_list = isinstance(several, Sequence)
+            values[str(group)] = list(map(as_text, several)) if is_list else given
         return {**data, "groups": list(values), "values": values}
 
     @field_validator("field")
@@ -179,11 +190,9 @@ class Attribute(BaseModel):
                         f"the value '{one_line(value, 60)}' is in two groups, '{owner[value]}' and "
                         f"'{group}'"
                     )
-        ranges = [(g, v) for g, v in self.values.items() if isinstance(v, Range)]
-        for place, (group, one) in enumerate(ranges):
-            for other_group, other in ranges[place + 1 :]:
-                if _overlap(one, other):
-                    raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
+        for (group, one), (other_group, other) in combinations(self._ranges, 2):
+            if one.overlaps(other):
+                raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
         return self
 
     @model_validator(mode="after")
@@ -319,29 +328,6 @@ def _as_day(value: object) -> date | None:
         return datetime.fromisoformat(str(value).strip()).date()
     except ValueError:
         return None
-
-
-def _overlap(one: Range, other: Range) -> bool:
-    """Return whether two ranges share a value."""
-
-    def low(range_: Range) -> tuple[Any, bool]:
-        strict = range_.gt is not None
-        return (range_.gt if strict else range_.gte), strict
-
-    def high(range_: Range) -> tuple[Any, bool]:
-        strict = range_.lt is not None
-        return (range_.lt if strict else range_.lte), strict
-
-    def reaches(top: tuple[Any, bool], bottom: tuple[Any, bool]) -> bool:
-        if top[0] is None or bottom[0] is None:
-            return True
-        if isinstance(top[0], date) != isinstance(bottom[0], date):
-            return False
-        if top[0] == bottom[0]:
-            return not (top[1] or bottom[1])
-        return bool(top[0] > bottom[0])
-
-    return reaches(high(one), low(other)) and reaches(high(other), low(one))
 
 
 class Described(BaseModel):

@@ -119,12 +119,8 @@ class EmbeddedIndexes:
         _, labels = await open_labels(
             manifest.corpus_schema, manifest.labels_folder, store=self._labels
         )
-
-        def work() -> int:
-            with self._writing(name):
-                return upsert_documents(self._current(name), documents, labels, progress)
-
-        return await asyncio.to_thread(work)
+        args = documents, labels, progress
+        return await asyncio.to_thread(self._write, name, upsert_documents, *args)
 
     async def remove(self, name: str, ids: Sequence[str]) -> int:
         """Remove documents, and return how many there were.
@@ -133,13 +129,8 @@ class EmbeddedIndexes:
             IndexNotFoundError: There is no such index.
             BuildInProgressError: Another process writes to it.
         """
-
-        def work() -> int:
-            with self._writing(name):
-                return remove_documents(self._current(name), ids)
-
         await self.open(name)
-        return await asyncio.to_thread(work)
+        return await asyncio.to_thread(self._write, name, remove_documents, ids)
 
     async def delete(self, name: str) -> None:
         """Delete an index, or what is left of a damaged one.
@@ -200,6 +191,10 @@ class EmbeddedIndexes:
                     raise
             # Not in the thread: many may wait, and the threads are few.
             await asyncio.sleep(WAIT_SECONDS)
+
+    def _write(self, name: str, write: Callable[..., int], *args: object) -> int:
+        with self._writing(name):
+            return write(self._current(name), *args)
 
     @property
     def _labels(self) -> Path:
