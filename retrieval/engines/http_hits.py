@@ -25,6 +25,13 @@ class ReadHits(NamedTuple):
     scores: list[float]
 
 
+class _Expression(NamedTuple):
+    """An expression, and how the source writes it."""
+
+    written: str
+    compiled: ParsedResult
+
+
 class HitReader:
     """The expressions of a source, compiled.
 
@@ -36,11 +43,9 @@ class HitReader:
         self._source = source
         self._hits = self._compiled("hits", source.hits)
         self._id = self._compiled("id", source.id)
-        self._optional = {
-            name: self._compiled(name, expression)
-            for name in ("score", "title", "text")
-            if (expression := getattr(source, name))
-        }
+        self._score = self._compiled("score", source.score) if source.score else None
+        self._title = self._compiled("title", source.title) if source.title else None
+        self._text = self._compiled("text", source.text) if source.text else None
         self._labels = {a.field: self._compiled(a.name, a.field) for a in attributes}
 
     def read(self, answer: bytes) -> ReadHits:
@@ -50,31 +55,29 @@ class HitReader:
             SourceError: It is not JSON, or an expression finds nothing in it.
         """
         data = self._json(answer)
-        hits = self._found(self._hits, data, f"hits: {self._source.hits}", "the answer")
+        hits = self._found(self._hits, data, "the answer")
         if not isinstance(hits, list):
             among = f", which has {_keys(data)}" if hits is None else ""
             raise self._error(
-                f"'hits: {self._source.hits}' finds {_kind(hits)} in the answer{among}, where a "
-                "list of hits is needed"
+                f"'{self._hits.written}' finds {_kind(hits)} in the answer{among}, where a list of "
+                "hits is needed"
             )
         documents: dict[str, Document] = {}
         scores: list[float] = []
         for rank, hit in enumerate(hits, 1):
             where = f"hit {rank}"
+            labels = {field: self._found(it, hit, where) for field, it in self._labels.items()}
             document = Document(
                 self._identifier(hit, where),
-                self._text("title", hit, where),
-                self._text("text", hit, where),
-                {
-                    field: self._found(expression, hit, field, where)
-                    for field, expression in self._labels.items()
-                },
+                self._text_of(self._title, hit, where),
+                self._text_of(self._text, hit, where),
+                labels,
             )
             if documents.setdefault(document.id, document) is not document:
                 raise self._error(
-                    f"'id: {self._source.id}' gives two hits the id '{one_line(document.id, 80)}'"
+                    f"'{self._id.written}' gives two hits the id '{one_line(document.id, 80)}'"
                 )
-            scores.append(self._score(hit, where) if "score" in self._optional else 1 / rank)
+            scores.append(self._score_of(self._score, hit, where) if self._score else 1 / rank)
         return ReadHits(list(documents.values()), scores)
 
     def _json(self, answer: bytes) -> Any:
@@ -90,43 +93,42 @@ class HitReader:
 
     def _identifier(self, hit: Any, where: str) -> str:
         try:
-            return identifier(self._found(self._id, hit, f"id: {self._source.id}", where))
+            return identifier(self._found(self._id, hit, where))
         except ValueError as error:
             among = f", which has {_keys(hit)}"
-            raise self._error(f"'id: {self._source.id}' fails on {where}{among}: {error}") from None
+            raise self._error(f"'{self._id.written}' fails on {where}{among}: {error}") from None
 
-    def _score(self, hit: Any, where: str) -> float:
-        score = self._found(self._optional["score"], hit, f"score: {self._source.score}", where)
+    def _score_of(self, expression: _Expression, hit: Any, where: str) -> float:
+        score = self._found(expression, hit, where)
         if isinstance(score, bool) or not isinstance(score, int | float) or not _is_finite(score):
             raise self._error(
-                f"'score: {self._source.score}' finds {_kind(score)} in {where}, where a number is "
-                "needed"
+                f"'{expression.written}' finds {_kind(score)} in {where}, where a number is needed"
             )
         return float(score)
 
-    def _text(self, name: str, hit: Any, where: str) -> str:
+    def _text_of(self, expression: _Expression | None, hit: Any, where: str) -> str:
         """Return a text; an endpoint may leave it out, or give a list of paragraphs."""
-        if name not in self._optional:
+        if expression is None:
             return ""
-        written = f"{name}: {getattr(self._source, name)}"
-        found = self._found(self._optional[name], hit, written, where)
+        found = self._found(expression, hit, where)
         texts = found if isinstance(found, list) else [] if found is None else [found]
         if not all(isinstance(text, str | int | float) for text in texts):
             raise self._error(
-                f"'{written}' finds {_kind(found)} in {where}, where a text is needed"
+                f"'{expression.written}' finds {_kind(found)} in {where}, where a text is needed"
             )
         # JSON can carry half a surrogate pair, which is no text.
         return "\n".join(map(str, texts)).encode(errors="replace").decode()
 
-    def _found(self, expression: ParsedResult, data: Any, written: str, where: str) -> Any:
+    def _found(self, expression: _Expression, data: Any, where: str) -> Any:
         from jmespath.exceptions import JMESPathError
 
         try:
-            return expression.search(data)
+            return expression.compiled.search(data)
         except (JMESPathError, ArithmeticError, ValueError) as error:
-            raise self._error(f"'{written}' fails on {where} ({one_line(error, 150)})") from None
+            problem = f"'{expression.written}' fails on {where} ({one_line(error, 150)})"
+            raise self._error(problem) from None
 
-    def _compiled(self, name: str, expression: str) -> ParsedResult:
+    def _compiled(self, name: str, expression: str) -> _Expression:
         try:
             import jmespath
             from jmespath.exceptions import JMESPathError
@@ -136,7 +138,7 @@ class HitReader:
                 "'fairqr[http]'."
             ) from None
         try:
-            return jmespath.compile(expression)
+            return _Expression(f"{name}: {expression}", jmespath.compile(expression))
         except JMESPathError as error:
             reason = one_line(str(error).partition("\n")[0], 150).rstrip(":. ")
             raise self._error(f"'{name}: {expression}' is not JMESPath ({reason})") from None
