@@ -100,7 +100,13 @@ class Nodes:
             raise QueryError(
                 f"The query has {len(query)} characters; at most {MAX_QUERY_CHARACTERS} are taken."
             )
-        context.target.check([dimension.attribute for dimension in self._dimensions(context)])
+        attributes = [dimension.attribute for dimension in self._dimensions(context)]
+        context.target.check(attributes)
+        warnings = [
+            f"No population is stated for '{name}', so its target is the share of each group in "
+            "what the query retrieves; state one in the source, or choose a target."
+            for name in context.target.without_population(attributes)
+        ]
         if context.rounds:
             instead = "set max_iterations to 0"
             require(self._engine, "new_queries", "Refining the query", instead)
@@ -129,7 +135,7 @@ class Nodes:
             # A thread of a checkpointer may hold an earlier search.
             "rankings": Overwrite([]),
             "iterations": Overwrite([]),
-            "warnings": Overwrite([]),
+            "warnings": Overwrite(warnings),
             "keywords": {},
             "topic_words": [],
             "refinements": [],

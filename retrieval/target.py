@@ -80,6 +80,8 @@ class Target(BaseModel):
     def check(self, attributes: Sequence[Attribute]) -> None:
         """Raise where the target cannot be computed for these attributes.
 
+        The default target does without a population where the schema gives none.
+
         Raises:
             TargetError: Shares name an attribute or group that does not exist, or the population
                 is asked for and the schema gives none.
@@ -97,14 +99,17 @@ class Target(BaseModel):
                         f"The target names the group '{group}', which '{name}' does not have; "
                         f"its groups are {', '.join(by_name[name].universe)}."
                     )
-        for attribute in attributes:
-            if attribute.name in self.shares or not self.parts.get("population"):
-                continue
-            if attribute.population is None:
-                raise TargetError(
-                    f"The schema gives no population for '{attribute.name}'; add one, "
-                    "or choose a target without it, such as retrieved:0.5,uniform:0.5."
-                )
+        if self != DEFAULT_TARGET and (lacking := self.without_population(attributes)):
+            raise TargetError(
+                f"The schema gives no population for '{lacking[0]}'; add one, "
+                "or choose a target without it, such as retrieved:0.5,uniform:0.5."
+            )
+
+    def without_population(self, attributes: Sequence[Attribute]) -> list[str]:
+        """Return the attributes whose population the target asks for and the schema lacks."""
+        if not self.parts.get("population"):
+            return []
+        return [a.name for a in attributes if a.name not in self.shares and a.population is None]
 
     def resolve(
         self, attribute: Attribute, estimates: Mapping[Part, FloatArray] | None = None
@@ -115,7 +120,8 @@ class Target(BaseModel):
             attribute: Whose groups.
             estimates: The distribution of each part that is not in the schema (``corpus``,
                 ``retrieved``, ``relevance``). One of all zeros is undefined (no document had a
-                label); its weight is then shared among the other parts.
+                label). The weight of a part that is undefined or not known is shared among the
+                other parts.
 
         Raises:
             TargetError: No part of the mixture is defined.

@@ -440,3 +440,21 @@ def test_groups_of_a_run_come_from_a_source(
         assert run.code == 0, run
         (one,) = run.result["runs"]
         assert "AWRF@20" in json.dumps(one)
+
+
+def test_an_index_is_made_with_vectors_and_searched_by_them(
+    quick: Main, index: httpx.Client, clean_environment: Path
+) -> None:
+    """For those who have only documents; it is then attached like any other."""
+    corpus = write_people(clean_environment / "corpus")
+    where = ("--backend", "elasticsearch", "--url", str(index.base_url))
+    made = quick("index", "create", "made", corpus, *where, "--vectors", "wordllama")
+    assert made.code == 0, made
+    try:
+        run = quick("search", "physicist", "--corpus", "made", "--retriever", "dense", *SEARCH)
+        assert run.result["retriever"] == "dense:wordllama"
+        assert len(run.result["ranking"]) == 10
+    finally:
+        assert quick("index", "delete", "made").code == 0
+    refused = quick("index", "create", "made", corpus, "--vectors", "wordllama").complaint()
+    assert "takes no --url, --credentials or --vectors" in refused

@@ -23,7 +23,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def create(
     name: Name,
-    path: Annotated[Path, typer.Argument(help="A JSON Lines file, or a folder with one.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="A JSON Lines file, a folder with one, or a built-in corpus."),
+    ],
     schema: Annotated[
         Path | None, typer.Option(help="The schema; the one beside the file where not given.")
     ] = None,
@@ -44,6 +47,14 @@ def create(
         str | None,
         typer.Option(help="With elasticsearch: an entry [credentials.NAME] of the settings file."),
     ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            help="With elasticsearch: also store a vector of each document, by this encoder, such "
+            "as wordllama.",
+            metavar="ENCODER",
+        ),
+    ] = None,
 ) -> None:
     """Index a corpus; an index of the same name is replaced once the new one is whole.
 
@@ -51,23 +62,30 @@ def create(
     see 'fairqr attach --help'.
     """
     from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import find_corpus
+    from fairqr.retrieval.corpus import BUILT_IN, find_corpus
+    from fairqr.retrieval.encoders.opening import open_encoder
 
     if backend not in ("tantivy", "elasticsearch"):
         raise InputError(f"There is no backend '{backend}'; choose tantivy or elasticsearch.")
-    if backend == "tantivy" and (url or credentials):
+    if backend == "tantivy" and (url or credentials or vectors):
         raise InputError(
-            "The embedded index takes no --url and no --credentials; leave them out, or add "
+            "The embedded index takes no --url, --credentials or --vectors; leave them out, or add "
             "--backend elasticsearch."
         )
-    corpus = find_corpus(path, schema)
+    corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
+    encoder = open_encoder(vectors) if vectors else None
 
     async def work() -> None:
         catalog = Catalog()
         with indexing_bar() as bar:
             if backend == "elasticsearch":
                 await catalog.create_on_elasticsearch(
-                    name, corpus, url=url, credentials=credentials, progress=bar(name)
+                    name,
+                    corpus,
+                    url=url,
+                    credentials=credentials,
+                    encoder=encoder,
+                    progress=bar(name),
                 )
                 engine = await catalog.resolve(name)
             else:

@@ -528,3 +528,22 @@ async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_ex
         max_iterations=1,
     )
     assert {request.group for request in thrifty.asked} == {"female"}
+
+
+async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n  gender: {field: g, groups: [female, male]}\n"
+    )
+    path = tmp_path / "people.jsonl"
+    documents = [
+        {"id": str(n), "text": "science", "g": "female" if n % 4 else "male"} for n in range(8)
+    ]
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    result = await FairSearch(engine).asearch("science", k=4, max_iterations=0)
+    await engine.aclose()
+    assert result.target["gender"] == pytest.approx({"female": 0.75, "male": 0.25})
+    (warning,) = result.warnings
+    assert "No population is stated for 'gender'" in warning

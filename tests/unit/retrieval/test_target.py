@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairqr.errors import InputError, TargetError
 from fairqr.graph.context import make_context
 from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.target import Target, retrieved_distribution
+from fairqr.retrieval.target import DEFAULT_TARGET, Target, retrieved_distribution
 
 GENDER = Attribute(
     name="gender", field="g", groups=("female", "male"), population={"female": 0.5, "male": 0.5}
@@ -106,3 +106,13 @@ def test_a_target_given_twice_is_refused() -> None:
     for texts in (["gender=female:1", "gender=male:1"], ["uniform:1", "population:1"]):
         with pytest.raises(TargetError, match="twice"):
             Target.parse(texts)
+
+
+def test_the_default_target_does_without_a_population_where_none_is_stated() -> None:
+    DEFAULT_TARGET.check([GENDER, BARE])
+    assert DEFAULT_TARGET.without_population([GENDER, BARE]) == ["age"]
+    found = DEFAULT_TARGET.resolve(BARE, {"retrieved": np.array([1.0, 3.0])})
+    assert found == pytest.approx([0.25, 0.75])
+    asked = Target.parse("retrieved:0.4,population:0.6")
+    with pytest.raises(TargetError, match="no population for 'age'"):
+        asked.check([GENDER, BARE])
