@@ -9,24 +9,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairqr.errors import CorpusError, SchemaError
 from fairqr.retrieval.documents import (
     Document,
-    Progress,
+    chunks,
     numbered_lines,
     parse_document,
     read_documents,
 )
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import sha256_of
+from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema, load_schema
-
-if TYPE_CHECKING:
-    from fairqr.retrieval.labels import LabelReader
 
 __all__ = [
     "BUILT_IN",
@@ -35,7 +32,6 @@ __all__ = [
     "check_corpus",
     "find_corpus",
     "holds_documents",
-    "open_labels",
 ]
 
 BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
@@ -44,6 +40,7 @@ BUILT_IN = {"notables": Path(__file__).parent / "corpora" / "notables"}
 DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
 SCHEMA = "schema.yaml"
 MAX_PROBLEMS = 100
+DOCUMENTS_AT_ONCE = 500
 SECONDS_OF_DOUBT = 1.0
 """A file that was written this short ago may be written again without a new time."""
 
@@ -183,14 +180,26 @@ async def check_corpus(corpus: Corpus) -> CorpusReport:
         CorpusError: The file cannot be read.
         SourceError: A file of labels cannot be read.
     """
-    schema, labels = await open_labels(corpus.schema, corpus.labels_folder)
-    return await asyncio.to_thread(_check, corpus, schema, labels)
+    attributes = corpus.schema.attributes
+    labels = await LabelReader.open(attributes, corpus.labels_folder, strict=True)
+    return await asyncio.to_thread(_check, corpus, labels)
 
 
-def _check(corpus: Corpus, schema: Schema, labels: LabelReader | None) -> CorpusReport:
-    report = CorpusReport(schema)
+def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
+    report = CorpusReport(labels.schema)
+    totals = {name: np.zeros(len(a.universe)) for name, a in labels.schema.attributes.items()}
+    for some in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
+        report.documents += len(some)
+        memberships = labels.memberships([document.id for document in some], labels.in_fields(some))
+        for name, rows in memberships.items():
+            totals[name] += rows.sum(axis=0)
+    report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
+    return report
+
+
+def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]:
+    """Yield the documents of the lines that are right, and report the problems of the others."""
     first_line: dict[str, int] = {}
-    totals = {name: np.zeros(len(a.universe)) for name, a in schema.attributes.items()}
     for number, line in numbered_lines(corpus.path):
         try:
             document = parse_document(line, corpus.schema)
@@ -199,40 +208,5 @@ def _check(corpus: Corpus, schema: Schema, labels: LabelReader | None) -> Corpus
             continue
         if (first := first_line.setdefault(document.id, number)) != number:
             report.problem(number, f"the id '{document.id}' stands in line {first} already")
-            continue
-        report.documents += 1
-        for name, attribute in schema.attributes.items():
-            if attribute.field:
-                totals[name] += document.membership(attribute)
-    if labels:
-        for name, rows in labels.memberships(list(first_line), {}).items():
-            totals[name] += rows.sum(axis=0)
-    report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
-    return report
-
-
-async def open_labels(
-    schema: Schema,
-    folder: Path,
-    *,
-    store: Path | None = None,
-    progress: Progress | None = None,
-) -> tuple[Schema, LabelReader | None]:
-    """Return the schema with all groups, and what reads the labels that are in files, if any are.
-
-    Args:
-        schema: Of a corpus.
-        folder: What the names of the files are relative to.
-        store: Where what was read is kept; a folder of the user's data by default.
-        progress: Told how many rows of a file have been read.
-
-    Raises:
-        SourceError: A file cannot be read, or its labels do not fit the attribute.
-    """
-    beside = {name: a for name, a in schema.attributes.items() if a.labels}
-    if not beside:
-        return schema, None
-    from fairqr.retrieval.labels import LabelReader
-
-    labels = await LabelReader.open(beside, folder, store=store, progress=progress)
-    return Schema(attributes={**schema.attributes, **labels.schema.attributes}), labels
+        else:
+            yield document

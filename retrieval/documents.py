@@ -6,10 +6,11 @@ import codecs
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from fairqr.errors import CorpusError, IndexUnavailableError, SourceError, one_line
 from fairqr.retrieval.schema import Attribute, Schema
@@ -18,6 +19,7 @@ __all__ = [
     "Document",
     "DocumentLines",
     "Progress",
+    "chunks",
     "identifier",
     "numbered_lines",
     "open_text",
@@ -27,6 +29,8 @@ __all__ = [
     "read_documents",
     "value_at",
 ]
+
+T = TypeVar("T")
 
 Progress = Callable[[int], None]
 """Called now and then while documents are read or written, with the number so far."""
@@ -146,6 +150,13 @@ def _encodable(value: str, name: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"its {name} has half a surrogate pair") from None
     return value
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield items in lists of this size; the last one may be shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fairqr.errors import SourceError, first_problem, one_line
+from fairqr.retrieval.documents import chunks
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.label_files import LabelRow, LabelRows, read_labels
+from fairqr.retrieval.label_files import read_labels
 from fairqr.retrieval.label_store import LabelStore, digests
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
 from fairqr.retrieval.schema import UNKNOWN, Attribute, as_text
@@ -73,7 +73,7 @@ def _with_groups_of_file(
 ) -> Attribute:
     """Return the attribute with the groups that the file names."""
     groups: set[str] = set()
-    for chunk in _chunks(read_labels(path, attribute.name)):
+    for chunk in chunks(read_labels(path, attribute.name).rows, CHUNK):
         for key, label in {label_key(row.label): row.label for row in chunk}.items():
             if key not in groups:
                 groups.update(map(as_text, values_of(label)))
@@ -139,16 +139,11 @@ class _LabelBook:
         return attribute_report(self._attribute, documents, labelled, counts, more=self._more)
 
 
-def _chunks(rows: LabelRows) -> Iterator[list[LabelRow]]:
-    while chunk := list(islice(rows.rows, CHUNK)):
-        yield chunk
-
-
 def _read(path: Path, attribute: Attribute, book: _LabelBook, tell: Callable[[int], None]) -> _Rows:
     rows = read_labels(path, attribute.name)
     hashes, more_hashes, labels, lines, weights = [], [], [], [], []
     count = 0
-    for chunk in _chunks(rows):
+    for chunk in chunks(rows.rows, CHUNK):
         codes = []
         for row in chunk:
             try:

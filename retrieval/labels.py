@@ -33,8 +33,11 @@ class LabelReader:
         field_attributes: Those that read a field of the hit.
     """
 
-    def __init__(self, schema: Schema, files: Mapping[str, LabelStore]) -> None:
+    def __init__(
+        self, schema: Schema, files: Mapping[str, LabelStore], *, strict: bool = False
+    ) -> None:
         self.schema = schema
+        self._strict = strict
         self.field_attributes = [a for a in schema.attributes.values() if a.field]
         self._files = files
         self._rows: dict[str, dict[object, tuple[float, ...]]] = {
@@ -49,6 +52,7 @@ class LabelReader:
         *,
         store: Path | None = None,
         progress: Callable[[int], None] | None = None,
+        strict: bool = False,
     ) -> LabelReader:
         """Open the files of labels; a file that is new or has changed is read once.
 
@@ -57,6 +61,7 @@ class LabelReader:
             folder: What the names of files are relative to.
             store: Where what was read is kept; a folder of the user's data by default.
             progress: Told how many rows of a file have been read.
+            strict: Refuse a field's value that is no group, see :meth:`Attribute.membership`.
 
         Raises:
             SourceError: A file cannot be read, or its labels do not fit the attribute.
@@ -75,7 +80,7 @@ class LabelReader:
                     stop.set()  # Only a cancelled wait leaves a thread that this concerns.
                 stop = threading.Event()
         resolved = {n: files[n].attribute if n in files else a for n, a in attributes.items()}
-        return cls(Schema(attributes=resolved), files)
+        return cls(Schema(attributes=resolved), files, strict=strict)
 
     def memberships(
         self, ids: Sequence[str], values: Mapping[str, Sequence[object]]
@@ -152,7 +157,7 @@ class LabelReader:
             key = label_key(label)
             if (row := cached.get(key)) is None:
                 try:
-                    row = attribute.membership(label, strict=False)
+                    row = attribute.membership(label, strict=self._strict)
                 except ValueError as error:
                     raise SourceError(
                         f"The field '{attribute.field}' of the document '{one_line(id_, 80)}' "

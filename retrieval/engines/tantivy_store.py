@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fairqr.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
-from fairqr.retrieval.corpus import Corpus, open_labels
+from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import Manifest
@@ -27,6 +27,7 @@ from fairqr.retrieval.engines.tantivy_writing import (
     upsert_documents,
 )
 from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.labels import LabelReader
 
 __all__ = ["Announce", "EmbeddedIndexes", "announced"]
 
@@ -116,9 +117,7 @@ class EmbeddedIndexes:
             CorpusError: A document is wrong; the index is then as it was.
         """
         manifest = (await self.open(name)).manifest
-        _, labels = await open_labels(
-            manifest.corpus_schema, manifest.labels_folder, store=self._labels
-        )
+        labels = await self._label_reader(manifest)
         args = documents, labels, progress
         return await asyncio.to_thread(self._write, name, upsert_documents, *args)
 
@@ -160,11 +159,9 @@ class EmbeddedIndexes:
         share: bool,
     ) -> TantivyEngine:
         """Build an index and open it; ``share`` waits for another's build and takes the result."""
-        schema, labels = await open_labels(
-            corpus.schema, corpus.labels_folder, store=self._labels, progress=of_labels
-        )
+        labels = await self._label_reader(manifest, of_labels)
         # With the groups that files of labels name.
-        manifest = manifest.model_copy(update={"corpus_schema": schema})
+        manifest = manifest.model_copy(update={"corpus_schema": labels.schema})
         stop = threading.Event()
 
         def work() -> TantivyEngine:
@@ -196,9 +193,16 @@ class EmbeddedIndexes:
         with self._writing(name):
             return write(self._current(name), *args)
 
-    @property
-    def _labels(self) -> Path:
-        return self._folder.parent / "labels"
+    async def _label_reader(
+        self, manifest: Manifest, progress: Progress | None = None
+    ) -> LabelReader:
+        return await LabelReader.open(
+            manifest.corpus_schema.attributes,
+            manifest.labels_folder,
+            store=self._folder.parent / "labels",
+            progress=progress,
+            strict=True,
+        )
 
     def _current(self, name: str) -> Path:
         link = self._folder / name / "current"

@@ -5,16 +5,14 @@ One process may write at a time. Everything that is read in order to write is re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tantivy
 
 from fairqr.errors import BuildInProgressError, CorpusError
-from fairqr.retrieval.documents import Document, Progress
+from fairqr.retrieval.documents import Document, Progress, chunks
 from fairqr.retrieval.engines.tantivy_folder import (
     Manifest,
     columns_of,
@@ -26,9 +24,7 @@ from fairqr.retrieval.engines.tantivy_folder import (
 )
 from fairqr.retrieval.engines.tantivy_ids import IdReader, IdWriter
 from fairqr.retrieval.files import write_beside
-
-if TYPE_CHECKING:
-    from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.labels import LabelReader
 
 __all__ = ["build_index", "remove_documents", "upsert_documents"]
 
@@ -49,11 +45,12 @@ def build_index(
         folder: Where.
         manifest: Of the index.
         documents: At least one, with distinct ids.
-        labels: Reads the labels that are in files beside the corpus, if there are any.
+        labels: Reads the labels; needed if some are in files beside the corpus.
         progress: Told how many documents are written.
 
     Raises:
-        CorpusError: There are no documents, two have the same id, or a label fits no group.
+        CorpusError: There are no documents, or two have the same id.
+        SourceError: A label fits no group.
     """
     index = create_text(folder, manifest.corpus_schema)
     write_beside(folder / "manifest.json", manifest.model_dump_json(indent=1))
@@ -75,7 +72,7 @@ def upsert_documents(
 
     Raises:
         BuildInProgressError: Another process writes to the index.
-        CorpusError: A label fits no group.
+        SourceError: A label fits no group.
     """
     manifest = read_manifest(folder)
     return _write(open_text(folder), folder, manifest, documents, labels, progress, replace=True)
@@ -124,11 +121,14 @@ def _write(
     replace: bool,
 ) -> int:
     columns = columns_of(manifest.corpus_schema)
+    labels = labels or LabelReader(manifest.corpus_schema, {}, strict=True)
     count = 0
     with _open_writer(index, folder) as writer, IdWriter(folder) as ids:
         try:
-            for some in _chunks(documents):
-                shares = _shares(some, manifest, labels)
+            for some in chunks(documents, DOCUMENTS_AT_ONCE):
+                of_fields = labels.in_fields(some)
+                memberships = labels.memberships([document.id for document in some], of_fields)
+                shares = {name: rows.tolist() for name, rows in memberships.items()}
                 for row, document in enumerate(some):
                     if replace:
                         writer.delete_documents_by_term("id", document.id)
@@ -151,32 +151,6 @@ def _write(
         ids.flush()
         writer.commit()
     return count
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    iterator = iter(documents)
-    while some := list(islice(iterator, DOCUMENTS_AT_ONCE)):
-        yield some
-
-
-def _shares(
-    documents: Sequence[Document], manifest: Manifest, labels: LabelReader | None
-) -> dict[str, list[tuple[float, ...]]]:
-    """Return for each attribute the share of each group in each document."""
-    beside = labels.memberships([document.id for document in documents], {}) if labels else {}
-    shares: dict[str, list[tuple[float, ...]]] = {
-        name: [tuple(row) for row in rows.tolist()] for name, rows in beside.items()
-    }
-    for name, attribute in manifest.corpus_schema.attributes.items():
-        if attribute.labels:
-            continue
-        shares[name] = []
-        for document in documents:
-            try:
-                shares[name].append(document.membership(attribute))
-            except ValueError as error:
-                raise CorpusError(f"The document '{document.id}' is wrong: {error}.") from None
-    return shares
 
 
 def _refuse_duplicates(folder: Path, source: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import BuildInProgressError, CorpusError, IndexVersionError
+from fairqr.errors import BuildInProgressError, IndexVersionError, SourceError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -278,7 +278,7 @@ async def test_what_another_process_writes_is_seen_by_the_next_search(tmp_path: 
 async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
     engine = built(tmp_path / "v1", [Document("a", "", "one")])
     wrong = [Document("b", "", "one"), Document("c", "", "one", {"gender": "boy"})]
-    with pytest.raises(CorpusError, match=r"document 'c' .*'boy', which is not one of female"):
+    with pytest.raises(SourceError, match=r"document 'c' .*'boy', which is not one of female"):
         await upsert(engine, wrong)
     assert (await ranked(engine, "one", 9)).ids == ["a"]
     await upsert(engine, wrong[:1])
