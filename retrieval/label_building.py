@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,13 @@ Codes = NDArray[np.uint32]
 
 
 class _Rows(NamedTuple):
-    """All rows of a file, as parallel arrays; ``weights`` is None where the file has none."""
+    """All rows of a file, as parallel arrays; ``weights`` is empty where the file has none."""
 
     hashes: NDArray[np.uint64]
     more_hashes: NDArray[np.uint64]
     labels: Codes
     lines: Codes
-    weights: FloatArray | None
+    weights: FloatArray
     unit: str
 
 
@@ -141,7 +141,7 @@ class _LabelBook:
 
 def _read(path: Path, attribute: Attribute, book: _LabelBook, tell: Callable[[int], None]) -> _Rows:
     rows = read_labels(path, attribute.name)
-    hashes, more_hashes, labels, lines, weights = [], [], [], [], []
+    parts: list[tuple[NDArray[Any], ...]] = []
     count = 0
     for chunk in chunks(rows.rows, CHUNK):
         codes = []
@@ -153,25 +153,16 @@ def _read(path: Path, attribute: Attribute, book: _LabelBook, tell: Callable[[in
                     f"The labels {path}, {rows.unit} {row.line}, cannot be read: {one_line(error)}."
                 ) from None
         book.counts.update(codes)
-        labels.append(np.array(codes, np.uint32))
-        both = digests(row.id for row in chunk)
-        hashes.append(both[:, 0].copy())
-        more_hashes.append(both[:, 1].copy())
-        lines.append(np.array([row.line for row in chunk], np.uint32))
-        if rows.weighted:
-            weights.append(np.array([row.weight for row in chunk]))
+        labels = np.array(codes, np.uint32)
+        lines = np.array([row.line for row in chunk], np.uint32)
+        weights = np.array([row.weight for row in chunk] if rows.weighted else [])
+        parts.append((*digests(row.id for row in chunk).T.copy(), labels, lines, weights))
         count += len(chunk)
         tell(count)
     if not count:
         raise SourceError(f"The labels {path} have no rows; write one for each document.")
-    return _Rows(
-        np.concatenate(hashes),
-        np.concatenate(more_hashes),
-        np.concatenate(labels),
-        np.concatenate(lines),
-        np.concatenate(weights) if rows.weighted else None,
-        rows.unit,
-    )
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return _Rows._make([*columns, rows.unit])
 
 
 def _one_row_each(
@@ -187,7 +178,7 @@ def _one_row_each(
     hashes = read.hashes[order]
     codes: Codes = row_of_label.astype(np.uint32)[read.labels[order]]
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
-    if not len(repeated) and read.weights is None:
+    if not len(repeated) and not len(read.weights):
         return hashes, codes, rows
     more = read.more_hashes
     if len(two := repeated[more[order[repeated]] != more[order[repeated + 1]]]):
@@ -199,7 +190,7 @@ def _one_row_each(
     is_first = np.ones(len(hashes), bool)
     is_first[repeated + 1] = False
     starts = np.flatnonzero(is_first)
-    if read.weights is not None:
+    if len(read.weights):
         codes, rows = _weighted(codes, rows, read.weights[order], starts, book)
     elif len(two := repeated[codes[repeated] != codes[repeated + 1]]):
         place = int(read.lines[order[two + 1]].argmin())

@@ -7,6 +7,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -205,10 +206,7 @@ def _columns(path: Path, header: list[str], attribute: str) -> tuple[int, int, i
 
 def _weight(value: object) -> float:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = -1.0
-        if 0 <= weight < float("inf"):
-            return weight
+        with suppress(ValueError):
+            if 0 <= (weight := float(value)) < float("inf"):
+                return weight
     raise ValueError(f"the weight must be 0 or more, not {value!r}")

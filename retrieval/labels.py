@@ -69,16 +69,15 @@ class LabelReader:
         store = store or data_dir() / "labels"
         stop = threading.Event()
         files: dict[str, LabelStore] = {}
-        for name, attribute in attributes.items():
-            if attribute.labels:
-                path = folder / attribute.labels
-                try:
+        try:
+            for name, attribute in attributes.items():
+                if attribute.labels:
+                    path = folder / attribute.labels
                     files[name] = await asyncio.to_thread(
                         open_label_store, path, attribute, store, progress, stop
                     )
-                finally:
-                    stop.set()  # Only a cancelled wait leaves a thread that this concerns.
-                stop = threading.Event()
+        finally:
+            stop.set()  # Only a cancelled wait leaves a thread that this concerns.
         resolved = {n: files[n].attribute if n in files else a for n, a in attributes.items()}
         return cls(Schema(attributes=resolved), files, strict=strict)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -160,13 +161,10 @@ def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[
 
 
 def _finite(path: Path, number: int, score: str) -> float:
-    try:
-        value = float(score)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or not _is_plain(score):
-        raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is no finite number")
-    return value
+    with suppress(ValueError):
+        if _is_plain(score) and math.isfinite(value := float(score)):
+            return value
+    raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is no finite number")
 
 
 def whole_number(path: Path, number: int, name: str, text: str) -> int:
@@ -175,13 +173,10 @@ def whole_number(path: Path, number: int, name: str, text: str) -> int:
     Raises:
         CorpusError: It is not.
     """
-    try:
-        value: int | None = int(text)
-    except ValueError:
-        value = None
-    if value is None or not _is_plain(text):
-        raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is no whole number")
-    return value
+    with suppress(ValueError):
+        if _is_plain(text):
+            return int(text)
+    raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is no whole number")
 
 
 def _is_plain(number: str) -> bool:

@@ -40,13 +40,8 @@ class LangChainEncoder:
         self, embeddings: Embeddings, name: str | None = None, *, batch_size: int = TEXTS_AT_ONCE
     ) -> None:
         self._embeddings = embeddings
-        self._name = name or _name_of(embeddings)
+        self.name = name or _name_of(embeddings)
         self._batch_size = max(1, batch_size)
-
-    @property
-    def name(self) -> str:
-        """The name in results and of stored vectors."""
-        return self._name
 
     async def encode_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Return the vectors of texts, shape (len(texts), d).

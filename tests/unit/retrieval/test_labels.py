@@ -231,7 +231,7 @@ def test_two_ids_of_one_hash_are_told_apart_and_refused(tmp_path: Path) -> None:
         np.array([1, 1, 2], np.uint64),
         codes,
         np.array([2, 3, 4], np.uint32),
-        None,
+        np.zeros(0),
         "line",
     )
     with pytest.raises(SourceError, match="two ids of the same hash in lines 2 and 4"):
