@@ -64,8 +64,13 @@ async def assemble(
     asked = by_model if by_model is not None and by_model.tried else None
     told = asked.warnings if asked else []
     warnings = [*state.get("warnings", []), *told, *best.warnings]
-    if gone := sum(id_ not in documents for id_ in shown):
-        warnings.append(f"{gone} documents were deleted during the search.")
+    gone = [id_ for id_ in shown if id_ not in documents]
+    if gone and "read_by_id" in engine.capabilities:
+        warnings.append(f"{len(gone)} documents were deleted during the search.")
+    elif gone:
+        # The engine remembers only what it has met, so these may well be there.
+        documents |= {id_: Document(id_, title="", text="") for id_ in gone}
+        warnings.append(f"The titles of {len(gone)} documents could not be read again.")
     attributes = [factor.name for dimension in dimensions for factor in dimension.factors]
     groups = _groups_of(table, shown, engine.schema, attributes)
     # The last refinements stand in no round if no query came of them.

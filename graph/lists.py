@@ -28,6 +28,9 @@ __all__ = [
     "usual_shares",
 ]
 
+IDS_AT_ONCE = 10_000
+"""Servers bound how many hits one search may have."""
+
 REFINED_WEIGHT = 0.5
 """Of a refined ranking in the fusion. With one attribute a document can gain from two of them, by
 the words of the topic and by those of its group; these weigh as much as the original ranking."""
@@ -178,11 +181,12 @@ async def scores_by_original_query(
         UnsupportedError: There are such documents, and the engine cannot score them.
     """
     scores = dict(zip(original["ids"], original["scores"], strict=True))
-    missing = tuple(id_ for id_ in ids if id_ not in scores)
+    missing = [id_ for id_ in ids if id_ not in scores]
     if missing:
         require(engine, "rescore", "The order 'original_query'")
-        (hits,) = await engine.search([Query(query, len(missing), only=missing)])
-        scores.update(zip(hits.ids, hits.scores, strict=True))
+        pieces = [missing[at : at + IDS_AT_ONCE] for at in range(0, len(missing), IDS_AT_ONCE)]
+        for hits in await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces]):
+            scores.update(zip(hits.ids, hits.scores, strict=True))
     return scores
 
 

@@ -46,6 +46,7 @@ from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.table import coded
+from fairqr.retrieval.target import can_be_weights
 from fairqr.telemetry import current_span, span
 
 __all__ = ["Nodes"]
@@ -183,6 +184,11 @@ class Nodes:
         shares = await self._corpus_shares(context)
         dimensions = self._dimensions(context)
         target = estimate_target(table_of(records), dimensions, original, context, shares)
+        if context.target.parts.get("retrieved") and not can_be_weights(original.scores):
+            warnings.append(
+                "The engine's scores cannot be weights, so what was retrieved counts by 1/rank in "
+                "the target."
+            )
         opened.set("fairqr.target", target)
         cost = await expected_cost(
             self._engine,

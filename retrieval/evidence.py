@@ -1,6 +1,6 @@
 """What an engine says for a keyword: whether it belongs to the topic of a query, or to a group.
 
-A language model may propose words that lead away from the query. The documents themselves tell: a
+A language model may propose words that lead away from the query. The documents show which do: a
 word of the topic stands more often in the best results of the query than in the corpus; a word of
 the group stands mostly in documents of the group.
 """

@@ -141,11 +141,9 @@ def near_target(
     """Fill a ranking as :func:`exposure_aware` does, and no further than is asked for.
 
     Each step toward the target takes exposure from documents that the order holds to be better. So
-    the ranking is filled toward a mixture (1−s)·ε + s·ε* of the exposure that the order has and its
-    target, with a small share s, of 16, that brings the mean divergence over the attributes to the
-    tolerance. It is found by bisection, which is the smallest one where the divergence falls with
-    s, as it mostly does. With s = 0 the order stays; where no share tried suffices, the ranking is
-    the one that came nearest.
+    we bisect over 16 blends of the current exposure and the target, and take the mildest that
+    meets the tolerance. If none does, we return the order that comes nearest to the target, which
+    may be the one that is given.
 
     Args:
         memberships: Those of :func:`exposure_aware`.
@@ -166,25 +164,30 @@ def near_target(
         mixtures = [(1 - share) * e + share * t for e, t in zip(now, targets, strict=True)]
         return patterns.filled(mixtures, discount, length)
 
-    def distance(order: NDArray[np.intp]) -> float:
-        reached = [exposure(m[order], discount) for m in members]
-        known = [(t, e) for t, e in zip(targets, reached, strict=True) if e.any()]
-        return sum(divergence(t, e) for t, e in known) / len(known) if known else 0.0
+    # An attribute without a label in the whole pool is the same for all orders.
+    labelled = [(m, t) for m, t in zip(members, targets, strict=True) if m.any()]
 
-    as_it_is = np.arange(min(length, len(members[0])), dtype=np.intp)
-    if distance(as_it_is) <= tolerance:
-        return as_it_is
-    low, high = 0, STEPS
-    nearest = filled(high)
+    def distance(order: NDArray[np.intp]) -> tuple[int, float]:
+        """Return how many attributes have no label in the order, and the mean over the others."""
+        reached = [(t, exposure(m[order], discount)) for m, t in labelled]
+        known = [divergence(t, e) for t, e in reached if e.any()]
+        return len(reached) - len(known), sum(known) / len(known) if known else 0.0
+
+    enough = (0, tolerance)
+    nearest = np.arange(min(length, len(members[0])), dtype=np.intp)
     least = distance(nearest)
-    while high - low > 1:
-        middle = (low + high) // 2
-        order = filled(middle)
+    if least <= enough:
+        return nearest
+    low, high, step = 0, STEPS, STEPS
+    while True:
+        order = filled(step)
         found = distance(order)
-        if found <= tolerance:
-            high = middle
-        else:
-            low = middle
-        if found <= tolerance or found < least:
+        if found <= enough or found < least:
             nearest, least = order, found
-    return nearest
+        if found <= enough:
+            high = step
+        elif step < high:
+            low = step
+        if high - low <= 1:
+            return nearest
+        step = (low + high) // 2

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from fairqr.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, normalise
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["DEFAULT_TARGET", "Part", "Target", "retrieved_distribution"]
+__all__ = ["DEFAULT_TARGET", "Part", "Target", "can_be_weights", "retrieved_distribution"]
 
 Part = Literal["population", "uniform", "corpus", "retrieved", "relevance"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -188,16 +189,33 @@ def _check_distribution(weights: Mapping[Any, float], what: str) -> None:
 
 
 def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the score-weighted share of each group among retrieved documents.
+    """Return the weighted share of each group among retrieved documents.
+
+    A document weighs its score, as BM25's. Scores that cannot be weights (see
+    :func:`can_be_weights`) only say the order; a document then weighs 1/rank.
 
     Args:
-        memberships: Shape (n, G).
-        scores: Shape (n,), at least 0, such as BM25's.
+        memberships: Shape (n, G), in order of rank.
+        scores: Shape (n,).
 
     Returns:
         Shape (G,); sums to 1, or all zeros where no document has a label.
     """
-    return normalise(scores @ memberships)
+    values = np.asarray(scores, dtype=np.float64)
+    # Divided by the largest, so that the sum of large scores is finite.
+    weights = values / values.max() if can_be_weights(values) else 1 / np.arange(1, len(values) + 1)
+    return normalise(weights @ memberships)
+
+
+def can_be_weights(scores: ArrayLike) -> bool:
+    """Return whether scores, shape (n,), are finite, not negative, and not all 0.
+
+    Logarithms of probabilities and the outputs of many neural models are not.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    return bool(
+        len(values) and np.isfinite(values).all() and values.min() >= 0 and values.max() > 0
+    )
 
 
 DEFAULT_TARGET = Target()

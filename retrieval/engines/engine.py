@@ -25,10 +25,13 @@ __all__ = [
     "require",
 ]
 
-Capability = Literal["new_queries", "rescore", "document_frequencies", "corpus_shares", "vectors"]
+Capability = Literal[
+    "new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares", "vectors"
+]
 """What an engine may be able to do beyond searching.
 
 ``new_queries``: answer queries that it was not made with, as all but an exported run do.
+``read_by_id``: read any document by its id, so that one it does not give is not there.
 ``rescore``: rank given documents by a query (``Query.only``). ``document_frequencies``: count the
 documents that match (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group
 in all documents. ``vectors``: search by vectors.
@@ -47,14 +50,14 @@ class Query:
     """One search.
 
     Attributes:
-        text: Documents match that have any of its words, as the engine sees it.
+        text: A document matches if it has any of these words, after the engine's analysis.
         n: How many hits are wanted. 0 only counts the documents that match; with an empty text and
             no ``only``, all documents.
         boost: Words that raise the scores of documents that match, but match none themselves. An
             engine that cannot tell them apart, such as one of vectors, reads them after the text.
         only: Rank these documents and no others; all of them that the engine has are hits, and one
             without any of the words has score 0. With an empty text, this looks their groups up.
-        every_word: Documents match that have all words.
+        every_word: A document matches only if it has all the words.
     """
 
     text: str
@@ -182,6 +185,7 @@ def require(engine: SearchEngine, capability: Capability, purpose: str, instead:
 
 _CAN: dict[Capability, str] = {
     "new_queries": "answer any query",
+    "read_by_id": "read documents by their ids",
     "rescore": "score given documents by a query",
     "document_frequencies": "count the documents that match",
     "corpus_shares": "count the documents of each group",

@@ -35,7 +35,7 @@ class TantivyEngine:
 
     retriever = "bm25"
     capabilities: frozenset[Capability] = frozenset(
-        {"new_queries", "rescore", "document_frequencies", "corpus_shares"}
+        {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )
 
     def __init__(self, folder: Path, name: str) -> None:

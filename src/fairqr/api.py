@@ -72,9 +72,9 @@ class FairSearch:
 
     Args:
         source: An open engine, which stays open, or what :func:`open_engine` takes.
-        model: What refines queries, or its name; the configured model where None. It also re-ranks
+        model: What refines queries, or its name; defaults to the configured model. It also re-ranks
             where a ranker is named, and is what is probed.
-        generator: What answers, or its name; the model where None.
+        generator: What answers, or its name; defaults to the model.
         ranker: What re-ranks instead of the model: a language model or its name, or a ranker.
         attributor: What judges which documents an answer used, or its name; None leaves that out.
         prompts: Where prompts come from.
@@ -233,9 +233,11 @@ class FairSearch:
 
     async def aclose(self) -> None:
         """Close what was opened here: the engine's clients on this event loop, and all else."""
-        if self._engine is not None:
-            await self._engine.aclose()
-        await asyncio.to_thread(self.close)
+        try:
+            if self._engine is not None:
+                await self._engine.aclose()
+        finally:
+            await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Close what was opened here, and end the thread of :meth:`search`.
@@ -293,6 +295,15 @@ class FairSearch:
                     waiter.set_result(None)
 
     async def _open(self) -> Any:
+        try:
+            return await self._built()
+        except BaseException:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                await engine.aclose()
+            raise
+
+    async def _built(self) -> Any:
         source, model = self._source, self._model
         if isinstance(source, str | Path | Source):
             engine = self._engine = await open_engine(source)

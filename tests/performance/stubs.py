@@ -37,7 +37,7 @@ class InstantEngine:
     schema = SCHEMA
     retriever = "bm25"
     capabilities: frozenset[Capability] = frozenset(
-        {"new_queries", "rescore", "document_frequencies", "corpus_shares"}
+        {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ from fairqr.errors import InputError, ModelUnavailableError, QueryError, Unknown
 from fairqr.graph.context import Context
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.exposure import exposure
 from fairqr.telemetry import record_to
-from tests.unit.engines import hits_of, ranked, remove
+from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
 
 
 class KnownRefiner:
@@ -314,6 +316,62 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
     assert "m00" not in shown
     assert [d.rank for d in result.baseline.ranking] == list(range(1, 9))
     assert "2 documents were deleted" in result.warnings[-1]
+
+
+async def test_what_an_engine_cannot_read_again_stays_in_the_result(engine: SearchEngine) -> None:
+    """One that only remembers what it has met, as after a restart, says nothing of deletion."""
+
+    class Forgetful(WatchedEngine):
+        async def documents(self, ids: Sequence[str]) -> list[Document]:
+            return (await super().documents(ids))[3:]
+
+    forgetful = Forgetful(engine, without=["read_by_id"])
+    search = FairSearch(forgetful, KnownRefiner(FEMALE))
+    result = await search.asearch("science", attribute="gender", k=10)
+    assert [d.rank for d in result.ranking] == list(range(1, 11))
+    assert [d.rank for d in result.baseline.ranking] == list(range(1, 11))
+    untitled = [d for d in result.ranking if not d.title]
+    assert untitled
+    assert all(d.groups["gender"] for d in untitled)
+    assert "The titles of 3 documents could not be read again." in result.warnings
+
+
+async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEngine) -> None:
+    """Such as logarithms: the target is then by 1/rank, and the result says so."""
+
+    class Negative(WatchedEngine):
+        async def search(self, queries: Sequence[Query]) -> list[Hits]:
+            found = await super().search(queries)
+            return [replace(hits, scores=[score - 100 for score in hits.scores]) for hits in found]
+
+    search = FairSearch(Negative(engine))
+    options = {"attribute": "gender", "target": "retrieved:1", "max_iterations": 0}
+    result = await search.asearch("science", **options)
+    weights = {"female": 0.0, "male": 0.0}
+    for rank, id_ in enumerate((await hits_of(engine, "science", 500)).ids, start=1):
+        weights["female" if id_.startswith("w") else "male"] += 1 / rank
+    total = sum(weights.values())
+    expected = {group: weight / total for group, weight in weights.items()}
+    assert result.target["gender"] == pytest.approx(expected)
+    assert any("cannot be weights" in warning for warning in result.warnings)
+    plain = await FairSearch(engine).asearch("science", **options)
+    assert not any("cannot be weights" in warning for warning in plain.warnings)
+
+
+async def test_a_start_that_fails_leaves_nothing_open(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = WatchedEngine(engine)
+
+    async def opened(source: object, **_: object) -> SearchEngine:
+        return watched
+
+    monkeypatch.setattr("fairqr.api.open_engine", opened)
+    search = FairSearch("people", model="no such model")
+    for times in (1, 2):
+        with pytest.raises(ModelUnavailableError):
+            await search.asearch("science")
+        assert watched.closed == times
 
 
 async def test_what_was_proposed_in_vain_stands_in_the_result(engine: SearchEngine) -> None:

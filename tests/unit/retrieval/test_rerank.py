@@ -153,3 +153,29 @@ def test_a_share_of_a_ranking_speaks_for_some_documents_only() -> None:
     assert fused.ids == ["b", "a"]
     assert fused.scores == pytest.approx([1.5 / 62, 1 / 61])
     assert "c" not in fused.ids
+
+
+@given(
+    labels=st.text("fmb?", min_size=1, max_size=25),
+    others=st.text("fmb?", min_size=25, max_size=25),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    tolerance=st.floats(0, 0.3),
+    length=st.integers(1, 20),
+)
+@settings(deadline=None)
+def test_the_order_is_never_farther_from_the_target_than_it_was(
+    labels: str, others: str, shares: tuple[float, float], tolerance: float, length: int
+) -> None:
+    members = [members_of(labels), members_of(others[: len(labels)])]
+    targets = [np.array([share, 1 - share]) for share in shares]
+
+    def distance(order: np.ndarray) -> tuple[int, float]:
+        reached = [exposure(m[order]) for m in members]
+        known = [divergence(t, e) for t, e in zip(targets, reached, strict=True) if e.any()]
+        return len(reached) - len(known), sum(known) / len(known) if known else 0.0
+
+    options = {"tolerance": tolerance, "divergence": divergence, "length": length}
+    order = near_target(members, targets, **options)
+    as_it_was = np.arange(min(length, len(labels)))
+    found, was = distance(order), distance(as_it_was)
+    assert found <= was or found <= (0, tolerance)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairqr.errors import InputError, TargetError
 from fairqr.graph.context import make_context
 from fairqr.retrieval.schema import Attribute
-from fairqr.retrieval.target import DEFAULT_TARGET, Target, retrieved_distribution
+from fairqr.retrieval.target import DEFAULT_TARGET, Target, can_be_weights, retrieved_distribution
 
 GENDER = Attribute(
     name="gender", field="g", groups=("female", "male"), population={"female": 0.5, "male": 0.5}
@@ -106,6 +106,25 @@ def test_a_target_given_twice_is_refused() -> None:
     for texts in (["gender=female:1", "gender=male:1"], ["uniform:1", "population:1"]):
         with pytest.raises(TargetError, match="twice"):
             Target.parse(texts)
+
+
+@given(
+    st.lists(
+        st.floats(allow_nan=True, allow_infinity=True) | st.floats(-5, 5), min_size=1, max_size=9
+    ),
+    st.data(),
+)
+def test_what_was_retrieved_is_a_distribution_whatever_the_scores(
+    scores: list[float], data: st.DataObject
+) -> None:
+    sides = data.draw(st.lists(st.booleans(), min_size=len(scores), max_size=len(scores)))
+    members = np.array([[float(side), float(not side)] for side in sides])
+    found = retrieved_distribution(members, np.array(scores))
+    assert found.sum() == pytest.approx(1)
+    assert found.min() >= 0
+    if not can_be_weights(scores):
+        ranks = 1 / np.arange(1, len(scores) + 1)
+        assert found == pytest.approx(ranks @ members / ranks.sum())
 
 
 def test_the_default_target_does_without_a_population_where_none_is_stated() -> None:
