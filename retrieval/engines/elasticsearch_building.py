@@ -70,6 +70,7 @@ async def create_on_elasticsearch(
         progress: Told how many documents are written.
 
     Raises:
+        SourceError: The address of the server is malformed or holds a password.
         CorpusError: The corpus is empty or wrong, or two documents have the same id.
         IndexUnavailableError: The server cannot be reached, or refuses.
     """
@@ -80,9 +81,22 @@ async def create_on_elasticsearch(
         else one
         for key, one in corpus.schema.attributes.items()
     }
+    alias = PREFIX + name
+    # Made first, so that a description that is not valid fails before anything is sent.
+    source = ElasticsearchSource(
+        name=name,
+        url=connection.shown,
+        credentials=credentials,
+        index=alias,
+        id="id",
+        title="title",
+        text=("text",),
+        query=QueryFields(fields=("body",)),
+        vectors=VectorField(field="vector", embeddings=encoder.name) if encoder else None,
+        attributes=attributes,
+    )
     form = await asyncio.to_thread(survey, corpus)
     mark = await EncoderMark.of(encoder) if encoder else None
-    alias = PREFIX + name
     async with _server(connection) as server:
         await _delete_leftovers(server, alias)
         index = f"{alias}-{datetime.now(UTC):%Y%m%d%H%M%S}-{secrets.token_hex(4)}"
@@ -109,18 +123,7 @@ async def create_on_elasticsearch(
         replaced = await _switch(server, alias, index)
         with contextlib.suppress(FairqrError):  # otherwise the next build deletes it
             await _delete(server, replaced)
-    return ElasticsearchSource(
-        name=name,
-        url=connection.shown,
-        credentials=credentials,
-        index=alias,
-        id="id",
-        title="title",
-        text=("text",),
-        query=QueryFields(fields=("body",)),
-        vectors=VectorField(field="vector", embeddings=encoder.name) if encoder else None,
-        attributes=attributes,
-    )
+    return source
 
 
 async def delete_on_elasticsearch(source: ElasticsearchSource) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -20,18 +21,23 @@ from fairqr.errors import (
     QueryError,
     SourceError,
 )
+from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.credentials import Credentials
 from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
+from fairqr.retrieval.engines.elasticsearch_building import create_on_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
+from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opensearch import OpenSearchServer
 from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import ElasticsearchSource, Source
 from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, answering, of_json
 
 KEY = Credentials(api_key="s3cret", headers={"X-Key": "s3cret"})
 PLAIN = {"content-type": "application/json"}
+GROUPS = {"field": "sex", "groups": ["F", "M"]}
 KINDS = pytest.mark.parametrize("kind", [Server, OpenSearchServer])
 
 
@@ -243,7 +249,7 @@ async def test_a_redirect_is_not_followed(kind: type[Server], status: int) -> No
 
 
 def source(url: Any, **changes: Any) -> ElasticsearchSource:
-    groups = {"gender": {"field": "sex", "groups": ["F", "M"]}}
+    groups = {"gender": GROUPS}
     parts = {"name": "x", "engine": "elasticsearch", "url": url, "index": "x", "text": ["bio"]}
     made = Source.model_validate({**parts, "attributes": groups, **changes})
     assert isinstance(made, ElasticsearchSource)
@@ -261,6 +267,32 @@ def test_a_source_without_an_address_takes_the_configured_one(
     assert (found.timeout, found.concurrency) == (3, 2)
     assert "Basic" in found.credentials.request_headers()["Authorization"]
     assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:s3cret@here:9200",
+        ["http://here:9200", "https://me:s3cret@there:9200"],
+        "me:s3cret@here:9200",
+        "http//me:s3cret@here:9200",
+        "http://me:s3cret@{{query}}",
+    ],
+)
+async def test_a_password_in_an_address_is_refused_and_never_quoted(url: Any) -> None:
+    """Before anything is sent, or a draft or a source is written with it."""
+    attempts = [lambda: Connection.to(url)]
+    if isinstance(url, str):
+        made = Corpus(Path("/nowhere"), Schema.model_validate({"attributes": {"g": GROUPS}}))
+        attempts += [
+            lambda: asyncio.run(draft(url, "x")),
+            lambda: asyncio.run(create_on_elasticsearch("x", made, url=url)),
+        ]
+    for attempt in attempts:
+        with pytest.raises(SourceError, match=r"^The url of the server ") as caught:
+            await asyncio.to_thread(attempt)
+        assert "s3cret" not in str(caught.value)
+        assert caught.value.__cause__ is None
 
 
 def test_what_may_not_go_to_all_nodes_goes_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
