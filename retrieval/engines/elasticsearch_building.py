@@ -105,11 +105,13 @@ async def create_on_elasticsearch(
         body = {"mappings": mappings, "settings": settings}
         await server.request("PUT", path_of(index), body=body)
         try:
+            made = await _identity(server, index)
             documents = corpus.documents()
             written = await _write(server, index, documents, form, encoder, progress)
             await server.request("POST", f"{path_of(index)}/_refresh")
             there = (await server.request("GET", f"{path_of(index)}/_count"))["count"]
-            if there != written:
+            # Another build may have deleted it; the server then made one of its own for our bulk.
+            if there != written or await _identity(server, index) != made:
                 raise IndexUnavailableError(
                     f"The index '{name}' at {server.url} was changed while it was built; build it "
                     "again."
@@ -278,6 +280,13 @@ async def _delete_leftovers(server: Server, alias: str) -> None:
     states = await server.request("GET", pattern, params={"filter_path": "*.aliases"})
     left = [index for index, state in states.items() if not state.get("aliases")]
     await _delete(server, [index for index in left if ours.fullmatch(index)])
+
+
+async def _identity(server: Server, index: str) -> Any:
+    """Return what tells an index from another one of the same name."""
+    uuid = "*.settings.index.uuid"
+    states = await server.request("GET", path_of(index), params={"filter_path": uuid})
+    return states[index]["settings"]["index"]["uuid"]
 
 
 async def _switch(server: Server, alias: str, index: str) -> list[str]:

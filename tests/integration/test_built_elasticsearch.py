@@ -458,6 +458,30 @@ async def test_of_two_builds_at_once_the_later_one_wins(
     assert len(indices(server, name)) == 1
 
 
+async def test_an_index_that_another_build_deletes_is_not_published(
+    server: Server, name: str, tmp_path: Path
+) -> None:
+    """A bulk after the deletion makes the server create an index with a mapping of its own."""
+    source = await build(server, name, corpus(tmp_path, [doc("old")]))
+    live = indices(server, name)
+
+    class Deleting(Corpus):
+        passes = 0
+
+        def documents(self) -> Iterator[Document]:
+            Deleting.passes += 1
+            if Deleting.passes == 2:
+                for index in {*indices(server, name)} - {*live}:
+                    server.ask("DELETE", f"/{index}")
+            yield from super().documents()
+
+    made = corpus(tmp_path, [doc("new")])
+    with pytest.raises(IndexUnavailableError, match=r"was changed while it was built; build it"):
+        await build(server, name, Deleting(made.path, made.schema))
+    assert indices(server, name) == live
+    assert await ids_of(source, "physics") == ["old"]
+
+
 class LosingProxy(BaseHTTPRequestHandler):
     """Passes requests on, but drops the connection instead of answering the first bulk."""
 
