@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
@@ -20,6 +24,40 @@ if TYPE_CHECKING:
     import httpx
 
 __all__ = ["Endpoint"]
+
+_asking = ContextVar("asking", default=False)
+"""Whether the current task sends a request of an endpoint."""
+
+
+class _WithoutParameters(logging.Filter):
+    """Cuts the parameters off the addresses that httpx logs, since they may hold keys.
+
+    It leaves what other clients of the process log as it is.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record, and let it pass."""
+        if _asking.get() and isinstance(record.args, tuple):
+            import httpx
+
+            record.args = tuple(
+                arg.copy_with(query=None) if isinstance(arg, httpx.URL) else arg
+                for arg in record.args
+            )
+        return True
+
+
+_WITHOUT_PARAMETERS = _WithoutParameters()
+
+
+@contextmanager
+def _logs_without_parameters() -> Iterator[None]:
+    logging.getLogger("httpx").addFilter(_WITHOUT_PARAMETERS)  # Adding it again changes nothing.
+    before = _asking.set(True)
+    try:
+        yield
+    finally:
+        _asking.reset(before)
 
 
 class Endpoint:
@@ -41,7 +79,7 @@ class Endpoint:
     @property
     def location(self) -> str:
         """The address, without its parameters, which may hold keys."""
-        return self._source.url.partition("?")[0]
+        return _without_parameters(self._source.url)
 
     async def ask(self, text: str, n: int) -> bytes:
         """Return what the endpoint answers.
@@ -78,7 +116,8 @@ class Endpoint:
                     ) from None
 
         try:
-            return await with_retries(once)
+            with _logs_without_parameters():
+                return await with_retries(once)
         except httpx.HTTPStatusError as error:
             raise self._refusal(error.response) from None
         except httpx.ConnectError as error:
@@ -117,7 +156,8 @@ class Endpoint:
     def _refusal(self, response: httpx.Response) -> Exception:
         status = response.status_code
         if 300 <= status < 400:
-            target = one_line(response.headers.get("location", "nowhere"), 200)
+            location = response.headers.get("location", "nowhere")
+            target = one_line(_without_parameters(location), 200)
             return SourceError(
                 f"{self._shown} redirects to {target}, which is not followed; write the final "
                 "address in 'url' if you trust it."
@@ -154,6 +194,10 @@ class Endpoint:
                 verify=self._certificates,
             )
         )
+
+
+def _without_parameters(url: str) -> str:
+    return url.partition("#")[0].partition("?")[0]
 
 
 def _certificates(credentials: Credentials) -> ssl.SSLContext | bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 
 from fairqr.errors import (
@@ -259,6 +260,28 @@ async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(
     assert "\n" not in message
     assert message.endswith(".")
     await people.aclose()
+
+
+async def test_parameters_stay_out_of_messages_and_logs(
+    model_server: ModelServer, engine: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key is often one of them."""
+    target = {"Location": f"https://other.example/search?api_key={SECRET}&q=a#{SECRET}"}
+    model_server.does(Answer(307, headers=target))
+    url = f"{model_server.base_url}/search?key={SECRET}&q={{{{query}}}}"
+    people = await engine(url=url, body=None, method="GET")
+    with caplog.at_level("INFO", "httpx"), pytest.raises(SourceError) as failed:
+        await people.search([Query("a", 1)])
+    assert "redirects to https://other.example/search, which" in str(failed.value)
+    assert SECRET not in str(failed.value)
+    assert f"GET {model_server.base_url}/search " in caplog.text
+    assert SECRET not in caplog.text
+
+    caplog.clear()
+    with caplog.at_level("INFO", "httpx"):
+        async with httpx.AsyncClient() as other:
+            await other.get(f"{model_server.base_url}/other?page=2")
+    assert "/other?page=2" in caplog.text
 
 
 async def test_an_endpoint_that_cannot_be_reached_is_named(engine: Open, tmp_path: Path) -> None:
