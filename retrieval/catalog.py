@@ -74,6 +74,11 @@ class Catalog:
             IndexNotFoundError: There is nothing of that name.
             FairqrError: It cannot be searched; the message says what to do.
         """
+        if schema is not None and (isinstance(corpus, Source) or not await self._is_path(corpus)):
+            raise InputError(
+                "A schema is for a corpus that is a path; an index and a source have their own, so "
+                "leave it out."
+            )
         if isinstance(corpus, Source):
             return await self._open_source(corpus, retriever, progress)
         if corpus in BUILT_IN:
@@ -82,16 +87,24 @@ class Catalog:
         if is_source_file(corpus):
             source = await asyncio.to_thread(load_source, Path(corpus))
             return await self._open_source(source, retriever, progress)
+        if not await self._is_path(corpus):
+            return await self.open(corpus, retriever=retriever, progress=progress)
         path = Path(corpus)
-        if "/" not in corpus and path.suffix not in (".jsonl", ".gz"):
-            if corpus in await asyncio.to_thread(self.names):
-                return await self.open(corpus, retriever=retriever, progress=progress)
-            if not corpus or not await asyncio.to_thread(lambda: _is_corpus(path)):
-                raise await asyncio.to_thread(self._no_such, corpus)
         found = await asyncio.to_thread(find_corpus, path, schema)
         name = name_of_index(found.path.name.split(".")[0], found.path)
         shown = str(found.path.resolve())
         return await self._open_corpus(name, found, shown, retriever, progress)
+
+    async def _is_path(self, corpus: str) -> bool:
+        """Return whether this is the path of a corpus, and not the name of something."""
+        if not corpus or corpus in BUILT_IN or is_source_file(corpus):
+            return False
+        path = Path(corpus)
+        if "/" in corpus or path.suffix in (".jsonl", ".gz"):
+            return True
+        if corpus in await asyncio.to_thread(self.names):
+            return False
+        return await asyncio.to_thread(lambda: _is_corpus(path))
 
     async def open(
         self, name: str, *, retriever: str | Encoder = "bm25", progress: Announce | None = None

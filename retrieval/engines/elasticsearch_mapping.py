@@ -122,7 +122,10 @@ async def read_index(server: Server, index: str) -> IndexMapping:
         raise server.another_product()
     if not answer:
         raise server.no_index(index)
-    return read_mapping(answer)
+    try:
+        return read_mapping(answer)
+    except (AttributeError, TypeError, ValueError):  # it is JSON, and no mapping
+        raise server.another_product() from None
 
 
 def read_mapping(answer: Mapping[str, Any]) -> IndexMapping:

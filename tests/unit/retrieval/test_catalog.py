@@ -715,3 +715,9 @@ async def test_nothing_here_is_left_open(catalog: Catalog, tmp_path: Path) -> No
     async with asyncio.timeout(30):
         while open_files():
             await asyncio.sleep(0.05)
+
+
+async def test_a_schema_is_for_a_corpus_that_is_a_path(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "data")
+    with pytest.raises(InputError, match="A schema is for a corpus that is a path"):
+        await catalog.resolve("notables", schema=tmp_path / "none.yaml")

@@ -27,6 +27,7 @@ from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_building import create_on_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.elasticsearch_mapping import read_index
 from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opensearch import OpenSearchServer
@@ -113,6 +114,20 @@ async def test_opensearch_is_not_taken_for_elasticsearch() -> None:
         with pytest.raises(IndexUnavailableError, match=r"is not Elasticsearch; .* opensearch"):
             await count(url)
         assert await count(url, OpenSearchServer) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"name": "n", "version": {}}', b'{"hr": {"mappings": []}}', b'{"hr": 1}', b'["hr"]'],
+)
+async def test_json_that_is_no_mapping(content: bytes) -> None:
+    with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _):
+        server = Server(Connection(urls=(url,)))
+        try:
+            with pytest.raises(IndexUnavailableError, match="is not Elasticsearch"):
+                await read_index(server, "hr")
+        finally:
+            await server.aclose()
 
 
 async def test_an_answer_that_is_cut_off_or_no_json() -> None:
