@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fairqr.retrieval.analysis import english_analyzer
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.sendable import sendable
 
 __all__ = ["TextEvidence", "evidence_from_texts", "stems_of"]
 
@@ -69,7 +70,7 @@ class TextEvidence:
 def stems_of(texts: Iterable[str]) -> list[frozenset[str]]:
     """Return the stemmed words of each text, without stop words."""
     analyzer = english_analyzer()
-    return [frozenset(analyzer.analyze(text)) for text in texts]
+    return [frozenset(analyzer.analyze(sendable(text))) for text in texts]
 
 
 def evidence_from_texts(

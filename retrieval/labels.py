@@ -108,6 +108,15 @@ class LabelReader:
             for attribute in self.field_attributes
         }
 
+    def unlabelled(self, documents: Sequence[Document]) -> list[Attribute]:
+        """Return the attributes whose field no document has; none if there are no documents."""
+        labels = self.in_fields(documents)
+        return [
+            attribute
+            for attribute in self.field_attributes
+            if documents and all(label is None for label in labels[attribute.name])
+        ]
+
     def reports(
         self, labels: Mapping[str, Sequence[object]], memberships: Memberships | None = None
     ) -> list[AttributeReport]:

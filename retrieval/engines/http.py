@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from fairqr.errors import SourceError
+from fairqr.errors import SourceError, UnsupportedError
+from fairqr.loops import run_together
 from fairqr.retrieval.credentials import Credentials, credentials_for
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import (
@@ -18,12 +19,13 @@ from fairqr.retrieval.engines.engine import (
     require,
 )
 from fairqr.retrieval.engines.http_endpoint import Endpoint
-from fairqr.retrieval.engines.http_hits import HitReader, ReadHits
+from fairqr.retrieval.engines.http_hits import HitReader
 from fairqr.retrieval.engines.met import MetDocuments
 from fairqr.retrieval.engines.report import SourceReport, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.request_template import SIZE
+from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import HttpSource
 
 __all__ = ["HttpEngine", "check", "open_http"]
@@ -53,7 +55,6 @@ class HttpEngine:
         self._reader = HitReader(source, labels.field_attributes)
         self._endpoint = Endpoint(source, credentials)
         self._met = MetDocuments()
-        self._unseen = {attribute.field: attribute.name for attribute in labels.field_attributes}
 
     async def info(self) -> EngineInfo:
         """Return what is known of the endpoint; how many documents it has is not."""
@@ -70,12 +71,7 @@ class HttpEngine:
         """Send all queries at the same time, as far as the limits of the source allow."""
         for query in queries:
             self._refuse_what_it_cannot(query)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._answer(query)) for query in queries]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        return await run_together(self._answer(query) for query in queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return those of these documents that a search has met, in this order."""
@@ -91,31 +87,31 @@ class HttpEngine:
         await self._endpoint.aclose()
 
     def _refuse_what_it_cannot(self, query: Query) -> None:
+        if query.only is not None and not query.text:
+            raise UnsupportedError(
+                f"The groups of given documents cannot be looked up in '{self.name}', since an "
+                "endpoint is asked by words and not by id."
+            )
         if query.only is not None:
             require(self, "rescore", "Ranking given documents")
         if query.n < 1 or query.every_word:
             require(self, "document_frequencies", "Counting the documents with a word")
 
     async def _answer(self, query: Query) -> Hits:
-        text = f"{query.text} {query.boost}".strip()
+        text = sendable(f"{query.text} {query.boost}".strip())
         answer = await self._endpoint.ask(text, query.n)
         found = await asyncio.to_thread(self._reader.read, answer)
-        self._check_labels(found)
-        self._met.add(found.documents)
         ids = [document.id for document in found.documents]
         memberships = self.labels.memberships(ids, self.labels.in_fields(found.documents))
-        return best_first(ids, found.scores, memberships, query.n)
-
-    def _check_labels(self, found: ReadHits) -> None:
-        """Refuse an expression for labels that has never found anything."""
-        for field in list(self._unseen):
-            if any(document.fields[field] is not None for document in found.documents):
-                self._unseen.pop(field, None)
-            elif len(found.documents) >= ENOUGH:
-                raise SourceError(
-                    f"In the source '{self.name}', 'field: {field}' of {self._unseen[field]} finds "
-                    f"nothing in any of {len(found.documents)} hits; correct it."
-                )
+        warnings = [
+            f"None of the {len(ids)} hits has '{attribute.field}', which '{attribute.name}' reads; "
+            "correct the field if there should be one."
+            for attribute in self.labels.unlabelled(found.documents)
+        ]
+        hits = best_first(ids, found.scores, memberships, query.n, warnings=warnings)
+        best = set(hits.ids)
+        self._met.add(document for document in found.documents if document.id in best)
+        return hits
 
 
 async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:
@@ -132,7 +128,11 @@ async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:
 
 
 async def check(engine: HttpEngine) -> SourceReport:
-    """Send sample queries, and report what they find and which labels that has."""
+    """Send sample queries, and report what they find and which labels that has.
+
+    Raises:
+        SourceError: An attribute's field is in none of ten or more hits.
+    """
     source = engine.source
     info = await engine.info()
     for sample in (source.sample,) if source.sample else SAMPLES:
@@ -140,6 +140,12 @@ async def check(engine: HttpEngine) -> SourceReport:
         if len(hits):
             break
     documents = await engine.documents(hits.ids)
+    if len(documents) >= ENOUGH:
+        for attribute in engine.labels.unlabelled(documents):
+            raise SourceError(
+                f"In the source '{engine.name}', 'field: {attribute.field}' of {attribute.name} "
+                f"finds nothing in any of {len(documents)} hits; correct it."
+            )
     return SourceReport(
         name=engine.name,
         engine="http",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.documents import Document, identifier
 from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import HttpSource
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class HitReader:
             raise self._error(
                 f"'{expression.written}' finds {_kind(found)} in {where}, where a text is needed"
             )
-        # JSON can carry half a surrogate pair, which is no text.
-        return "\n".join(map(str, texts)).encode(errors="replace").decode()
+        return sendable("\n".join(map(str, texts)))
 
     def _found(self, expression: _Expression, data: Any, where: str) -> Any:
         from jmespath.exceptions import JMESPathError

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.errors import InputError, SchemaError, UnsupportedError
+from fairqr.loops import run_together
 from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -34,6 +35,7 @@ from fairqr.retrieval.engines.report import SourceReport, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema, load_schema, validated
+from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document as Found
@@ -88,7 +90,7 @@ class LangChainEngine:
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, some of them at the same time."""
-        return list(await asyncio.gather(*(self._answer(query) for query in queries)))
+        return await run_together(self._answer(query) for query in queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; unknown ones are left out."""
@@ -119,7 +121,7 @@ class LangChainEngine:
             )
         if query.n < 1:
             return self._hits([], [], 0, [])
-        text = f"{query.text} {query.boost}".strip()
+        text = sendable(f"{query.text} {query.boost}".strip())
         found = (await self._client.search(text, query.n))[: query.n]
         documents: dict[str, Document] = {}
         scores: list[object] = []
@@ -146,7 +148,10 @@ class LangChainEngine:
             id_ = hashlib.sha256(found.page_content.encode(errors="replace")).hexdigest()[:32]
         title = value_at(found.metadata, self._title) if self._title else None
         return Document(
-            id_, "" if title is None else str(title), found.page_content, found.metadata
+            id_,
+            "" if title is None else sendable(str(title)),
+            sendable(found.page_content),
+            found.metadata,
         )
 
     def _own_id(self, found: Found) -> str | None:
@@ -155,12 +160,10 @@ class LangChainEngine:
         return None if id_ in (None, "") else str(id_)
 
     def _without_labels(self, documents: Sequence[Document]) -> list[str]:
-        labels = self.labels.in_fields(documents)
         return [
             f"None of the {len(documents)} documents found has '{attribute.field}' in its "
             f"metadata, which '{attribute.name}' reads; mend the field if there should be one."
-            for attribute in self.labels.field_attributes
-            if documents and all(label is None for label in labels[attribute.name])
+            for attribute in self.labels.unlabelled(documents)
         ]
 
 

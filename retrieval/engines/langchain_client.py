@@ -82,9 +82,11 @@ class LangChainClient:
             try:
                 return await store.asimilarity_search_with_relevance_scores(text, k=n)
             except (NotImplementedError, ValueError):
-                # Many stores cannot say; if it is the search that is wrong, the next line tells.
-                self._has_relevance_scores = False
-        return [(item, None) for item in await store.asimilarity_search(text, k=n)]
+                pass  # Many stores have none; if the search itself fails, the next line raises.
+        found = await store.asimilarity_search(text, k=n)
+        # The query was not at fault, so the store has no such scores.
+        self._has_relevance_scores = False
+        return [(item, None) for item in found]
 
 
 def _sized(retriever: Any, n: int) -> Any:

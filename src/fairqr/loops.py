@@ -1,11 +1,12 @@
-"""What belongs to an event loop and cannot leave it: HTTP clients, tasks under way."""
+"""What belongs to an event loop, such as HTTP clients, and tasks that run in it together."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from collections.abc import Coroutine, Iterable
+from typing import Any, Generic, TypeVar
 
-__all__ = ["PerLoop"]
+__all__ = ["PerLoop", "run_together"]
 
 T = TypeVar("T")
 
@@ -35,3 +36,18 @@ class PerLoop(Generic[T]):
     def pop(self) -> T | None:
         """Forget the value of the running loop, and return it, if it has one."""
         return self._values.pop(asyncio.get_running_loop(), None)
+
+
+async def run_together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines at the same time, and return their results in order.
+
+    Raises:
+        BaseException: The first error. The other coroutines are cancelled and have ended by then.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in work]
+    except BaseExceptionGroup as errors:
+        first = errors.exceptions[0]
+        raise first from first.__cause__
+    return [task.result() for task in tasks]

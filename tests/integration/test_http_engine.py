@@ -152,6 +152,7 @@ HOSTILE = [
     "Zoë 東京 𝄞",
     "\\",
     "two\nlines",
+    "half \ud800",
 ]
 
 
@@ -164,6 +165,7 @@ async def test_a_query_arrives_as_itself(
     url = f"{model_server.base_url}/search?q={{{{query}}}}&size={{{{size}}}}"
     await (await engine(url=url, body=None, method="GET")).search([Query(text, 3)])
     in_body, in_url = model_server.asked
+    text = text.replace("\ud800", "?")
     assert in_body.body == {"q": text, "size": 3}
     assert parse_qs(urlsplit(in_url.path).query) == {"q": [text], "size": ["3"]}
 
@@ -219,11 +221,6 @@ async def test_a_query_in_a_path_is_one_part_of_it(model_server: ModelServer, en
             answer(hit(1, person={"sex": {"F": "x"}})),
             SourceError,
             "The field 'person.sex' of the document 'd1' cannot be read as gender",
-        ),
-        (
-            answer(*(hit(number, person={}) for number in range(10))),
-            SourceError,
-            "'field: person.sex' of gender finds nothing in any of 10 hits; correct it.",
         ),
         (answer(hit(1), cut_after=20), IndexUnavailableError, "broke off the connection (Remote"),
         (Answer(never=True), IndexUnavailableError, "gave no whole answer in 0.4 s; try again"),
@@ -355,7 +352,10 @@ async def test_one_engine_serves_several_event_loops(
     ("query", "sentence"),
     [
         (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
-        (Query("", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
+        (
+            Query("", 5, only=("d1",)),
+            "The groups of given documents cannot be looked up in 'people'",
+        ),
         (Query("a", 0), "Counting the documents with a word needs an engine that can count"),
         (Query("a", 5, every_word=True), "Counting the documents with a word needs"),
     ],
@@ -473,6 +473,32 @@ async def test_the_check_says_what_a_sample_query_finds(
     assert "gave 3 of 100 hits" in remarks
     assert "has no {{size}}" in remarks
     assert "names no score" in remarks
+
+
+async def test_hits_without_labels_are_a_warning_whatever_came_before(
+    model_server: ModelServer, engine: Open
+) -> None:
+    unlabelled = answer(*(hit(number, person={}) for number in range(12)))
+    model_server.does(unlabelled, answer(hit(1)), unlabelled, answer())
+    people = await engine()
+    found = [(await people.search([Query("a", 5)]))[0] for _ in range(4)]
+    warning = (
+        "None of the 12 hits has 'person.sex', which 'gender' reads; correct the field if there "
+        "should be one."
+    )
+    assert [hits.warnings for hits in found] == [(warning,), (), (warning,), ()]
+    assert found[0].memberships["gender"].tolist() == [[0, 0]] * 5
+    # Only hits that were wanted are kept.
+    assert len(await people.documents([f"d{number}" for number in range(12)])) == 5
+
+
+async def test_the_check_refuses_a_field_that_no_hit_has(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer(*(hit(number, person={}) for number in range(10))))
+    sentence = "'field: person.sex' of gender finds nothing in any of 10 hits; correct it"
+    with pytest.raises(SourceError, match=sentence):
+        await check(await engine())
 
 
 async def test_the_check_asks_the_sample_of_the_source(

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import weakref
 
-from fairqr.loops import PerLoop
+import pytest
+
+from fairqr.loops import PerLoop, run_together
 
 
 class Client:
@@ -30,3 +32,25 @@ def test_each_loop_has_its_own_and_closed_loops_are_let_go() -> None:
         asyncio.run(use())
     gc.collect()
     assert [reference() is None for reference in seen] == [True, True, True, False]
+
+
+async def test_the_first_error_ends_what_runs_beside_it_and_keeps_its_cause() -> None:
+    ended: list[str] = []
+
+    async def wait(name: str) -> str:
+        try:
+            await asyncio.sleep(0 if name == "quick" else 60)
+        finally:
+            ended.append(name)
+        return name
+
+    async def fail() -> str:
+        await asyncio.sleep(0)
+        raise ValueError("first") from KeyError("cause")
+
+    assert await run_together(wait("quick") for _ in range(2)) == ["quick"] * 2
+    ended.clear()
+    with pytest.raises(ValueError, match="first") as failed:
+        await run_together([wait("slow"), fail(), wait("slow")])
+    assert ended == ["slow", "slow"]
+    assert isinstance(failed.value.__cause__, KeyError)

@@ -111,3 +111,7 @@ def test_odds_of_two_groups_are_each_others_inverse(
         if 1e-3 < ours.group_odds < 1e3 and 1e-3 < others.group_odds < 1e3:
             assert ours.group_odds * others.group_odds == pytest.approx(1, rel=1e-6)
         assert not (ours.is_of_the_group() and others.is_of_the_group())
+
+
+def test_half_a_surrogate_pair_in_a_text_is_no_word() -> None:
+    assert stems_of(["tennis \ud800 player"]) == stems_of(["tennis player"])

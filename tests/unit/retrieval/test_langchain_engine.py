@@ -288,6 +288,62 @@ async def test_a_store_whose_search_fails_is_one_sentence() -> None:
         await search(from_langchain(store, schema=SCHEMA), "x")
 
 
+async def test_one_failed_query_changes_no_score_of_later_ones() -> None:
+    class Choosy(RelevanceStore):
+        async def asimilarity_search_with_score(
+            self, *args: Any, **kwargs: Any
+        ) -> list[tuple[Document, float]]:
+            if args[0] == "bad":
+                raise ValueError("no such words")
+            return await super().asimilarity_search_with_score(*args, **kwargs)
+
+        async def asimilarity_search(self, *args: Any, **kwargs: Any) -> list[Document]:
+            return [found for found, _ in await self.asimilarity_search_with_score(*args, **kwargs)]
+
+    engine = from_langchain(stored(5, Choosy), schema=SCHEMA)
+    before = await search(engine, "tennis")
+    with pytest.raises(IndexUnavailableError, match="ValueError: no such words"):
+        await search(engine, "bad")
+    assert (
+        (await search(engine, "tennis")).scores == before.scores != [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
+    )
+
+
+async def test_a_failed_query_ends_the_others() -> None:
+    ended: list[str] = []
+
+    class Waiting(BaseRetriever):
+        def _get_relevant_documents(
+            self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+        ) -> list[Document]:
+            raise AssertionError("the asynchronous way is there")
+
+        async def _aget_relevant_documents(self, query: str, **more: Any) -> list[Document]:
+            if query == "bad":
+                raise ZeroDivisionError("no score")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(query)
+            return []
+
+    engine = from_langchain(Waiting(), schema=SCHEMA)
+    with pytest.raises(IndexUnavailableError, match="no score") as failed:
+        await engine.search([Query("good", 1), Query("bad", 1), Query("good", 1)])
+    assert ended == ["good", "good"]
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+
+
+async def test_half_a_surrogate_pair_is_replaced() -> None:
+    found = [player(1, page_content="a \ud800", metadata={"headline": "\udfff b"})]
+    retriever = WordRetriever(documents=found)
+    engine = from_langchain(retriever, schema=SCHEMA, title="headline")
+    hits = await search(engine, "a \ud800")
+    assert retriever.asked == ["a ?"]
+    (document,) = await engine.documents(hits.ids)
+    assert (document.title, document.text) == ("? b", "a ?")
+
+
 async def test_a_connection_that_heals_is_tried_again() -> None:
     attempts: list[str] = []
 
