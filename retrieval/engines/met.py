@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 
 from fairqr.retrieval.documents import Document
@@ -16,11 +16,17 @@ class MetDocuments:
 
     An engine that answers searches with whole documents keeps them here, and reads them again when
     something asks for their texts.
+
+    Args:
+        limit: The most documents to keep.
+        max_characters: The most characters to keep, in titles, texts and fields together. The last
+            document stays even if it has more.
     """
 
-    def __init__(self, limit: int = 100_000) -> None:
-        self._limit = limit
-        self._documents: OrderedDict[str, Document] = OrderedDict()
+    def __init__(self, limit: int = 100_000, max_characters: int = 200_000_000) -> None:
+        self._limit, self._max_characters = limit, max_characters
+        self._documents: OrderedDict[str, tuple[Document, int]] = OrderedDict()
+        self._characters = 0
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -30,15 +36,42 @@ class MetDocuments:
         """Keep documents, and forget those that were met longest ago where there are too many."""
         with self._lock:
             for document in documents:
-                self._documents[document.id] = document
-                self._documents.move_to_end(document.id)
-            while len(self._documents) > self._limit:
-                self._documents.popitem(last=False)
+                self._forget(document.id)
+                size = _characters(document)
+                self._documents[document.id] = document, size
+                self._characters += size
+                while self._is_too_full():
+                    self._forget(next(iter(self._documents)))
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return those of these documents that are still known, in this order."""
         with self._lock:
-            found = [self._documents[id_] for id_ in ids if id_ in self._documents]
+            found = [self._documents[id_][0] for id_ in ids if id_ in self._documents]
             for document in found:
                 self._documents.move_to_end(document.id)
         return found
+
+    def _is_too_full(self) -> bool:
+        count = len(self._documents)
+        return count > self._limit or (self._characters > self._max_characters and count > 1)
+
+    def _forget(self, id_: str) -> None:
+        if known := self._documents.pop(id_, None):
+            self._characters -= known[1]
+
+
+def _characters(document: Document) -> int:
+    """Return about how many characters a document has; other values in its fields count as one."""
+    count = 0
+    waiting: list[object] = [document.title, document.text, document.fields]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str | bytes):
+            count += len(value)
+        elif isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            waiting += value
+        else:
+            count += 1
+    return count

@@ -37,6 +37,17 @@ def test_a_document_that_was_read_outlives_one_that_was_not() -> None:
     assert [found.id for found in met.get(["a", "b", "c"])] == ["a", "c"]
 
 
+def test_large_documents_make_room_for_each_other() -> None:
+    met = MetDocuments(max_characters=100)
+    met.add([document("a", "x" * 40), document("b", "x" * 40)])
+    met.add([document("a", "x" * 50)])
+    assert {found.id for found in met.get("ab")} == {"a", "b"}
+    met.add([Document("c", "xx", "x", {"sex": ["x" * 10, {"of": 1}]})])
+    assert {found.id for found in met.get("abc")} == {"b", "c"}
+    met.add([document("d", "x" * 101)])
+    assert {found.id for found in met.get("abcd")} == {"d"}
+
+
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=60), st.integers(1, 5))
 def test_the_last_distinct_documents_are_known(ids: list[str], limit: int) -> None:
     met = MetDocuments(limit)
