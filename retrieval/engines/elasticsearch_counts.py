@@ -57,7 +57,7 @@ async def corpus_shares(engine: ElasticsearchEngine) -> Mapping[str, FloatArray]
         label for label, answer in counted if not label.mapped.nested and not _sums(label, answer)
     ]
     answers = await engine.msearch(
-        [{**body, "aggs": _scripted_counts(label, engine)} for label in scripted],
+        [{**body, "aggs": _scripted_counts(label)} for label in scripted],
         refuse=False,  # scripts may be forbidden
     )
     counted += zip(scripted, answers, strict=True)
@@ -89,6 +89,9 @@ async def value_reports(
 
 def _existing(label: LabelField) -> Body:
     """Return the query for the documents that have a label."""
+    if label.mixed:
+        held = [{"exists": {"field": name}} for name in label.number_fields]
+        return {"bool": {"should": held}}
     return _of_parents(label, {"exists": {"field": label.name}})
 
 
@@ -129,11 +132,16 @@ def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
     groups, found = label.attribute.groups, answer.get("aggregations", {})
     if "sizes" in found:
         sizes = found["sizes"]["buckets"]
-        if any(size["values"]["sum_other_doc_count"] for size in sizes):
+        lost = found["sizes"]["sum_other_doc_count"]
+        if lost or any(size["values"]["sum_other_doc_count"] for size in sizes):
             return None
         shared: dict[object, float] = {}
         for size in sizes:
-            for value, count in _counts(size["values"]).items():
+            by_value = _counts(size["values"])
+            # Numbers that repeat in a document count in its size, and only once as a value.
+            if sum(by_value.values()) != int(size["key"]) * size["doc_count"]:
+                return None
+            for value, count in by_value.items():
                 shared[value] = shared.get(value, 0.0) + count / int(size["key"])
         return _by_group(label.attribute, shared)
     if label.weights:
@@ -161,17 +169,18 @@ def _plain_counts(label: LabelField) -> Body:
     return outer | _inside(label, inner)
 
 
-def _scripted_counts(label: LabelField, engine: ElasticsearchEngine) -> Body:
+def _scripted_counts(label: LabelField) -> Body:
     """Return the aggregations that give the sums where a document has several, or weights."""
     if not label.weights:
         script = {"source": SIZE, "params": {"field": label.name}}
         sizes = {"script": script, "value_type": "long", "size": 1000}
         return {"sizes": {"terms": sizes, "aggs": {"values": _terms(label, MOST_VALUES)}}}
-    names = {rest: f"{label.name}.{rest}" for rest in engine.mapping.below(label.name)}
+    names = label.number_fields
+    groups = [label.attribute.group_of(rest) for rest in label.numbers]
     sums = {}
     for number, group in enumerate(label.attribute.groups):
-        own = [name for rest, name in names.items() if label.attribute.group_of(rest) == group]
-        params = {"all": list(names.values()), "own": own}
+        own = [name for name, its in zip(names, groups, strict=True) if its == group]
+        params = {"all": names, "own": own}
         sums[str(number)] = {"sum": {"script": {"source": SHARE_OF_WEIGHTS, "params": params}}}
     return sums
 

@@ -41,25 +41,36 @@ class LabelField:
         name: Of the field.
         mapped: What the mapping says of it.
         weights: Whether it is an object of weights, such as ``{Europe: 2, Asia: 1}``.
+        numbers: The fields in that object which hold the weights, by the rest of their names.
+        mixed: Whether it has other fields, too, which are not read.
     """
 
     attribute: Attribute
     name: str
     mapped: MappedField
     weights: bool = False
+    numbers: tuple[str, ...] = ()
+    mixed: bool = False
 
     @property
-    def asked(self) -> Any:
+    def number_fields(self) -> list[str]:
+        """The full names of the fields that hold the weights."""
+        return [f"{self.name}.{rest}" for rest in self.numbers]
+
+    @property
+    def asked(self) -> list[Any]:
         """What a request asks for."""
         if self.mapped.type in DATES:
-            return {"field": self.name, "format": DAY}
-        is_object = self.weights and self.mapped.type not in ("flattened", "flat_object")
-        return f"{self.name}.*" if is_object else self.name
+            return [{"field": self.name, "format": DAY}]
+        if self.mixed:
+            return [*self.number_fields]
+        # Where all fields are weights, those that are added later are read, too.
+        return [f"{self.name}.*" if self.numbers else self.name]
 
     def label(self, fields: Mapping[str, Any]) -> object:
         """Return the label of a hit: a value, several, weights, or None."""
         if self.weights:
-            return dict(_weights(fields, self.name)) or None
+            return dict(_weights(fields, self.name, self.numbers if self.mixed else None)) or None
         values = values_of(fields, self.name)
         return values[0] if len(values) == 1 else values or None
 
@@ -154,7 +165,7 @@ def plan_reading(
                 f"read, for '{source.index}' keeps no _source; name a field with doc values that "
                 "is not nested."
             )
-        (columns if by_column else fields).append(label.asked)
+        (columns if by_column else fields).extend(label.asked)
     request: dict[str, Any] = {"_source": False}
     if source.id != "_id":
         mapped = _known(source, mapping, source.id, "which 'id' names")
@@ -213,7 +224,9 @@ def _label_field(
     if mapped.type not in ("object", "nested"):
         return LabelField(attribute, name, mapped)
     below = mapping.below(name)
-    numbers = {rest: held for rest, held in below.items() if held.type in NUMBERS}
+    numbers = {
+        rest: held for rest, held in below.items() if held.type in NUMBERS and not held.nested
+    }
     if mapped.type == "nested" or mapped.nested or not numbers:
         keywords = [rest for rest, held in below.items() if held.type == "keyword"]
         inner = f", such as '{name}.{[*keywords, *below][0]}'" if below else ""
@@ -222,7 +235,14 @@ def _label_field(
             f"name a field in it{inner}."
         )
     columns = all(held.doc_values for held in numbers.values())
-    return LabelField(attribute, name, MappedField("object", columns), weights=True)
+    return LabelField(
+        attribute,
+        name,
+        MappedField("object", columns),
+        weights=True,
+        numbers=tuple(numbers),
+        mixed=len(numbers) < len(below),
+    )
 
 
 def _known(
@@ -256,15 +276,20 @@ def values_of(fields: Mapping[str, Any], name: str) -> list[Any]:
     return []
 
 
-def _weights(fields: Mapping[str, Any], name: str) -> Iterator[tuple[str, float]]:
-    """Yield the weights in an object, by the names of its fields."""
+def _weights(
+    fields: Mapping[str, Any], name: str, numbers: Sequence[str] | None
+) -> Iterator[tuple[str, float]]:
+    """Yield the weights in an object, by the names of its fields; of these alone, if any."""
     for held in fields.get(name, ()):  # a flattened field comes as it was sent
         if isinstance(held, Mapping):
             yield from ((key, _number(value)) for key, value in held.items())
     start = f"{name}."
     for key, values in fields.items():
-        if key.startswith(start) and values and not isinstance(values[0], str):
-            yield key[len(start) :], float(values[0])
+        if not key.startswith(start) or not values or isinstance(values[0], str):
+            continue
+        rest = key[len(start) :]
+        if numbers is None or rest in numbers:
+            yield rest, float(values[0])
 
 
 def _number(value: object) -> float:

@@ -305,6 +305,49 @@ async def test_shares_of_the_corpus_are_the_mean_memberships(server: Server) -> 
         assert found == pytest.approx(everyone.memberships[name].mean(axis=0), abs=1e-9), name
 
 
+async def test_other_fields_beside_weights_are_not_read(server: Server) -> None:
+    """A text has no columns, and a keyword or a date is no weight."""
+    origin = {
+        "Europe": {"type": "float", "fields": {"raw": {"type": "keyword"}}},
+        "Asia": {"type": "float"},
+        "note": {"type": "text"},
+        "since": {"type": "date"},
+        "sure": {"type": "boolean"},
+    }
+    mapping = {"properties": {**MAPPING["properties"], "origin": {"properties": origin}}}
+    foreign = {"note": "some words", "since": "1999-01-01", "sure": True}
+    documents = {
+        "a": {"origin": {"Europe": 2, "Asia": 1, **foreign}},
+        "b": {"origin": {"Asia": 1, "note": "x"}},
+        "c": {"origin": foreign},
+    }
+    groups = {"origin": {"field": "origin", "groups": ["Europe", "Asia"], "unknown": "group"}}
+    with server.index("hr-mixed", documents, mapping):
+        async with attached(described(server.url, "hr-mixed", attributes=groups)) as engine:
+            hits = await hits_of(engine, "", 9, only=("a", "b", "c"))
+            shares = await engine.corpus_shares()
+    found = hits.memberships["origin"]
+    assert found == pytest.approx(np.array([[2 / 3, 1 / 3, 0], [0, 1, 0], [0, 0, 1]]))
+    assert shares["origin"] == pytest.approx(found.mean(axis=0))
+
+
+async def test_shares_of_numbers_that_repeat_in_a_document_are_left_out(server: Server) -> None:
+    """The server counts a document once for each value, and the labels twice."""
+    groups = {
+        kind: {"field": kind, "groups": {"small": {"lt": 2}, "big": {"gte": 2}}}
+        for kind in ("once", "twice")
+    }
+    fields = {"once": {"type": "integer"}, "twice": {"type": "integer"}}
+    mapping = {"properties": {**MAPPING["properties"], **fields}}
+    documents = {"a": {"once": [1, 2], "twice": [1, 1, 2]}, "b": {"once": 1, "twice": 1}}
+    with server.index("hr-repeated", documents, mapping):
+        async with attached(described(server.url, "hr-repeated", attributes=groups)) as engine:
+            hits = await hits_of(engine, "", 9, only=("a", "b"))
+            shares = await engine.corpus_shares()
+    assert hits.memberships["twice"][0] == pytest.approx([2 / 3, 1 / 3])
+    assert {name: found.tolist() for name, found in shares.items()} == {"once": [0.75, 0.25]}
+
+
 # --- the source's own request -----------------------------------------------------------------
 
 BODY: dict[str, Any] = {
@@ -670,6 +713,7 @@ async def test_the_check_says_what_is_there(server: Server) -> None:
         "corpus_shares",
         "document_frequencies",
         "new_queries",
+        "read_by_id",
         "rescore",
     ]
     gender, era, job, origin = report.attributes
