@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from fairqr.errors import SourceError, first_problem, one_line
+from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.documents import chunks
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_files import read_labels
-from fairqr.retrieval.label_store import LabelStore, digests
+from fairqr.retrieval.label_store import LabelStore, digests, with_groups
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
 from fairqr.retrieval.schema import UNKNOWN, Attribute, as_text
 
@@ -89,13 +88,7 @@ def _with_groups_of_file(
             f"The labels {path} have {len(named)} groups for {attribute.name}, which needs at "
             "least two; mend the file."
         )
-    try:
-        return Attribute.model_validate({**attribute.model_dump(), "groups": named})
-    except ValidationError as error:
-        raise SourceError(
-            f"The labels {path} do not fit the attribute {attribute.name}: "
-            f"{first_problem(error)[1]}."
-        ) from None
+    return with_groups(path, attribute, named)
 
 
 class _LabelBook:

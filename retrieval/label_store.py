@@ -1,9 +1,9 @@
 """Labels by document id in files that are mapped into memory, so that millions cost little.
 
-A file of labels is read once. What is kept is one folder: the sorted 64-bit hashes of the ids, for
-each the number of its row of memberships, the distinct rows, and what the check says of the file.
-The ids themselves are not kept. In a file of ten million, an id that it lacks is mistaken for one
-that it has with a probability of 1 in 10¹².
+A file of labels is read once. For each file and attribute name one folder is kept: the sorted
+64-bit hashes of the ids, for each the number of its row of memberships, the distinct rows, and what
+the check says of the file. The ids themselves are not kept. In a file of ten million, an id that it
+lacks is mistaken for one that it has with a probability of 1 in 10¹².
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from fairqr.errors import SourceError
+from fairqr.errors import SourceError, first_problem
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.schema import Attribute
 
-__all__ = ["LabelStore", "digests", "open_label_store"]
+__all__ = ["LabelStore", "digests", "open_label_store", "with_groups"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _StoppedError(Exception):
@@ -91,7 +92,7 @@ def open_label_store(
         attribute: Its attribute.
         store: The folder of all labels.
         progress: Told how many rows have been read.
-        stop: Ends the work once it is set, with an error that is for nobody to see.
+        stop: Stops the build when set.
 
     Raises:
         SourceError: The file cannot be read, or its labels do not fit the attribute.
@@ -100,15 +101,17 @@ def open_label_store(
 
     stop = stop or threading.Event()
     state = _state(path)
-    place = _hash(FORMAT, path.absolute(), attribute.model_dump_json())
-    folder = store / f"{place}-{_hash(state)}"
+    place = _hash(path.absolute(), attribute.name)
+    # A population changes nothing in what is kept.
+    built_from = attribute.model_dump_json(exclude={"population"})
+    folder = store / f"{place}-{_hash(FORMAT, state, built_from)}"
     store.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
         try:
-            return _opened(folder)
+            return _opened(folder, path, attribute)
         except (OSError, ValueError, KeyError):
             pass  # It is not there yet, or a disk lost a part of it.
-        # What an older version of the file, or a build that was killed, has left.
+        # Left by another version of the file or the attribute, or by a build that was killed.
         for old in store.glob(f"{place}-*"):
             shutil.rmtree(old, ignore_errors=True)
         beside = folder.with_name(f"{folder.name}-{secrets.token_hex(8)}")
@@ -121,7 +124,7 @@ def open_label_store(
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-        return _opened(folder)
+        return _opened(folder, path, attribute)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -137,10 +140,25 @@ def _hash(*parts: object) -> str:
     return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
-def _opened(folder: Path) -> LabelStore:
+def with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Attribute:
+    """Return an attribute with the groups that its file of labels names.
+
+    Raises:
+        SourceError: They do not fit the rest of the attribute.
+    """
+    try:
+        return Attribute.model_validate({**attribute.model_dump(), "groups": groups})
+    except ValidationError as error:
+        raise SourceError(
+            f"The labels {path} do not fit the attribute {attribute.name}: "
+            f"{first_problem(error)[1]}."
+        ) from None
+
+
+def _opened(folder: Path, path: Path, attribute: Attribute) -> LabelStore:
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     return LabelStore(
-        Attribute.model_validate(about["attribute"]),
+        attribute if attribute.groups else with_groups(path, attribute, about["groups"]),
         AttributeReport.model_validate(about["report"]),
         *(np.asarray(np.load(folder / f"{name}.npy", "r")) for name in ("hashes", "codes", "rows")),
     )
@@ -164,7 +182,7 @@ def _build(
 
     labels = built_labels(path, attribute, tell)
     about = {
-        "attribute": labels.attribute.model_dump(mode="json"),
+        "groups": labels.attribute.groups,
         "report": labels.report.model_dump(mode="json"),
     }
     for name in ("hashes", "codes", "rows"):
