@@ -52,7 +52,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", ma
 class Range(BaseModel):
     """The values of one group, where the field holds numbers or dates.
 
-    A date is compared by its year with a whole number, and by its day with a date.
+    Bounds that are numbers take numbers, and dates by their years. Bounds that are dates take dates
+    by their days, and no numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,12 +75,16 @@ class Range(BaseModel):
 
     def holds(self, value: object) -> bool:
         """Return whether a number, a date, or a text of either kind lies in the range."""
-        of_dates = isinstance(self._bounds[0][0], date)
-        found = _as_day(value) if of_dates else _as_number(value)
+        found = _as_day(value) if self.is_of_dates else _as_number(value)
         return found is not None and all(fits(found, bound) for bound, fits in self._bounds)
 
+    @property
+    def is_of_dates(self) -> bool:
+        """Whether the bounds are dates, rather than numbers."""
+        return isinstance(self._bounds[0][0], date)
+
     def overlaps(self, other: Range) -> bool:
-        """Return whether two ranges share a value."""
+        """Return whether two ranges share a value; both are of numbers, or both of dates."""
         return self._reaches(other) and other._reaches(self)
 
     @cached_property
@@ -94,8 +99,6 @@ class Range(BaseModel):
         bottom: Any = other.gte if other.gt is None else other.gt
         if top is None or bottom is None:
             return True
-        if isinstance(top, date) != isinstance(bottom, date):
-            return False
         return bool(top >= bottom if self.lt is None and other.gt is None else top > bottom)
 
 
@@ -191,6 +194,11 @@ class Attribute(BaseModel):
                         f"'{group}'"
                     )
         for (group, one), (other_group, other) in combinations(self._ranges, 2):
+            if one.is_of_dates != other.is_of_dates:
+                raise ValueError(
+                    f"the ranges of '{group}' and '{other_group}' mix numbers and dates; write "
+                    "all bounds as numbers, or all as dates"
+                )
             if one.overlaps(other):
                 raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
         return self
@@ -319,11 +327,13 @@ def _as_number(value: object) -> float | None:
 
 
 def _as_day(value: object) -> date | None:
-    """Return the day of a date, of its ISO text, or of a number of milliseconds since 1970."""
+    """Return the day of a date or of its ISO text, and None for a number."""
     if isinstance(value, datetime):
         return value.date()
     if isinstance(value, date):
         return value
+    if isinstance(value, int | float):
+        return None
     try:
         return datetime.fromisoformat(str(value).strip()).date()
     except ValueError:

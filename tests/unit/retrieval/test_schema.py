@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,10 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
         ("attributes: &a {gender: *a}", "wrong"),
         ("attributes:\n  g: {field: g, groups: [a, b]}\n  g: {field: h}", "line 3, has 'g' twice"),
         ("attributes: {g: {field: g, field: h, groups: [a, b]}}", "'field' twice"),
+        (
+            "attributes: {g: {field: f, groups: {a: {lt: 1950}, b: {gte: 1940-01-01}}}}",
+            "the ranges of 'a' and 'b' mix numbers and dates",
+        ),
         ("attributes: {g: {field: id, groups: [a, b]}}", "'id' belongs"),
         ("attributes: {g: {field: title, groups: [a, b]}}", "'title' belongs"),
         ("attributes: {g: {field: text, groups: [a, b]}}", "'text' belongs"),
@@ -96,6 +101,31 @@ def test_a_wrong_schema_is_refused_and_the_place_named(
         load_schema(path)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "of_years", "of_days"),
+    [
+        (date(1980, 1, 1), "new", "new"),
+        (datetime(1979, 12, 31, 23), "old", "old"),
+        ("1980-01-01T10:00:00Z", "new", "new"),
+        ("1979-12-31", "old", "old"),
+        (1980, "new", None),
+        ("1979", "old", None),
+        (19800101, "new", None),
+        (315_532_800_000, "new", None),
+        (1980.0, "new", None),
+        (True, None, None),
+        ("long ago", None, None),
+    ],
+)
+def test_a_number_is_a_year_and_never_a_day(
+    value: object, of_years: str | None, of_days: str | None
+) -> None:
+    for bound, expected in ((1980, of_years), (date(1980, 1, 1), of_days)):
+        groups = {"old": {"lt": bound}, "new": {"gte": bound}}
+        era = Attribute.model_validate({"name": "era", "field": "born", "groups": groups})
+        assert era.group_of(value) == expected
 
 
 def test_a_key_may_stand_again_over_a_merged_one(tmp_path: Path) -> None:
