@@ -61,7 +61,7 @@ def create(
     On Elasticsearch this makes an index and attaches it. To search an index that you have already,
     see 'fairqr attach --help'.
     """
-    from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.catalog import Catalog, info_of
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus
     from fairqr.retrieval.encoders.opening import open_encoder
 
@@ -90,8 +90,7 @@ def create(
                 engine = await catalog.resolve(name)
             else:
                 engine = await catalog.create(name, corpus, progress=bar(name))
-        info = await engine.info()
-        await engine.aclose()
+        info = await info_of(engine)
         typer.echo(f"{name}: {info.documents} documents in {info.location}")
 
     run(work())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,11 +69,15 @@ def attach(
             "There is no source to attach; name a source file, or write one with --draft."
         )
     from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.source import load_source
 
-    source = load_source(file)
+    source, catalog = load_source(file), Catalog()
+    if source.name in (*BUILT_IN, *catalog.names()):
+        # Refused if the name belongs to something else, before a check that may take long.
+        catalog.attach(file)
     report = _checked(source)
-    Catalog().attach(file)
+    catalog.attach(file)
     _show(report, as_json=as_json)
     if not as_json:
         typer.echo(f"{source.name}: attached; search it with --corpus {source.name}")
@@ -110,7 +115,10 @@ def show(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         print_json(source.model_dump_json(exclude_defaults=True))
     else:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        text = path.read_text(encoding="utf-8")
+        if sys.stdout.isatty():  # A copy in a file stays exact.
+            text = "\n".join(map(printable, text.split("\n")))
+        typer.echo(text, nl=False)
 
 
 @app.command()
@@ -156,6 +164,8 @@ def _draft(url: str | None, index: str, credentials: str | None, output: Path | 
     from fairqr.retrieval.engines.elasticsearch_drafting import draft
     from fairqr.retrieval.files import write_beside
 
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists already; delete it, or name another file with --output.")
     text = run(draft(url, index, credentials))
     if output is None:
         typer.echo(text, nl=False)

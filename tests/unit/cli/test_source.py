@@ -11,8 +11,10 @@ import pytest
 
 from fairqr.cli.main import main
 from fairqr.cli.source_report import lines_of
+from fairqr.errors import IndexUnavailableError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
+from fairqr.retrieval.engines.tantivy import TantivyEngine
 
 Fairqr = Callable[..., tuple[str, str]]
 
@@ -43,6 +45,8 @@ def fairqr(
     Path("people.jsonl").write_text("\n".join(lines) + "\n")
     ranked = "".join(f"q1 Q0 {id_} {id_} {5 - int(id_)} mine\n" for id_, _, _ in people)
     Path("exported.run").write_text(ranked)
+    schema = {"attributes": {"gender": {"field": "sex", "groups": {"f": ["F", "X"], "m": ["M"]}}}}
+    Path("people.schema.yaml").write_text(json.dumps(schema))
     Path("exported.source.yaml").write_text(RUN)
     Path("embedded.source.yaml").write_text(EMBEDDED)
 
@@ -108,6 +112,57 @@ def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
     assert "FILE do not go with --draft" in fairqr(*draft, code=2)[1]
     assert "--url belong to --draft" in fairqr("attach", "x.yaml", "--url", "http://x", code=2)[1]
     assert Catalog().sources() == {}
+
+
+def test_a_name_that_is_taken_is_refused_before_the_check(
+    fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fairqr("attach", "embedded.source.yaml")
+    fairqr("index", "create", "mine", "people.jsonl", "--schema", "people.schema.yaml")
+    monkeypatch.setattr("fairqr.cli.source._checked", None)
+    for name, refused in (
+        ("embedded", "belongs to the source"),
+        ("notables", "a built-in corpus"),
+        ("mine", "the name of an index"),
+    ):
+        Path("other.source.yaml").write_text(EMBEDDED.replace("embedded", name))
+        assert refused in fairqr("attach", "other.source.yaml", code=2)[1]
+    assert list(Catalog().sources()) == ["embedded"]
+
+
+def test_a_draft_replaces_no_file(fairqr: Fairqr) -> None:
+    draft = ("attach", "--draft", "--url", "http://127.0.0.1:9", "--index", "x")
+    said = fairqr(*draft, "-o", "exported.source.yaml", code=2)[1]
+    assert "exported.source.yaml exists already; delete it, or name another file" in said
+    assert Path("exported.source.yaml").read_text() == RUN
+
+
+def test_a_file_cannot_steer_the_terminal(fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = RUN + "# \u202e turned\n"
+    Path("exported.source.yaml").write_text(foreign, encoding="utf-8")
+    fairqr("attach", "exported.source.yaml")
+    assert fairqr("source", "show", "exported")[0] == foreign
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert fairqr("source", "show", "exported")[0] == foreign.replace("\u202e", " ")
+
+
+def test_an_engine_is_closed_where_it_says_nothing_of_itself(
+    fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+
+    async def fail(engine: TantivyEngine) -> None:
+        raise IndexUnavailableError("It does not answer.")
+
+    async def close(engine: TantivyEngine) -> None:
+        closed.append(engine)
+
+    monkeypatch.setattr(TantivyEngine, "info", fail)
+    monkeypatch.setattr(TantivyEngine, "aclose", close)
+    schema = ("--schema", "people.schema.yaml")
+    said = fairqr("index", "create", "mine", "people.jsonl", *schema, code=2)[1]
+    assert "It does not answer." in said
+    assert len(closed) == 1
 
 
 def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -> None:
