@@ -194,7 +194,7 @@ class ElasticsearchSource(Source):
 
 
 class OpenSearchSource(ElasticsearchSource):
-    """The same of an OpenSearch server."""
+    """An index, alias or pattern of an OpenSearch server, used as it is."""
 
     engine: Literal["opensearch"] = "opensearch"  # type: ignore[assignment]
 

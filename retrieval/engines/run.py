@@ -238,7 +238,7 @@ def _fingerprint(source: RunSource) -> str:
     written = [*source.runs, source.topics, source.documents, *labels]
     states = []
     for path in (source.path(name) for name in written if name):
-        # A file that is missing is told of by who reads it.
+        # Whoever reads a missing file reports it.
         if path.is_file():
             states.append((str(path), path.stat().st_size, path.stat().st_mtime_ns))
     return hashlib.sha256(f"{source.fingerprint} {states}".encode()).hexdigest()

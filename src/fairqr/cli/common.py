@@ -42,7 +42,7 @@ __all__ = [
 T = TypeVar("T")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-BaseUrl = Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")]
+BaseUrl = Annotated[str | None, typer.Option(help="The address of an OpenAI-compatible server.")]
 Corpus = Annotated[
     str | None,
     typer.Option(
@@ -77,7 +77,8 @@ def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
 
     Args:
         work: What to run.
-        serving: It has no end to wait for, so that spans that cannot be sent are told of at once.
+        serving: Whether the work runs until it is stopped. Spans that cannot be sent are then
+            reported at once.
     """
     from fairqr.exporting import exporting
 
@@ -85,7 +86,7 @@ def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
         with exporting(warn, at_once=serving):
             return asyncio.run(work)
     finally:
-        work.close()  # for where it was not begun
+        work.close()  # Without this, work that never started would warn.
 
 
 def run_recorded(
@@ -96,7 +97,7 @@ def run_recorded(
         with recorded(trace, content=content, command=command):
             return run(work)
     finally:
-        work.close()  # for where it was not begun
+        work.close()  # Without this, work that never started would warn.
 
 
 @contextlib.contextmanager
