@@ -10,7 +10,7 @@ from typing import Any
 from fairqr.errors import FairqrError
 from fairqr.retrieval.engines.elasticsearch_counts import is_countable, value_reports
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
-from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.engine import Capability, Query
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, sample_hits
 
 __all__ = ["check"]
@@ -50,11 +50,17 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
         documents=documents,
         fields=dict(_fields(engine)),
         attributes=attributes,
-        capabilities=sorted(engine.capabilities),
+        capabilities=sorted(_abilities(engine)),
         sample_query=query,
         sample=sample,
         remarks=[*(hits.warnings if hits else ()), *remarks],
     )
+
+
+def _abilities(engine: ElasticsearchEngine) -> frozenset[Capability]:
+    """Return what the source can do, whichever retriever it was opened with."""
+    by_vectors: frozenset[Capability] = frozenset({"vectors"} if engine.source.vectors else ())
+    return engine.capabilities | by_vectors
 
 
 async def _sampled_ids(engine: ElasticsearchEngine) -> list[str]:
@@ -79,20 +85,13 @@ def _frequent_word(texts: list[str]) -> str:
 
 async def _attributes(engine: ElasticsearchEngine, ids: list[str]) -> list[AttributeReport]:
     countable = [one for one in engine.reader.labels if is_countable(one) and not one.weights]
-    reports = {one.name: one for one in await value_reports(engine, countable)}
-    others = [name for name in engine.schema.attributes if name not in reports]
-    by_field = {one.attribute.name: one for one in engine.reader.labels}
-    if others and ids:
-        body = {"query": engine.reader.among(ids), "size": len(ids), **engine.reader.request}
-        (answer,) = await engine.msearch([body])
-        values = engine.reader.values(answer["hits"]["hits"])
-        for name in others:
-            reports[name] = (
-                engine.labels.field_report(name, values[name])
-                if name in by_field
-                else engine.labels.file_report(name)
-            )
-    return [reports[name] for name in engine.schema.attributes if name in reports]
+    counted = {one.name: one for one in await value_reports(engine, countable)}
+    if not ids or len(counted) == len(engine.schema.attributes):
+        return [*counted.values()]
+    body = {"query": engine.reader.among(ids), "size": len(ids), **engine.reader.request}
+    (answer,) = await engine.msearch([body])
+    values = engine.reader.values(answer["hits"]["hits"])
+    return [counted.get(one.name, one) for one in engine.labels.reports(values)]
 
 
 def _fields(engine: ElasticsearchEngine) -> Iterator[tuple[str, str]]:
@@ -129,9 +128,11 @@ def _on_labels(attributes: list[AttributeReport]) -> Iterator[str]:
         missing = attribute.without_group
         if missing:
             documents = sum(value.documents for value in missing)
+            where = "1 document" if documents == 1 else f"{documents:,} documents"
+            count = "it counts" if len(missing) == 1 else "they count"
             yield (
-                f"{attribute.name}: no group takes {len(missing):,} of its values, "
-                f"in {documents:,} documents; they count as unknown."
+                f"{attribute.name}: no group takes {len(missing):,} of its values, in {where}; "
+                f"{count} as unknown."
             )
 
 
@@ -145,7 +146,7 @@ async def _version(engine: ElasticsearchEngine) -> str | None:
 
 
 async def _on_privileges(engine: ElasticsearchEngine) -> list[str]:
-    """Say so if the account may write, if the server tells."""
+    """Warn if the account may write; some servers do not say."""
     if not engine.server.connection.credentials.request_headers():
         return []
     indices: list[dict[str, Any]] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from fairqr.retrieval.engines.elasticsearch_fields import DAY, LabelField
 from fairqr.retrieval.engines.elasticsearch_mapping import DATES, NUMBERS
+from fairqr.retrieval.engines.elasticsearch_server import warnings_of
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_values import attribute_report
-from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
+from fairqr.retrieval.schema import UNKNOWN, Attribute, Range, as_text
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
@@ -40,32 +42,43 @@ return all > 0 ? own / all : 0;
 """
 
 
-async def corpus_shares(engine: ElasticsearchEngine) -> Mapping[str, FloatArray]:
+async def corpus_shares(engine: ElasticsearchEngine) -> tuple[Mapping[str, FloatArray], bool]:
     """Return for each attribute the mean membership over all documents that the filter takes.
 
     One request counts the documents of each group. A second one, with scripts, is for labels that
     have weights, and for attributes of which a document has several labels. Attributes whose labels
     are in files, or which the server cannot or may not count, are left out.
+
+    Returns:
+        The shares, and whether all documents were counted. Attributes for which only a part of the
+        index answered are left out.
     """
     labels = [label for label in engine.reader.labels if is_countable(label)]
     body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
+
+    def partial(answer: Any) -> bool:
+        return bool(warnings_of(answer, engine.source.index))
+
     plain = [label for label in labels if not label.weights]
     answers = await engine.msearch([{**body, "aggs": _plain_counts(label)} for label in plain])
     counted = list(zip(plain, answers, strict=True))
     scripted = [label for label in labels if label.weights]
     scripted += [
-        label for label, answer in counted if not label.mapped.nested and not _sums(label, answer)
+        label
+        for label, answer in counted
+        if not label.mapped.nested and not partial(answer) and not _sums(label, answer)
     ]
     answers = await engine.msearch(
         [{**body, "aggs": _scripted_counts(label)} for label in scripted],
         refuse=False,  # scripts may be forbidden
     )
     counted += zip(scripted, answers, strict=True)
-    return {
+    shares = {
         label.attribute.name: _shares(label.attribute, sums, answer["hits"]["total"]["value"])
         for label, answer in counted
-        if (sums := _sums(label, answer))
+        if not partial(answer) and (sums := _sums(label, answer))
     }
+    return shares, not any(partial(answer) for _, answer in counted)
 
 
 def is_countable(label: LabelField) -> bool:
@@ -289,10 +302,13 @@ def _shares(attribute: Attribute, sums: Mapping[str, float], total: int) -> Floa
 
 
 def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    """Return whether a text is a number as we write it; ``1_0`` and ``1e1`` are no labels of 10."""
+    for kind in (int, float):
+        with suppress(ValueError, OverflowError):
+            number = kind(text)
+            if math.isfinite(number) and as_text(number) == text:
+                return True
+    return False
 
 
 def _shown(attribute: Attribute, group: str) -> str:

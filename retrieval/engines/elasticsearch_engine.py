@@ -27,7 +27,7 @@ from fairqr.retrieval.engines.elasticsearch_fields import (
 )
 from fairqr.retrieval.engines.elasticsearch_mapping import IndexMapping, path_of, read_index
 from fairqr.retrieval.engines.elasticsearch_requests import Requests
-from fairqr.retrieval.engines.elasticsearch_server import BusyServer, Server
+from fairqr.retrieval.engines.elasticsearch_server import BusyServer, Server, warnings_of
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -111,10 +111,11 @@ class ElasticsearchEngine:
         """What it can do beyond searching."""
         can: dict[Capability, bool] = {
             "new_queries": True,
+            "read_by_id": True,
             "rescore": (self.vectors or self.requests).can_rescore,
             "document_frequencies": self.requests.can_count,
             "corpus_shares": bool(self.reader.labels),
-            "vectors": self.source.vectors is not None,
+            "vectors": self.vectors is not None,
         }
         return frozenset(capability for capability, able in can.items() if able)
 
@@ -146,24 +147,27 @@ class ElasticsearchEngine:
         queries = [replace(query, text=_sendable(query.text)) for query in queries]
         for query in queries:
             self._refuse(query)
-        bodies = list(await asyncio.gather(*(self._ranking(q) for q in queries if q.n > 0)))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                rankings = [tasks.create_task(self._ranking(q)) for q in queries if q.n > 0]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        bodies = [task.result() for task in rankings]
         counted: dict[tuple[str, ...] | None, list[Query]] = {}
         for query in queries:
             if query.n < 1:
                 counted.setdefault(query.only, []).append(query)
         counts = [self.requests.counting(group) for group in counted.values()]
         answers = await self.msearch([*bodies, *counts])
-        totals: dict[int, int] = {}
+        totals: dict[int, Hits] = {}
+        nothing = self._memberships([], [])
         for group, answer in zip(counted.values(), answers[len(bodies) :], strict=True):
             buckets = answer["aggregations"]["matching"]["buckets"]
+            warnings = tuple(warnings_of(answer, self.source.index))
             for query, bucket in zip(group, buckets, strict=True):
-                totals[id(query)] = int(bucket["doc_count"])
+                totals[id(query)] = Hits([], [], nothing, int(bucket["doc_count"]), warnings)
         ranked = iter(await self._ranked([q for q in queries if q.n > 0], answers[: len(bodies)]))
-        nothing = self._memberships([], [])
-        return [
-            next(ranked) if query.n > 0 else Hits([], [], nothing, totals[id(query)])
-            for query in queries
-        ]
+        return [next(ranked) if query.n > 0 else totals[id(query)] for query in queries]
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
@@ -195,12 +199,14 @@ class ElasticsearchEngine:
         """Return for each attribute that a field labels the mean membership over all documents.
 
         They are counted at most once in ten minutes: on a large index it is work to count them, and
-        they change slowly.
+        they change slowly. What only a part of the index was counted for is left out, and counted
+        again the next time.
         """
         counted, shares = self._shares
         if time.monotonic() - counted > SHARES_SECONDS:
-            shares = await corpus_shares(self)
-            self._shares = time.monotonic(), shares
+            shares, whole = await corpus_shares(self)
+            if whole:
+                self._shares = time.monotonic(), shares
         return shares
 
     async def aclose(self) -> None:
@@ -277,7 +283,7 @@ class ElasticsearchEngine:
                 "'track_scores: true'."
             )
         scores = [float(hit["_score"]) for hit in found]
-        warnings = _warnings(answer, self.source.index)
+        warnings = warnings_of(answer, self.source.index)
         return best_first(ids, scores, self._memberships(ids, found), query.n, warnings=warnings)
 
     def _memberships(self, ids: Sequence[str], hits: Sequence[Any]) -> Memberships:
@@ -315,7 +321,7 @@ class ElasticsearchEngine:
             raise self.server.refusal(int(answer.get("status", 500)), answer)
         if answer["_shards"]["total"] == 0:
             raise self.server.no_index(self.source.index)
-        if not self.source.allow_partial and (warnings := _warnings(answer, self.source.index)):
+        if not self.source.allow_partial and (warnings := warnings_of(answer, self.source.index)):
             raise IndexUnavailableError(
                 f"{warnings[0]} Try again, or take such results with 'allow_partial: true'."
             )
@@ -327,15 +333,6 @@ def _judge(answer: Any) -> None:
     for part in answer.get("responses", ()):
         if part.get("status") in BUSY:
             raise BusyServer(int(part["status"]), part)
-
-
-def _warnings(answer: Any, index: str) -> list[str]:
-    shards = answer["_shards"]
-    if shards.get("failed"):
-        return [f"{shards['failed']} of {shards['total']} shards of '{index}' did not answer."]
-    if answer.get("timed_out"):
-        return [f"The search of '{index}' stopped at its time limit, before its end."]
-    return []
 
 
 def _sendable(text: str) -> str:

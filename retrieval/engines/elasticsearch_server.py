@@ -30,6 +30,7 @@ __all__ = [
     "error_type",
     "reason_of",
     "refuse_redirects",
+    "warnings_of",
     "with_port",
 ]
 
@@ -329,3 +330,13 @@ def reason_of(body: Any) -> str:
     causes = [*causes[:1], causes[0].get("caused_by") or error.get("caused_by")]
     reasons = [str(cause["reason"]) for cause in causes if cause and cause.get("reason")]
     return one_line(": ".join(dict.fromkeys(reasons)) or error.get("type") or "no reason", 300)
+
+
+def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:
+    """Return what to say of an answer to a search that is only a part of the answer."""
+    shards = answer.get("_shards", {})
+    if shards.get("failed"):
+        return [f"{shards['failed']} of {shards['total']} shards of '{index}' did not answer."]
+    if answer.get("timed_out"):
+        return [f"The search of '{index}' stopped at its time limit, before its end."]
+    return []

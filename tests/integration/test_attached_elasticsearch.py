@@ -348,6 +348,41 @@ async def test_shares_of_numbers_that_repeat_in_a_document_are_left_out(server: 
     assert {name: found.tolist() for name, found in shares.items()} == {"once": [0.75, 0.25]}
 
 
+async def test_numbers_of_groups_are_compared_as_labels_are(server: Server) -> None:
+    """What the server would refuse, or read as another number than the labels do, is no label."""
+    values = ["1_60", "1.61e2", "162.0", " 163 ", "inf", "164", "165.5"]
+    groups = {"size": {"field": "height", "groups": {"known": values, "other": ["170"]}}}
+    async with attached(described(server.url, INDEX, attributes=groups)) as engine:
+        hits = await hits_of(engine, "", 200, only=tuple(PEOPLE))
+        shares = await engine.corpus_shares()
+    assert shares["size"] == pytest.approx(hits.memberships["size"].mean(axis=0))
+    assert shares["size"].tolist() == [0.02, 0.02]
+
+
+async def test_the_check_counts_a_single_document_as_one(server: Server, tmp_path: Path) -> None:
+    """Labels of other kinds are looked at in a sample, or in their file."""
+    (tmp_path / "sex.csv").write_text("id,group\na,f\nb,m\n")
+    attributes = {
+        "file": {"labels": "sex.csv"},
+        "gender": ATTRIBUTES["gender"],
+        "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
+    }
+    sexes = {"a": "F", "b": "odd"}
+    documents = {
+        id_: {"bio": "x", "person": {"sex": sex}, "origin": {"Asia": 1}}
+        for id_, sex in sexes.items()
+    }
+    with server.index("hr-odd", documents):
+        source = described(server.url, "hr-odd", attributes=attributes, folder=tmp_path)
+        report = await check_source(source)
+    assert [one.name for one in report.attributes] == ["file", "gender", "origin"]
+    assert [one.documents for one in report.attributes] == [2, 2, 2]
+    assert (
+        "gender: no group takes 1 of its values, in 1 document; it counts as unknown."
+        in report.remarks
+    )
+
+
 # --- the source's own request -----------------------------------------------------------------
 
 BODY: dict[str, Any] = {
@@ -779,6 +814,8 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
         async with attached(source, retriever=Letters()) as engine:
             assert engine.retriever == "dense:letters"
             assert {"vectors", "rescore", "corpus_shares"} <= engine.capabilities
+            assert "vectors" not in engine.lexical.capabilities
+            assert "vectors" in (await check_source(source)).capabilities
             hits = await hits_of(engine, "opera", 200, boost="river")
             assert len(hits) == 179
             best = sorted((s for i, s in expected.items() if PEOPLE[i]["published"]), reverse=True)

@@ -7,7 +7,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ from fairqr.errors import (
     FairqrError,
     IndexNotFoundError,
     IndexUnavailableError,
+    ModelError,
     QueryError,
     SourceError,
 )
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.credentials import Credentials
+from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_building import create_on_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
+from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch_mapping import read_index
 from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.engine import Query
@@ -342,6 +346,7 @@ MAPPING = {
                 "bio": {"type": "text"},
                 "sex": {"type": "keyword"},
                 "meaning": {"type": "semantic_text"},
+                "vector": {"type": "dense_vector", "dims": 2},
             }
         }
     }
@@ -367,16 +372,24 @@ def serving(part: Callable[[int], dict[str, Any]]) -> Callable[[int, str], Answe
     return answer
 
 
-async def searched(url: str, **changes: Any) -> Any:
+@asynccontextmanager
+async def opened(
+    url: str, encoder: Encoder | None = None, **changes: Any
+) -> AsyncIterator[ElasticsearchEngine]:
     described = source(url, **changes)
     labels = await LabelReader.open(described.attributes, Path(), store=Path("/nowhere"))
-    retriever = "dense" if "vectors" in changes else "bm25"
+    retriever = encoder or ("dense" if "vectors" in changes else "bm25")
     engine = await open_elasticsearch(described, labels, retriever=retriever)
     try:
-        (hits,) = await engine.search([Query("physics", 5)])
-        return hits
+        yield engine
     finally:
         await engine.aclose()
+
+
+async def searched(url: str, **changes: Any) -> Any:
+    async with opened(url, **changes) as engine:
+        (hits,) = await engine.search([Query("physics", 5)])
+        return hits
 
 
 async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
@@ -408,6 +421,64 @@ async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str
         header, body = map(json.loads, asked.bodies[-1].splitlines())
         assert header["allow_partial_search_results"] is True
         assert body["timeout"] == "8000ms", "the server has time to answer before the client leaves"
+
+
+IN_PART = {"total": 5, "failed": 2}
+
+
+async def test_a_count_in_part_has_a_warning() -> None:
+    matching = {"aggregations": {"matching": {"buckets": [{"doc_count": 3}]}}}
+    with answering(serving(lambda _: found(_shards=IN_PART, **matching))) as (url, _):
+        async with opened(url, allow_partial=True) as engine:
+            (hits,) = await engine.search([Query("physics", 0)])
+    assert hits.total == 3
+    assert hits.warnings == ("2 of 5 shards of 'x' did not answer.",)
+
+
+async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
+    """Those of all documents are kept for a while."""
+    buckets = [{"doc_count": 1}, {"doc_count": 0}]
+    counted = {"held": {"value": 1}, "labelled": {"doc_count": 1}, "groups": {"buckets": buckets}}
+
+    def part(number: int) -> dict[str, Any]:
+        return found(aggregations=counted, **({} if number else {"_shards": IN_PART}))
+
+    with answering(serving(part)) as (url, asked):
+        async with opened(url, allow_partial=True) as engine:
+            assert await engine.corpus_shares() == {}
+            for _ in "12":
+                shares = await engine.corpus_shares()
+                assert {name: one.tolist() for name, one in shares.items()} == {"gender": [1, 0]}
+    assert len(asked.times) == 4
+
+
+async def test_a_query_that_cannot_be_encoded_ends_the_others() -> None:
+    """Nothing goes on in the background, and the error is that of the encoder."""
+    ended: list[str] = []
+
+    class Failing:
+        name = "failing"
+
+        async def encode_documents(self, texts: list[str]) -> Any:
+            raise NotImplementedError
+
+        async def encode_query(self, text: str) -> Any:
+            if text == "bad":
+                raise ModelError("unavailable", "The encoder is out.")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ended.append(text)
+                raise
+
+    vectors = {"field": "vector", "embeddings": "failing"}
+    with answering(serving(lambda _: found())) as (url, _):
+        async with opened(url, Failing(), vectors=vectors) as engine:
+            assert "vectors" in engine.capabilities
+            assert "vectors" not in engine.lexical.capabilities
+            with pytest.raises(ModelError, match=r"The encoder is out\."):
+                await engine.search([Query("good", 5), Query("bad", 5)])
+            assert ended == ["good"]
 
 
 async def test_a_part_that_fails_is_told_with_its_reason() -> None:
