@@ -62,7 +62,9 @@ class Resources:
         self._prompts = prompts
         self._offers = offers
         self._saver = saver
-        self._engines: KeptOpen[tuple[str, str], SearchEngine] = KeptOpen(ENGINES)
+        self._engines: KeptOpen[tuple[str, str], SearchEngine] = KeptOpen(
+            ENGINES, lambda engine: engine.aclose()
+        )
         self._models: KeptOpen[tuple[str, str | None], Model] = KeptOpen(MODELS)
         self._generators: KeptOpen[str, Generator] = KeptOpen(MODELS)
         self._attributors: KeptOpen[tuple[Any, ...], Attributor] = KeptOpen(MODELS)
@@ -163,17 +165,14 @@ class Resources:
         return await self._graphs.get(key, opening), engine
 
     async def close(self) -> None:
-        """Close all search engines."""
-        for engine in self._engines:
-            await engine.aclose()
-        for kept in (
-            self._engines,
-            self._models,
-            self._generators,
-            self._attributors,
-            self._graphs,
-        ):
-            kept.clear()
+        """Close all search engines, and forget what they were used with.
+
+        Raises:
+            Exception: The first error of closing, after all others have been closed.
+        """
+        for kept in (self._graphs, self._models, self._generators, self._attributors):
+            await kept.aclose()
+        await self._engines.aclose()
 
     async def _attributor(
         self, request: Request, model: Model | None, engine: SearchEngine

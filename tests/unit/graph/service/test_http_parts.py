@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fairqr import errors
 from fairqr.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.open_once import KeptOpen
+from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.http import serving, sse
 from fairqr.graph.service.http.access import Caller, is_loopback, needed
 from fairqr.graph.service.http.bodies import check_json
@@ -119,6 +121,71 @@ async def test_what_is_opened_is_opened_once_and_again_where_it_failed() -> None
     await kept.get("b", opening)
     await kept.get("c", opening)
     assert [*kept] == [3, 4]
+
+
+async def test_what_is_forgotten_is_closed_and_all_is_closed_where_one_fails() -> None:
+    closed: list[str] = []
+
+    async def close(name: str) -> None:
+        closed.append(name)
+        if name in ("a", "c"):
+            raise OSError(name)
+
+    def opening(name: str, after: float = 0) -> Callable[[], Awaitable[str]]:
+        async def open_() -> str:
+            await asyncio.sleep(after)
+            return name
+
+        return open_
+
+    kept: KeptOpen[str, str] = KeptOpen(3, close)
+    late = asyncio.create_task(kept.get("late", opening("late", 0.02)))
+    for name in "abcd":
+        await kept.get(name, opening(name))
+    assert await late == "late"
+    await asyncio.sleep(0.01)
+    assert closed == ["a", "late"]
+    with pytest.raises(OSError, match="c"):
+        await kept.aclose()
+    assert sorted(closed) == ["a", "b", "c", "d", "late"]
+    assert [*kept] == []
+    await kept.aclose()
+
+
+async def test_an_engine_that_cannot_be_closed_keeps_no_other_open() -> None:
+    closed: list[str] = []
+
+    class Engine:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            if self.name == "first":
+                raise OSError(self.name)
+
+    async def open_(name: str, **_: Any) -> Engine:
+        return Engine(name)
+
+    catalog: Any = SimpleNamespace(open=open_)
+    offers: Any = SimpleNamespace(sources={})
+    prompts: Any = SimpleNamespace()
+    resources = Resources(catalog, prompts, offers, None)
+    for name in ("first", "second", "third"):
+        await resources.engine(name)
+    with pytest.raises(OSError, match="first"):
+        await resources.close()
+    assert sorted(closed) == ["first", "second", "third"]
+
+
+async def test_what_is_being_opened_is_given_up() -> None:
+    kept: KeptOpen[str, bool] = KeptOpen(3)
+    waiting = asyncio.create_task(kept.get("a", asyncio.Event().wait))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await kept.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
 
 class _Client:
