@@ -13,7 +13,7 @@ import numpy as np
 from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Memberships
-from fairqr.retrieval.engines.report import AttributeReport, count_groups
+from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_store import LabelStore, open_label_store
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
@@ -23,6 +23,8 @@ from fairqr.settings import data_dir
 __all__ = ["LabelReader"]
 
 MAX_CACHED = 10_000
+ENOUGH = 20
+"""So many documents without any label are no chance."""
 
 
 class LabelReader:
@@ -118,28 +120,36 @@ class LabelReader:
         ]
 
     def reports(
-        self, labels: Mapping[str, Sequence[object]], memberships: Memberships | None = None
+        self, labels: Mapping[str, Sequence[object]], ids: Sequence[str]
     ) -> list[AttributeReport]:
         """Return what the check says of the labels of each attribute.
 
         Args:
             labels: For each attribute that reads a field the labels of the documents that were
                 looked at.
-            memberships: Of these documents. They are counted where a file gives the labels; by
-                default the whole file is.
+            ids: Of these documents.
+
+        Raises:
+            SourceError: A file of labels has none of these documents, and they are many.
         """
         return [
             self.field_report(name, labels[name])
             if name in labels
-            else self.file_report(name)
-            if memberships is None
-            else count_groups(attribute, memberships[name])
+            else self._file_report(attribute, ids)
             for name, attribute in self.schema.attributes.items()
         ]
 
-    def file_report(self, attribute: str) -> AttributeReport:
-        """Return what the check says of the file of labels of an attribute."""
-        return self._files[attribute].report
+    def _file_report(self, attribute: Attribute, ids: Sequence[str]) -> AttributeReport:
+        """Return the values of a file, and how many of these documents it labels."""
+        store = self._files[attribute.name]
+        rows = store.memberships(ids)[:, : len(attribute.groups)]
+        labelled = int(rows.any(axis=1).sum())
+        if not labelled and len(ids) >= ENOUGH:
+            raise SourceError(
+                f"The labels {attribute.labels} have none of the {len(ids):,} documents that were "
+                f"looked at, such as '{one_line(ids[0], 80)}'; check which column holds the ids."
+            )
+        return store.report.model_copy(update={"documents": len(ids), "labelled": labelled})
 
     def field_report(self, attribute: str, labels: Sequence[object]) -> AttributeReport:
         """Return what the check says of the labels that a field has in some documents.

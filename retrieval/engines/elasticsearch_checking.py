@@ -91,7 +91,7 @@ async def _attributes(engine: ElasticsearchEngine, ids: list[str]) -> list[Attri
     body = {"query": engine.reader.among(ids), "size": len(ids), **engine.reader.request}
     (answer,) = await engine.msearch([body])
     values = engine.reader.values(answer["hits"]["hits"])
-    return [counted.get(one.name, one) for one in engine.labels.reports(values)]
+    return [counted.get(one.name, one) for one in engine.labels.reports(values, ids)]
 
 
 def _fields(engine: ElasticsearchEngine) -> Iterator[tuple[str, str]]:

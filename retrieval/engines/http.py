@@ -150,7 +150,7 @@ async def check(engine: HttpEngine) -> SourceReport:
         name=engine.name,
         engine="http",
         location=info.location,
-        attributes=engine.labels.reports(engine.labels.in_fields(documents)),
+        attributes=engine.labels.reports(engine.labels.in_fields(documents), hits.ids),
         sample_query=sample,
         sample=sample_hits(engine.schema, hits, documents),
         remarks=_remarks(source, len(hits)),

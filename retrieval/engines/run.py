@@ -168,7 +168,7 @@ class RunEngine:
             engine="run",
             location=self._location,
             documents=len(self._rows),
-            attributes=self._labels.reports(self._field_labels, self._memberships),
+            attributes=self._labels.reports(self._field_labels, list(self._rows)),
             sample_query=sample,
             sample=sample_hits(self.schema, hits, self.read(hits.ids)),
             remarks=list(self._remarks()),

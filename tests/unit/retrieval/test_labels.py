@@ -126,8 +126,8 @@ async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
     )
     labels = await opened(tmp_path, attribute, "id,born\n1,1990\n2, 1950-01-02\n3,never\n")
     assert rows(labels, ["1", "2", "3"]) == [[1, 0], [0, 1], [0, 0]]
-    report = labels.file_report("origin")
-    assert (report.documents, report.labelled, report.origin) == (3, 2, "o.csv")
+    (report,) = labels.reports({}, ["1", "2", "3", "not there"])
+    assert (report.documents, report.labelled, report.origin) == (4, 2, "o.csv")
     assert [(v.value, v.documents) for v in report.without_group] == [("never", 1)]
 
 
@@ -150,7 +150,20 @@ async def test_a_mark_of_byte_order_quotes_and_packing_are_understood(
 async def test_an_id_may_come_twice_with_the_same_group(tmp_path: Path) -> None:
     labels = await opened(tmp_path, content="id,group\na,Asia\nb,Europe\na,Asia\n")
     assert rows(labels, ["a", "b"]) == [[1, 0, 0], [0, 1, 0]]
-    assert labels.file_report("origin").documents == 2
+    (report,) = labels.reports({}, ["a", "b"])
+    assert (report.documents, report.labelled) == (2, 2)
+
+
+async def test_a_file_that_has_none_of_the_documents_is_refused(tmp_path: Path) -> None:
+    """Most likely another column holds the ids."""
+    labels = await opened(tmp_path, content="id,group\nzz1,Asia\nzz2,Europe\n")
+    ids = [f"d{number}" for number in range(20)]
+    with pytest.raises(SourceError, match=r"have none of the 20 documents .* 'd0'; check which"):
+        labels.reports({}, ids)
+    (few,) = labels.reports({}, ids[:19])
+    assert (few.documents, few.labelled) == (19, 0)
+    (some,) = labels.reports({}, [*ids, "zz1"])
+    assert (some.documents, some.labelled) == (21, 1)
 
 
 CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 'origin')"
@@ -366,7 +379,7 @@ async def test_very_many_values_are_counted_up_to_a_bound(
     content = "id,group\n" + "".join(f"{n},{n}\n" for n in range(100))
     labels = await opened(tmp_path, attribute, content)
     assert rows(labels, ["3", "49", "50", "99"]) == [[1, 0], [1, 0], [0, 1], [0, 1]]
-    report = labels.file_report("origin")
+    (report,) = labels.reports({}, [str(number) for number in range(100)])
     assert (report.labelled, len(report.values), report.more_values) == (100, 10, True)
 
 
