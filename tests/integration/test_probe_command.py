@@ -547,7 +547,7 @@ def test_experiments_run_and_are_reported(
     assert run.code == 0, run
     assert ProbeStore(folder).manifest().rankings.seed == 2
     assert here("experiment", "report", folder).code == 0
-    for option in ("--retriever", "--backend", "--attribute"):
+    for option in ("--retriever", "--source", "--attribute"):
         refused = here("experiment", "run", path, "-o", folder, option, "bm25").complaint()
         assert refused == f"An experiment on rankers takes no {option}; leave it out."
     refused = here("experiment", "run", path, "-o", folder, "--seed", "1", "--seed", "2")
