@@ -45,6 +45,7 @@ from fairqr.graph.steps import Update, context_of, traced
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import coded
 from fairqr.retrieval.target import can_be_weights
 from fairqr.telemetry import current_span, span
@@ -93,7 +94,7 @@ class Nodes:
         if not isinstance(state.get("query"), str):
             raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
         # Half a surrogate pair is no character, and no client could send it on.
-        query = state["query"].encode(errors="replace").decode().strip()
+        query = sendable(state["query"]).strip()
         opened.content("fairqr.query", query)
         if not query:
             raise QueryError("The query is empty; write what to search for.")

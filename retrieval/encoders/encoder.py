@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairqr.errors import InputError, ModelError
 from fairqr.retrieval.documents import Document
+from fairqr.retrieval.sendable import sendable
 
 __all__ = [
     "Encoder",
@@ -159,7 +160,7 @@ async def encode_documents(
 async def encode_query(encoder: Encoder, text: str, dimensions: int) -> Float32Array:
     """Return the vector of a query, shape (d,), of length 1 or 0; see :func:`encode_documents`."""
     # Half a surrogate pair, which a query can hold, is no text to most encoders.
-    clean = text.encode("utf-8", "replace").decode()
+    clean = sendable(text)
     if not clean.strip():
         return np.zeros(dimensions, dtype=np.float32)
     made: Any = [await encoder.encode_query(clean)]

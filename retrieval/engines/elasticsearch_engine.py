@@ -41,6 +41,7 @@ from fairqr.retrieval.engines.engine import (
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource
 
 __all__ = ["ElasticsearchEngine"]
@@ -144,7 +145,7 @@ class ElasticsearchEngine:
 
         Queries that only count are counted together, by what they are limited to.
         """
-        queries = [replace(query, text=_sendable(query.text)) for query in queries]
+        queries = [replace(query, text=sendable(query.text)) for query in queries]
         for query in queries:
             self._refuse(query)
         try:
@@ -333,8 +334,3 @@ def _judge(answer: Any) -> None:
     for part in answer.get("responses", ()):
         if part.get("status") in BUSY:
             raise BusyServer(int(part["status"]), part)
-
-
-def _sendable(text: str) -> str:
-    """Replace half a surrogate pair, which a query can hold and JSON cannot."""
-    return text.encode("utf-8", "replace").decode()

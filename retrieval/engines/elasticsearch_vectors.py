@@ -13,6 +13,7 @@ from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.elasticsearch_mapping import MappedField
 from fairqr.retrieval.engines.elasticsearch_requests import Requests
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource
 
 __all__ = ["VectorSearch", "encoder_for"]
@@ -109,8 +110,7 @@ class VectorSearch:
 
 def words_of(query: Query) -> str:
     """Return what is encoded of a query, as text that any encoder takes."""
-    text = f"{query.text} {query.boost}" if query.boost else query.text
-    return text.encode("utf-8", "replace").decode()
+    return sendable(f"{query.text} {query.boost}" if query.boost else query.text)
 
 
 def encoder_for(

@@ -22,6 +22,7 @@ from fairqr.retrieval.engines.tantivy_folder import (
 from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.sendable import sendable
 
 __all__ = ["TantivyEngine"]
 
@@ -141,7 +142,7 @@ class TantivyEngine:
     def _terms(self, text: str, occur: tantivy.Occur | None = None) -> tantivy.Query:
         """Return the disjunction of the text's terms, or their conjunction."""
         # Half a surrogate pair, which a query can hold, is no text to tantivy.
-        terms = self._analyzer.analyze(text.encode("utf-8", "replace").decode())
+        terms = self._analyzer.analyze(sendable(text))
         schema = self._index.schema
         return tantivy.Query.boolean_query(
             [

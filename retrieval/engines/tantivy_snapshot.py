@@ -15,6 +15,7 @@ from fairqr.retrieval.engines.engine import Hits, Memberships, best_first
 from fairqr.retrieval.engines.tantivy_folder import from_stored, refuse_damaged
 from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.sendable import sendable
 
 __all__ = ["Addresses", "Snapshot"]
 
@@ -50,7 +51,7 @@ class Snapshot:
 
     def with_ids(self, ids: Sequence[str]) -> tantivy.Query:
         """Return the query for these documents, each with score 0."""
-        clean = [id_.encode("utf-8", "replace").decode() for id_ in ids]
+        clean = [sendable(id_) for id_ in ids]
         query = tantivy.Query.term_set_query(self.text_schema, "id", clean)
         return tantivy.Query.const_score_query(query, 0.0)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.sendable import sendable
 
 __all__ = ["PoolRetriever", "scores_of_spoken"]
 
@@ -48,17 +49,13 @@ async def scores_of_spoken(
     Returns:
         Scores of all texts, shape (n,).
     """
-    clean = [_encodable(text) for text in texts]
+    clean = [sendable(text) for text in texts]
     spoken = [place for place, text in enumerate(clean) if text.strip()]
     scores = np.zeros(len(texts))
-    wanted = _encodable(query)
+    wanted = sendable(query)
     if not spoken or not wanted.strip():
         return scores
     found = await score(wanted, [clean[place] for place in spoken])
     scores += min(0.0, float(found.min()))
     scores[spoken] = found
     return scores
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
