@@ -26,7 +26,7 @@ def open_model(
 
     Args:
         name: As :class:`ChatModel` takes it; ``feedback`` for relevance feedback without a language
-            model, which needs the engine; the configured model where None.
+            model, which needs the engine; defaults to the configured model.
         engine: For ``feedback``.
         cache: Keep replies on disk, and never ask the same twice; or where to keep them.
         options: More for :class:`ChatModel`.

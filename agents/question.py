@@ -43,7 +43,7 @@ class Question:
         temperature: In [0, 2]; the prompt's own where None.
         seed: For repeatable sampling, where the provider supports it.
         may_ask_again: Whether to ask once more where a reply is not the object that was asked for.
-        max_tokens: Of the reply; the prompt's own where None.
+        max_tokens: The longest reply; defaults to the prompt's own limit.
     """
 
     prompt: PromptTemplate

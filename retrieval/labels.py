@@ -91,7 +91,7 @@ class LabelReader:
         Args:
             ids: The documents.
             values: For each attribute of ``field_attributes`` the label of each document as the
-                field holds it, None where it has none.
+                field holds it; None if it has none.
 
         Raises:
             SourceError: A field holds what cannot be a label.

@@ -87,7 +87,7 @@ class System(_Searching):
         name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.context.METHODS`.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
-        source: What is searched; the experiment's where None.
+        source: What is searched; defaults to the experiment's source.
         model: What refines queries, and re-ranks; the experiment's where None.
         settings: Values of :class:`fairqr.graph.context.Context`.
         vary: Settings with several values each; the system stands for every combination.

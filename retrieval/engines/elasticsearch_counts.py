@@ -141,7 +141,7 @@ def _report(label: LabelField, answer: Any) -> AttributeReport:
 
 
 def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
-    """Return the sums of memberships by group, or None where the counts do not give them."""
+    """Return the sums of memberships by group, or None if the counts do not give them."""
     groups, found = label.attribute.groups, answer.get("aggregations", {})
     if "sizes" in found:
         sizes = found["sizes"]["buckets"]
@@ -250,7 +250,7 @@ def _group_query(label: LabelField, group: str) -> Body | None:
 
 
 def _bounds(wanted: Range, kind: str) -> Body | None:
-    """Return the bounds of a range as the server compares them, or None where it cannot.
+    """Return the bounds of a range as the server compares them, or None if it cannot.
 
     Dates are compared by their year with a number, and by their day with a date; so each bound
     becomes the first day that lies in the range, or the first that does not.

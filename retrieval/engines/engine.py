@@ -75,7 +75,7 @@ class Hits:
         ids: Distinct document ids.
         scores: Never increasing; equal scores stand in order of id.
         memberships: The groups of these documents.
-        total: How many documents match; None where the engine was not asked to count.
+        total: How many documents match; None if the engine was not asked to count.
         warnings: Sentences for people, such as that a part of the index did not answer.
     """
 
@@ -96,7 +96,7 @@ class EngineInfo:
     Attributes:
         name: How commands call it.
         engine: ``tantivy``, ``elasticsearch``, ``opensearch``, ``http``, ``run`` or ``langchain``.
-        documents: How many it holds; None where it does not say.
+        documents: How many it holds; None if it does not say.
         location: A folder, or the address of a server and the index on it, without credentials.
         source: Where the documents, or the description of the source, come from.
         fingerprint: Changes when the documents or their description are known to have changed.

@@ -33,7 +33,7 @@ class ValueCount(_Frozen):
     Attributes:
         value: As the field holds it.
         documents: How many documents hold it, among those that were looked at.
-        group: The group that takes it; None where no group does.
+        group: The group that takes it; None if no group does.
     """
 
     value: str
@@ -82,8 +82,8 @@ class SourceReport(_Frozen):
         name: Of the source.
         engine: Of the source.
         location: Where it is, without credentials.
-        version: Of the server; None where the role may not see it, or there is no server.
-        documents: How many there are; None where the engine does not say.
+        version: Of the server; None if the role may not see it, or there is no server.
+        documents: How many there are; None if the engine does not say.
         fields: Each field that the source names, with its type, or ``missing``.
         attributes: What is known of the labels.
         capabilities: What the engine can do beyond searching.

@@ -56,7 +56,7 @@ class Engine:
     Args:
         settings: Of the service.
         saver: Keeps the states of runs that are to be resumed; None where none is.
-        catalog: Of what can be searched; the one in the user's data folder where None.
+        catalog: What can be searched; defaults to the user's data folder.
         prompts: Where prompts come from; read again as they change where None.
         default_model: That of requests which name none; the configured one where None.
     """
