@@ -160,13 +160,17 @@ class Nodes:
         rankings, size = await self._retrieved(state, n, count=first)
         said = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
         warnings = [warning for warning in said if warning not in state.get("warnings", [])]
+        dimensions = self._dimensions(context)
+        attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
+        if context.probe is not None:
+            attributes.add(context.probe.attribute)
         records = [
             RankingRecord(
                 iteration=state["iteration"],
                 query=query,
                 ids=hits.ids,
                 scores=hits.scores,
-                memberships=coded(hits.memberships),
+                memberships=coded(hits.memberships, attributes),
             )
             for query, hits in zip(state["pending"], rankings, strict=True)
         ]
@@ -183,7 +187,6 @@ class Nodes:
                 f"'{state['query'][:100]}'; try other words."
             )
         shares = await self._corpus_shares(context)
-        dimensions = self._dimensions(context)
         target = estimate_target(table_of(records), dimensions, original, context, shares)
         if context.target.parts.get("retrieved") and not can_be_weights(original.scores):
             warnings.append(

@@ -101,25 +101,17 @@ async def gather_evidence(
     }
     words = list(dict.fromkeys(word for own in words_of.values() for word in own))
     top = tuple(results[:TOPIC_DEPTH])
-    answers = iter(
-        await engine.search(
-            [
-                Query("", 0),
-                *(Query(word, 0, every_word=True) for word in words),
-                *(Query(word, 0, every_word=True, only=top) for word in words),
-                *(Query(keyword, 0, every_word=True) for keyword in keywords),
-                *(Query(keyword, GROUP_DEPTH) for keyword in keywords),
-            ]
-        )
-    )
-    size = next(answers).total or 1
-    word_documents = {word: next(answers).total or 0 for word in words}
-    word_in_top = {word: next(answers).total or 0 for word in words}
-    keyword_documents = {keyword: next(answers).total or 0 for keyword in keywords}
-    found = {keyword: next(answers) for keyword in keywords}
+    everything = Query("", 0)
+    with_word = {word: Query(word, 0, every_word=True) for word in (*words, *keywords)}
+    in_top = {word: Query(word, 0, every_word=True, only=top) for word in words}
+    best = {keyword: Query(keyword, GROUP_DEPTH) for keyword in keywords}
+    asked = [everything, *with_word.values(), *in_top.values(), *best.values()]
+    answers = dict(zip(asked, await engine.search(asked), strict=True))
+    size = answers[everything].total or 1
 
     def topic(word: str) -> tuple[int, float]:
-        count, frequency = word_in_top[word], word_documents[word]
+        count = answers[in_top[word]].total or 0
+        frequency = answers[with_word[word]].total
         if not frequency or not top:
             return 0, 0.0
         return count, count / len(top) / (frequency / size)
@@ -127,13 +119,14 @@ async def gather_evidence(
     def evidence(proposal: Proposal, keyword: str) -> Evidence:
         of_words = [topic(word) for word in words_of[keyword]] or [(0, 0.0)]
         count = min(count for count, _ in of_words)
-        documents = keyword_documents[keyword]
+        documents = answers[with_word[keyword]].total or 0
+        found = answers[best[keyword]]
         return Evidence(
             documents=documents,
             topic_documents=count,
             topic_share=count / max(1, len(top)),
             topic_lift=min(lift for _, lift in of_words),
-            group_odds=_group_odds(proposal, found[keyword], corpus_shares) if documents else 0.0,
+            group_odds=_group_odds(proposal, found, corpus_shares) if documents else 0.0,
         )
 
     return [[evidence(p, keyword) for keyword in p.keywords] for p in proposals]

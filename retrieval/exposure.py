@@ -7,6 +7,7 @@ d(r) × membership over the ranks, normalised to a distribution over the groups 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,10 @@ class Discount:
         return f"{self.kind}({repr(self.parameter).removesuffix('.0')})"
 
     def weights(self, n: int) -> FloatArray:
-        """Return the weights of ranks 1 to n, shape (n,)."""
+        """Return the weights of ranks 1 to n, shape (n,), not to be written to."""
+        return _weights(self, n)
+
+    def _computed(self, n: int) -> FloatArray:
         rank = np.arange(1, n + 1, dtype=np.float64)
         match self.kind, self.parameter:
             case "trec", _:
@@ -97,6 +101,14 @@ class Discount:
                 return np.asarray(1 / np.log1p(rank))
             case _:
                 return np.asarray(1 / np.log2(rank + 1))
+
+
+@functools.lru_cache(maxsize=256)
+def _weights(discount: Discount, n: int) -> FloatArray:
+    """Compute weights once: each measurement of a search needs those of the same few lengths."""
+    weights = discount._computed(n)
+    weights.flags.writeable = False
+    return weights
 
 
 LOG2 = Discount()

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Ranking"]
+import numpy as np
+
+__all__ = ["Ranking", "best_positions"]
+
+
+def best_positions(ids: Sequence[str], scores: Sequence[float]) -> list[int]:
+    """Return the positions of documents from best to worst, equal scores in order of id."""
+    values = np.asarray(scores, dtype=np.float64)
+    order = np.argsort(-values, kind="stable")
+    ordered = values[order]
+    positions: list[int] = order.tolist()
+    # Ids are compared only where scores are equal: that is rare, and texts are slow to compare.
+    begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    if len(begins) + 1 < len(positions):
+        bounds = [0, *begins.tolist(), len(positions)]
+        for start, end in itertools.pairwise(bounds):
+            if end - start > 1:
+                positions[start:end] = sorted(positions[start:end], key=ids.__getitem__)
+    return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +42,10 @@ class Ranking:
     @classmethod
     def of(cls, scores: Mapping[str, float] | Iterable[tuple[str, float]]) -> Ranking:
         """Sort documents by score, and equal scores by id."""
-        pairs = scores.items() if isinstance(scores, Mapping) else scores
-        ordered = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-        return cls([pair[0] for pair in ordered], [pair[1] for pair in ordered])
+        known = scores if isinstance(scores, Mapping) else dict(scores)
+        ids, values = list(known), list(known.values())
+        order = best_positions(ids, values)
+        return cls([ids[position] for position in order], [values[position] for position in order])
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -6,7 +6,7 @@ such as the target, the exposure and the fair step, reads them here, and no engi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -30,19 +30,24 @@ class CodedMemberships(TypedDict):
     rows: list[int]
 
 
-def coded(memberships: Memberships) -> dict[str, CodedMemberships]:
-    """Return memberships as plain data, for a checkpoint."""
-    return {name: _coded(array) for name, array in memberships.items()}
+def coded(memberships: Memberships, attributes: Collection[str]) -> dict[str, CodedMemberships]:
+    """Return memberships in these attributes as plain data, for a checkpoint."""
+    return {name: _coded(memberships[name]) for name in memberships if name in attributes}
 
 
 def _coded(array: FloatArray) -> CodedMemberships:
     if not array.size:
         return CodedMemberships(patterns=[], rows=[])
-    # Rows are compared as bytes, which is quick and makes no Python object for each number.
-    rows = np.ascontiguousarray(array, dtype=np.float64)
-    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
-    _, first, numbers = np.unique(as_bytes, return_index=True, return_inverse=True)
-    return CodedMemberships(patterns=rows[first].tolist(), rows=numbers.tolist())
+    # Rows are compared as bytes, which makes no Python object for each number.
+    held = np.ascontiguousarray(array, dtype=np.float64).tobytes()
+    width = len(held) // len(array)
+    numbers: dict[bytes, int] = {}
+    rows = [
+        numbers.setdefault(held[start : start + width], len(numbers))
+        for start in range(0, len(held), width)
+    ]
+    patterns = np.frombuffer(b"".join(numbers)).reshape(len(numbers), -1)
+    return CodedMemberships(patterns=patterns.tolist(), rows=rows)
 
 
 def decoded(memberships: CodedMemberships) -> FloatArray:
@@ -87,7 +92,7 @@ class DocumentTable:
         """
         if not ids:
             return np.zeros((0, len(dimension.groups)))
-        rows = np.array([self._rows[id_] for id_ in ids], dtype=np.intp)
+        rows = np.fromiter(map(self._rows.__getitem__, ids), dtype=np.intp, count=len(ids))
         return intersection([self._array(factor.name)[rows] for factor in dimension.factors])
 
     def _array(self, attribute: str) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 from fairqr.errors import UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.ranking import best_positions
 from fairqr.retrieval.schema import Schema
 
 __all__ = [
@@ -203,7 +204,7 @@ def best_first(
     warnings: Sequence[str] = (),
 ) -> Hits:
     """Return the best n of these documents as hits, equal scores in order of id."""
-    order = sorted(range(len(ids)), key=lambda row: (-scores[row], ids[row]))[:n]
+    order = best_positions(ids, scores)[:n]
     rows = np.array(order, dtype=np.intp)
     return Hits(
         [ids[row] for row in order],

@@ -53,6 +53,7 @@ class TantivyEngine:
         self._analyzer = english_analyzer()
         self._lock = threading.Lock()
         self._stamp = self.stamp()
+        self._shares: tuple[tuple[int, int] | None, Mapping[str, FloatArray]] | None = None
         self._index = open_text(folder)
         try:
             self._ids = IdReader(folder)
@@ -80,7 +81,7 @@ class TantivyEngine:
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         """Return for each attribute the mean membership over all documents."""
-        return await asyncio.to_thread(lambda: self.snapshot().shares())
+        return await asyncio.to_thread(self._corpus_shares)
 
     async def aclose(self) -> None:
         """Do nothing: the files are closed when the object goes."""
@@ -105,6 +106,13 @@ class TantivyEngine:
             searcher = self._index.searcher()
         return Snapshot(self.folder, self._index.schema, searcher, self._ids, self._columns)
 
+    def _corpus_shares(self) -> Mapping[str, FloatArray]:
+        # Counted once for each state of the index, since all documents are read for it.
+        stamp = self.stamp()
+        if self._shares is None or self._shares[0] != stamp:
+            self._shares = stamp, self.snapshot().shares()
+        return self._shares[1]
+
     def _search(self, queries: Sequence[Query]) -> list[Hits]:
         now = self.snapshot()
         return [self.answer(now, query) for query in queries]
@@ -123,10 +131,9 @@ class TantivyEngine:
             else:
                 wanted = these
         elif counts and not query.text:
-            wanted = tantivy.Query.all_query()
+            return Hits([], [], now.memberships([]), len(now))
         if counts:
-            nothing = now.hits([], [], 0)
-            return Hits([], [], nothing.memberships, now.count(wanted))
+            return Hits([], [], now.memberships([]), now.count(wanted))
         return now.best(wanted, query.n)
 
     def _matching(self, query: Query) -> tantivy.Query:

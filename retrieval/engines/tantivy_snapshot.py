@@ -11,10 +11,11 @@ import numpy as np
 import tantivy
 
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.engine import Hits, Memberships, best_first
+from fairqr.retrieval.engines.engine import Hits, Memberships
 from fairqr.retrieval.engines.tantivy_folder import from_stored, refuse_damaged
 from fairqr.retrieval.engines.tantivy_ids import IdReader
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.ranking import best_positions
 from fairqr.retrieval.sendable import sendable
 
 __all__ = ["Addresses", "Snapshot"]
@@ -22,6 +23,8 @@ __all__ = ["Addresses", "Snapshot"]
 Addresses = list[tantivy.DocAddress]
 
 NUMBERS_AT_ONCE = 10_000
+FEW = 100
+"""Up to so many ids are found faster one by one than as a set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,18 @@ class Snapshot:
     def with_ids(self, ids: Sequence[str]) -> tantivy.Query:
         """Return the query for these documents, each with score 0."""
         clean = [sendable(id_) for id_ in ids]
-        query = tantivy.Query.term_set_query(self.text_schema, "id", clean)
+        if len(clean) > FEW:
+            query = tantivy.Query.term_set_query(self.text_schema, "id", clean)
+        else:
+            each = [tantivy.Query.term_query(self.text_schema, "id", i, "basic") for i in clean]
+            query = tantivy.Query.boolean_query([(tantivy.Occur.Should, one) for one in each])
         return tantivy.Query.const_score_query(query, 0.0)
 
     def best(self, query: tantivy.Query, n: int) -> Hits:
         """Return the best n documents of a query, equal scores in order of id."""
         n = min(n, len(self))
         if n < 1:
-            return self.hits([], [], 0)
+            return Hits([], [], self.memberships([]))
         # A segment is sorted by id, and ties come in the order of segments and then of documents.
         # So one segment breaks ties by id; with several, take in all that tie with the last one.
         limit = n if self.searcher.num_segments == 1 else n + 1
@@ -81,10 +88,12 @@ class Snapshot:
             n: How many are wanted.
             in_order: Whether they are the best n, best first, and ties stand in order of id.
         """
-        ids, memberships = self.ids_at(addresses), self.memberships(addresses)
-        if in_order:
-            return Hits(ids, list(scores), memberships)
-        return best_first(ids, scores, memberships, n)
+        ids = self.ids_at(addresses)
+        if not in_order:
+            best = best_positions(ids, scores)[:n]
+            ids, scores = [ids[place] for place in best], [scores[place] for place in best]
+            addresses = [addresses[place] for place in best]
+        return Hits(ids, list(scores), self.memberships(addresses))
 
     def count(self, query: tantivy.Query) -> int:
         """Return how many documents match; those that were deleted do not."""
@@ -116,9 +125,11 @@ class Snapshot:
 
     def memberships(self, addresses: Addresses) -> Memberships:
         """Return the groups of the documents at these places."""
+        if not addresses:
+            return {name: np.zeros((0, len(columns))) for name, columns in self.columns.items()}
         read = self.searcher.fast_field_values
         return {
-            name: np.stack([np.array(read(c, addresses), dtype=np.float64) for c in columns], 1)
+            name: np.array([read(column, addresses) for column in columns], dtype=np.float64).T
             for name, columns in self.columns.items()
         }
 

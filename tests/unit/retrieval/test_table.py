@@ -26,13 +26,13 @@ SHARES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
 @given(npst.arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(1, 5)), elements=SHARES))
 def test_coding_loses_nothing(rows: np.ndarray) -> None:
-    code = coded({"gender": rows})["gender"]
+    code = coded({"gender": rows, "era": rows}, ["gender"])["gender"]
     np.testing.assert_array_equal(decoded(code), rows)
     assert len(code["patterns"]) == len(np.unique(rows, axis=0))
 
 
 def test_no_documents_can_be_coded() -> None:
-    assert decoded(coded({"gender": np.zeros((0, 2))})["gender"]).shape[0] == 0
+    assert decoded(coded({"gender": np.zeros((0, 2))}, ["gender"])["gender"]).shape[0] == 0
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=3), SHARES, SHARES), max_size=40))
