@@ -112,11 +112,12 @@ def test_single_precision_does_not_choose_among_near_ties() -> None:
     """Cosines may differ by less than it can tell; the best are found all the same."""
     random = np.random.default_rng(8)
     base, n = random.standard_normal(256), 1500
-    vectors = unit_rows(base + 2e-3 * random.standard_normal((3000, 256)))
+    vectors = unit_rows(base + 1e-2 * random.standard_normal((3000, 256)))
     query = unit_rows(base[None])[0]
-    best = np.argsort(-scores_of(vectors, query, range(3000)), kind="stable")[:n]
+    scores = scores_of(vectors, query, range(3000))
+    best = np.argsort(-scores, kind="stable")[:n]
     rough = np.vecdot(vectors, query)
-    assert rough[best].min() < np.sort(rough)[-n], "some of the best do not look like it"
+    assert len(np.unique(rough)) < len(np.unique(scores)), "it cannot tell some of them apart"
     assert set(best.tolist()) <= set(nearest(vectors, query, n).tolist())
 
 
