@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from fairqr.agents.keywords import MAX_KEYWORDS, clean_keywords
 from fairqr.agents.refiner import Refinement, RefinementRequest, refinement_from
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.engines.engine import Query, SearchEngine, require
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["FeedbackRefiner"]
@@ -54,47 +56,81 @@ class FeedbackRefiner:
         require(self._engine, "document_frequencies", "The refiner 'feedback'")
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        """Choose the words with the largest Σ_d score(d)·tf(w,d)/|d| · ln(N/df(w)).
+        """Search for the query, and choose words for one group; see :meth:`refine_all`."""
+        del deadline  # reading ten documents takes no time
+        (original,) = await self._engine.search([Query(request.query, self._depth)])
+        (refinement,) = await self.refine_all([request], original)
+        return refinement
+
+    async def refine_all(
+        self, requests: Sequence[RefinementRequest], original: Hits
+    ) -> list[Refinement]:
+        """Choose for each group the words with the largest Σ_d score(d)·tf(w,d)/|d| · ln(N/df(w)).
 
         The sum is over the group's best documents for the query, each document weighted by its
-        retrieval score and by its membership in the group.
+        retrieval score and by its membership in the group. The engine is asked once for the texts
+        and once for the counts of all groups.
         """
-        del deadline  # reading ten documents takes no time
-        dimension = Dimension.named(self._engine.schema, request.attribute)
-        (hits,) = await self._engine.search([Query(request.query, self._depth)])
-        table = DocumentTable()
-        table.add(hits.ids, hits.memberships)
-        members = table.memberships(dimension, hits.ids)
-        share = members[:, dimension.groups.index(request.group)]
-        merit = share * np.asarray(hits.scores)
-        best = [int(row) for row in np.argsort(-merit, kind="stable") if merit[row] > 0]
-        best = best[: self._documents]
-        if not best:
-            message = f"The query retrieves no document of {request.group} to learn from."
-            return Refinement("unsupported", message=message)
-        merit_of = {hits.ids[row]: float(merit[row]) for row in best}
+        merits = [self._merits(request, original) for request in requests]
+        wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
         # One that was deleted meanwhile is left out.
-        documents = await self._engine.documents(list(merit_of))
+        documents = {document.id: document for document in await self._engine.documents(wanted)}
+        weights = [_weights_of_words(documents, merit) for merit in merits]
+        frequent = [
+            sorted(weight, key=lambda word: (-weight[word], word))[: self._candidates]
+            for weight in weights
+        ]
+        words = list(dict.fromkeys(word for some in frequent for word in some))
+        every, *counts = await self._engine.search(
+            [Query("", 0), *(Query(word, 0, every_word=True) for word in words)]
+        )
+        found = {word: count.total or 0 for word, count in zip(words, counts, strict=True)}
+        rarity = {word: math.log((every.total or 1) / n) for word, n in found.items() if n}
+        return [
+            _chosen(request, {w: weight[w] * rarity[w] for w in some if w in rarity})
+            if merit
+            else _nothing_to_learn_from(request.group)
+            for request, merit, weight, some in zip(
+                requests, merits, weights, frequent, strict=True
+            )
+        ]
 
-        weight: defaultdict[str, float] = defaultdict(float)
-        for document in documents:
-            words = [word.casefold() for word in _WORD.findall(document.text)]
-            # A name says who somebody is, not what the group's documents have in common.
-            own_name = set(_WORD.findall(document.title.casefold()))
-            for word, count in Counter(words).items():
-                if word not in own_name:
-                    weight[word] += merit_of[document.id] * count / len(words)
-        frequent = sorted(weight, key=lambda word: (-weight[word], word))[: self._candidates]
-        every, *found = await self._engine.search(
-            [Query("", 0), *(Query(word, 0, every_word=True) for word in frequent)]
-        )
-        typical = {
-            word: weight[word] * math.log((every.total or 1) / answer.total)
-            for word, answer in zip(frequent, found, strict=True)
-            if answer.total
-        }
-        ordered = sorted(typical, key=lambda word: (-typical[word], word))
-        taken = clean_keywords(
-            ordered, known=[request.query, *request.keywords], limit=MAX_KEYWORDS
-        )
-        return refinement_from(taken, request, who="Relevance feedback")
+    def _merits(self, request: RefinementRequest, original: Hits) -> dict[str, float]:
+        """Return the group's best documents, with score times membership."""
+        dimension = Dimension.named(self._engine.schema, request.attribute)
+        table = DocumentTable()
+        table.add(original.ids, original.memberships)
+        ids = original.ids[: self._depth]
+        share = table.memberships(dimension, ids)[:, dimension.groups.index(request.group)]
+        merit = share * np.asarray(original.scores[: self._depth])
+        best = [int(row) for row in np.argsort(-merit, kind="stable") if merit[row] > 0]
+        return {ids[row]: float(merit[row]) for row in best[: self._documents]}
+
+
+def _weights_of_words(
+    documents: Mapping[str, Document], merit: Mapping[str, float]
+) -> dict[str, float]:
+    """Return Σ_d merit(d)·tf(w,d)/|d| of each word."""
+    weight: defaultdict[str, float] = defaultdict(float)
+    for id_ in merit:
+        if (document := documents.get(id_)) is None:
+            continue
+        words = [word.casefold() for word in _WORD.findall(document.text)]
+        # A name says who somebody is, not what the group's documents have in common.
+        own_name = set(_WORD.findall(document.title.casefold()))
+        for word, count in Counter(words).items():
+            if word not in own_name:
+                weight[word] += merit[id_] * count / len(words)
+    return weight
+
+
+def _chosen(request: RefinementRequest, typical: Mapping[str, float]) -> Refinement:
+    ordered = sorted(typical, key=lambda word: (-typical[word], word))
+    known = [request.query, *request.keywords]
+    taken = clean_keywords(ordered, known=known, limit=MAX_KEYWORDS)
+    return refinement_from(taken, request, who="Relevance feedback")
+
+
+def _nothing_to_learn_from(group: str) -> Refinement:
+    message = f"The query retrieves no document of {group} to learn from."
+    return Refinement("unsupported", message=message)

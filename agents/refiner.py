@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,8 +15,9 @@ from fairqr.agents.question import Question
 from fairqr.agents.replies import Status, Usage
 from fairqr.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
+from fairqr.retrieval.engines.engine import Hits
 
-__all__ = ["LLMRefiner", "Refinement", "RefinementRequest", "Refiner"]
+__all__ = ["LLMRefiner", "Refinement", "RefinementRequest", "Refiner", "RoundRefiner"]
 
 RefinementStatus = Literal[Status, "empty", "repeated", "unknown_terms", "unsupported"]
 
@@ -85,6 +86,22 @@ class Refiner(Protocol):
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         """Propose keywords; never raises for what a model does wrong."""
+        ...
+
+
+@runtime_checkable
+class RoundRefiner(Protocol):
+    """A refiner that proposes for all groups of a round at once, from what the query retrieved."""
+
+    async def refine_all(
+        self, requests: Sequence[RefinementRequest], original: Hits
+    ) -> list[Refinement]:
+        """Propose keywords for each group; all requests are of one query.
+
+        Args:
+            requests: One for each group.
+            original: What the query retrieved, with the groups of these attributes.
+        """
         ...
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from fairqr.graph.context import Context, Strategy
 from fairqr.graph.state import QueryRecord, RankingRecord, ranking_of
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.engines.engine import Query, SearchEngine, require
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
 from fairqr.retrieval.table import DocumentTable, decoded
 
 __all__ = [
+    "hits_of",
     "measured_list",
     "pooled",
     "reranked",
@@ -163,11 +164,15 @@ def table_of(rankings: Sequence[RankingRecord]) -> DocumentTable:
     """Return the groups of all documents that a run has retrieved."""
     table = DocumentTable()
     for record in rankings:
-        table.add(
-            record["ids"],
-            {name: decoded(members) for name, members in record["memberships"].items()},
-        )
+        hits = hits_of(record)
+        table.add(hits.ids, hits.memberships)
     return table
+
+
+def hits_of(record: RankingRecord) -> Hits:
+    """Return what a query found, with the groups of the run's attributes."""
+    memberships = {name: decoded(members) for name, members in record["memberships"].items()}
+    return Hits(record["ids"], record["scores"], memberships)
 
 
 async def scores_by_original_query(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 
@@ -10,7 +9,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
 from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner
+from fairqr.agents.refiner import RefinementRequest, Refiner, RoundRefiner
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError
 from fairqr.graph.answering import Answering
@@ -25,7 +24,7 @@ from fairqr.graph.decisions import (
 from fairqr.graph.evidence import checked_refinements
 from fairqr.graph.expected_cost import expected_cost, for_the_loop
 from fairqr.graph.final import final_step
-from fairqr.graph.lists import measured_list, table_of
+from fairqr.graph.lists import hits_of, measured_list, table_of
 from fairqr.graph.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.model_ranking import ModelRanking
 from fairqr.graph.outcome_span import record_outcome
@@ -33,7 +32,6 @@ from fairqr.graph.probing import Probing
 from fairqr.graph.refinement import after_refinement, shown
 from fairqr.graph.running_time import seconds_since
 from fairqr.graph.state import (
-    GroupKey,
     IterationRecord,
     QueryRecord,
     RankingRecord,
@@ -42,6 +40,7 @@ from fairqr.graph.state import (
     usage_record,
 )
 from fairqr.graph.steps import Update, context_of, traced
+from fairqr.loops import run_together
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
@@ -303,19 +302,22 @@ class Nodes:
         calls = budget.model_calls
         left = None if calls is None else calls - state["usage"]["model_calls"]
 
-        async def refined(key: GroupKey) -> Refinement:
-            request = RefinementRequest(
+        requests = [
+            RefinementRequest(
                 query=state["query"],
-                attribute=key[0],
-                group=key[1],
-                keywords=state["keywords"].get(key[0], {}).get(key[1], []),
+                attribute=attribute,
+                group=group,
+                keywords=state["keywords"].get(attribute, {}).get(group, []),
                 seed=context.seed,
                 temperature=context.temperature,
                 may_ask_again=left is None or left >= 2 * len(state["chosen"]),
             )
-            return await refiner.refine(request, deadline)
-
-        answers = await asyncio.gather(*(refined(key) for key in state["chosen"]))
+            for attribute, group in state["chosen"]
+        ]
+        if isinstance(refiner, RoundRefiner):
+            answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
+        else:
+            answers = await run_together([refiner.refine(r, deadline) for r in requests])
         usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
         keyed = list(zip(state["chosen"], answers, strict=True))
         checked = await checked_refinements(self._engine, keyed, state, context)

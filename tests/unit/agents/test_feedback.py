@@ -14,7 +14,7 @@ from fairqr.agents.refiner import RefinementRequest
 from fairqr.errors import ModelUnavailableError, UnsupportedError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from tests.unit.engines import WatchedEngine, remove
 
 FEMALE = RefinementRequest(query="science", attribute="gender", group="female")
@@ -54,6 +54,20 @@ async def test_the_words_are_those_that_are_typical_of_the_groups_best_documents
     assert found.keywords == ("garden", "person")
     assert watched.round_trips == 2
     assert len(watched.reads) == 1
+
+
+async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
+    engine: SearchEngine,
+) -> None:
+    """What each is given is what it would be given alone."""
+    groups = ("female", "male", "other")
+    requests = [RefinementRequest("science", "gender", group) for group in groups]
+    alone = [await FeedbackRefiner(engine).refine(request) for request in requests]
+    (original,) = await engine.search([Query("science", 500)])
+    watched = WatchedEngine(engine)
+    assert await FeedbackRefiner(watched).refine_all(requests, original) == alone
+    assert [found.status for found in alone] == ["ok", "ok", "unsupported"]
+    assert watched.round_trips == len(watched.reads) == 1
 
 
 async def test_words_that_are_in_use_are_not_proposed_again(engine: SearchEngine) -> None:

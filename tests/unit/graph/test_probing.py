@@ -360,7 +360,13 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     found = await hits_of(engine, "science", 10)
     state: Any = {
         "query": "science",
-        "rankings": [{"ids": found.ids, "memberships": coded(found.memberships, ["gender"])}],
+        "rankings": [
+            {
+                "ids": found.ids,
+                "scores": found.scores,
+                "memberships": coded(found.memberships, ["gender"]),
+            }
+        ],
         "result": {"ranking": [{"id": id_} for id_ in found.ids]},
     }
     update = await probing.planned(State(**state), context, Usage(model_calls=15))
