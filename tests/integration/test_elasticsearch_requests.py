@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fairqr import FairSearch
+from fairqr import FairSearch, SearchResult
+from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
 from fairqr.retrieval.source import Source
@@ -70,12 +71,36 @@ def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
         client.delete(f"/{INDEX}")
 
 
+ATTRIBUTES = [["gender"], ["gender", "continent", "decade"]]
+
+
 @pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
-@pytest.mark.parametrize("attributes", [["gender"], ["gender", "continent", "decade"]])
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
 async def test_a_round_is_two_requests_and_texts_are_one(
     proxy: CountingProxy, attributes: list[str], method: str
 ) -> None:
     """However many attributes and groups there are."""
+    result, asked = await searched(proxy, attributes, method)
+    assert len(result.iterations) == 1 + ROUNDS, result.stop_reason
+    assert any(round_.refinements for round_ in result.iterations)
+    assert len(asked) <= 2 * len(result.iterations) + 1, asked
+    assert result.ranking[0].title
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+async def test_relevance_feedback_adds_texts_and_counts_to_a_round(
+    proxy: CountingProxy, attributes: list[str]
+) -> None:
+    """One request each, for all groups together."""
+    result, asked = await searched(proxy, attributes, "fairqr", by_feedback=True)
+    assert len(result.iterations) > 1, "no round was refined"
+    assert len(asked) <= 2 * (1 + ROUNDS) + 1 + 2 * ROUNDS, asked
+
+
+async def searched(
+    proxy: CountingProxy, attributes: list[str], method: str, *, by_feedback: bool = False
+) -> tuple[SearchResult, list[tuple[str, str]]]:
+    """Return the result of a search with two rounds, and what was asked for it."""
     groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
     source = Source.model_validate(
         {
@@ -94,7 +119,8 @@ async def test_a_round_is_two_requests_and_texts_are_one(
     engine = await open_engine(source)
     try:
         proxy.clear()
-        result = await FairSearch(engine, EagerRefiner()).asearch(
+        refiner = FeedbackRefiner(engine) if by_feedback else EagerRefiner()
+        result = await FairSearch(engine, refiner).asearch(
             "physicist",
             attributes=attributes,
             method=method,
@@ -107,9 +133,4 @@ async def test_a_round_is_two_requests_and_texts_are_one(
         )
     finally:
         await engine.aclose()
-    rounds = len(result.iterations)
-    assert rounds == 1 + ROUNDS, result.stop_reason
-    assert any(round_.refinements for round_ in result.iterations)
-    asked = [(one.method, one.path) for one in proxy.passed]
-    assert len(asked) <= 2 * rounds + 1, asked
-    assert result.ranking[0].title
+    return result, [(one.method, one.path) for one in proxy.passed]
