@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -124,7 +125,7 @@ def _check_address(url: str) -> None:
         SourceError: The address cannot be used.
     """
     server = urlsplit(url).netloc if is_web_address(url) else ""
-    if not server or "{" in server:
+    if not server or re.search(r"[{?#\s]", url):
         raise SourceError(
             "The url of the server is not an address such as https://localhost:9200; correct it."
         )

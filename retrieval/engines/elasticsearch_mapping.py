@@ -118,8 +118,6 @@ async def read_index(server: Server, index: str) -> IndexMapping:
     """
     wanted = "*.mappings,*.settings.index.max_result_window"
     answer = await server.request("GET", path_of(index), params={"filter_path": wanted})
-    if not isinstance(answer, Mapping):
-        raise server.another_product()
     if not answer:
         raise server.no_index(index)
     try:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 import aiohttp
 from elastic_transport import AiohttpHttpNode, ConnectionTimeout, TlsError, TransportError
-from elasticsearch import ApiError, AsyncElasticsearch, UnsupportedProductError
+from elasticsearch import ApiError, AsyncElasticsearch, JsonSerializer, UnsupportedProductError
 
 from fairqr.errors import (
     FairqrError,
@@ -28,6 +28,7 @@ __all__ = [
     "BusyServer",
     "Server",
     "error_type",
+    "is_elasticsearch",
     "reason_of",
     "refuse_redirects",
     "warnings_of",
@@ -48,6 +49,13 @@ class _Node(AiohttpHttpNode):
     def _create_aiohttp_session(self) -> None:
         super()._create_aiohttp_session()
         refuse_redirects(self.session)
+
+
+class _Json(JsonSerializer):
+    """Reads JSON, and leaves a page of HTML that has its name as text, so its status is kept."""
+
+    def json_loads(self, data: bytes) -> Any:
+        return data.decode(errors="replace") if data[:1] == b"<" else super().json_loads(data)
 
 
 def refuse_redirects(session: aiohttp.ClientSession | None) -> None:
@@ -82,6 +90,7 @@ class Server:
     """
 
     product: ClassVar[str] = "Elasticsearch"
+    versions: ClassVar[str] = " 8 or newer"
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -125,6 +134,8 @@ class Server:
 
         async def send(client: Any) -> Any:
             answer = await self._perform(client, method, path, params, body)
+            if not isinstance(answer, Mapping):
+                raise self.another_product()
             if judge:
                 judge(answer)
             return answer
@@ -176,6 +187,7 @@ class Server:
                 retry_on_timeout=False,
                 retry_on_status=(),
                 node_class=_Node,
+                serializers={_Json.mimetype: _Json()},
                 **options,
             )
         except (OSError, ValueError) as error:
@@ -201,7 +213,7 @@ class Server:
         if isinstance(error, UnsupportedProductError):
             return self.another_product()
         if isinstance(error, ApiError):
-            if error.meta.headers.get("x-elastic-product") != "Elasticsearch" and (
+            if not is_elasticsearch(error.meta.headers) and (
                 error.status_code not in (401, 403, 429) and error.status_code < 500
             ):
                 return self.another_product()
@@ -215,8 +227,8 @@ class Server:
     def another_product(self) -> FairqrError:
         """Return the error for a server that is not what the source says."""
         return AnotherProductError(
-            f"The server at {self.url} is not {self.product}; correct its url, or name its engine: "
-            "elasticsearch, opensearch or http."
+            f"The server at {self.url} is not {self.product}{self.versions}; correct its url, or "
+            "name its engine: elasticsearch, opensearch or http."
         )
 
     def unusable(self, error: Exception) -> FairqrError:
@@ -276,6 +288,12 @@ class Server:
                 f"{here} is overloaded (status 429, {self.connection.attempts} attempts); "
                 "try again later."
             )
+        if status >= 500 and str(body).lstrip().startswith("<"):
+            return IndexUnavailableError(
+                f"Something in front of {here} answered with a web page and status {status} "
+                f"({self.connection.attempts} attempts); check that it reaches the server, and try "
+                "again."
+            )
         if status >= 500:
             return IndexUnavailableError(
                 f"{here} failed with status {status} ({reason_of(body)}, "
@@ -299,6 +317,15 @@ class Server:
             f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index' in the "
             "source."
         )
+
+
+def is_elasticsearch(headers: Mapping[str, str]) -> bool:
+    """Return whether an answer comes from Elasticsearch, which says so since version 7.14.
+
+    Args:
+        headers: Of the answer, found whatever their case.
+    """
+    return headers.get("x-elastic-product") == "Elasticsearch"
 
 
 def message_of(error: Exception) -> str:

@@ -16,7 +16,13 @@ from fairqr.retrieval.engines.elasticsearch import Dialect, open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch_server import Server, refuse_redirects, with_port
+from fairqr.retrieval.engines.elasticsearch_server import (
+    AnotherProductError,
+    Server,
+    is_elasticsearch,
+    refuse_redirects,
+    with_port,
+)
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.labels import LabelReader
@@ -31,6 +37,7 @@ class OpenSearchServer(Server):
     """An OpenSearch server."""
 
     product: ClassVar[str] = "OpenSearch"
+    versions: ClassVar[str] = ""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -46,13 +53,23 @@ class OpenSearchServer(Server):
 
     def _new_client(self) -> Any:
         package, connection = self._client_package, self.connection
+        url = self.url
 
         class NodeConnection(package.AsyncHttpConnection):  # type: ignore[misc, name-defined]
-            """The connections to a node, which follow no redirects."""
+            """The connections to a node, which follow no redirects and refuse Elasticsearch."""
 
             async def _create_aiohttp_session(self) -> None:
                 await super()._create_aiohttp_session()
                 refuse_redirects(self.session)
+
+            async def perform_request(self, *args: Any, **options: Any) -> Any:
+                status, headers, content = await super().perform_request(*args, **options)
+                if is_elasticsearch(headers):
+                    raise AnotherProductError(
+                        f"The server at {url} is Elasticsearch; write 'engine: elasticsearch' in "
+                        "the source."
+                    )
+                return status, headers, content
 
         options: dict[str, Any] = {}
         trusted = connection.credentials.ca_certs
@@ -111,13 +128,13 @@ class OpenSearchServer(Server):
 
 
 def _body_of(error: Any) -> Any:
-    """Return the answer in an error of the client, some versions of which leave it unread."""
+    """Return the answer in an error of the client, some versions of which leave it as text."""
     if error.info is not None:
         return error.info
     try:
         return json.loads(error.error)
     except (TypeError, ValueError):
-        return None
+        return error.error
 
 
 class OpenSearchVectors(VectorSearch):

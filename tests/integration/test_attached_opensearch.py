@@ -139,7 +139,7 @@ async def test_a_field_of_vectors_is_searched(server: Server, engine: str) -> No
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
         ({"attributes": {"g": {"field": "headline", "groups": ["F", "M"]}}}, "name 'headline.raw'"),
         ({"filter": {"trem": {"published": True}}}, r"refused the request .*\[trem\]"),
-        ({"engine": "elasticsearch"}, "is not Elasticsearch; .*opensearch"),
+        ({"engine": "elasticsearch"}, "is not Elasticsearch 8 or newer; .*opensearch"),
     ],
 )
 async def test_a_source_that_does_not_fit_is_one_sentence(

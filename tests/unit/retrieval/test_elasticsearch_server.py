@@ -44,6 +44,12 @@ KEY = Credentials(api_key="s3cret", headers={"X-Key": "s3cret"})
 PLAIN = {"content-type": "application/json"}
 GROUPS = {"field": "sex", "groups": ["F", "M"]}
 KINDS = pytest.mark.parametrize("kind", [Server, OpenSearchServer])
+PAGE = b"<html><title>502 Bad Gateway</title></html>"
+
+
+def counted(kind: type[Server]) -> Answer:
+    """The answer of a sound server of this kind."""
+    return 200, ELASTICSEARCH if kind is Server else PLAIN, b'{"count": 1}'
 
 
 @pytest.fixture(autouse=True)
@@ -108,16 +114,35 @@ async def test_another_kind_of_server(kind: type[Server], answer: Answer) -> Non
     with answering(lambda *_: answer) as (url, asked):
         with pytest.raises(IndexUnavailableError) as caught:
             await count(url, kind)
-        said = f"The server at {url} is not {kind.product}; correct its url, or name its engine"
+        said = f"The server at {url} is not {kind.product}{kind.versions}; correct its url, or name"
         assert str(caught.value).startswith(said)
     assert len(asked.times) == 1
 
 
 async def test_opensearch_is_not_taken_for_elasticsearch() -> None:
     with answering(lambda *_: (200, PLAIN, b'{"count": 3}')) as (url, _):
-        with pytest.raises(IndexUnavailableError, match=r"is not Elasticsearch; .* opensearch"):
+        with pytest.raises(
+            IndexUnavailableError, match=r"is not Elasticsearch 8 or newer; .* opensearch"
+        ):
             await count(url)
         assert await count(url, OpenSearchServer) == 3
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "headers", [{"content-type": "text/html"}, {"content-type": "application/json"}, {}]
+)
+async def test_the_page_of_a_proxy_is_not_the_servers_answer(
+    kind: type[Server], headers: dict[str, str]
+) -> None:
+    """However the proxy calls it; the server behind may be up again a moment later."""
+    with answering(lambda *_: (502, headers, PAGE)) as (url, asked):
+        with pytest.raises(IndexUnavailableError) as caught:
+            await count(url, kind, attempts=2)
+        assert str(caught.value).startswith(
+            f"Something in front of {kind.product} at {url} answered with a web page and status 502"
+        )
+    assert len(asked.times) == 2
 
 
 @pytest.mark.parametrize(
@@ -212,7 +237,7 @@ async def test_a_dead_port(kind: type[Server]) -> None:
 
 @KINDS
 async def test_of_several_nodes_one_that_is_down_does_no_harm(kind: type[Server]) -> None:
-    with socket.socket() as held, answering(lambda *_: of_json(200, {"count": 1})) as (url, _):
+    with socket.socket() as held, answering(lambda *_: counted(kind)) as (url, _):
         held.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{held.getsockname()[1]}"
         server = kind(Connection(urls=(dead, url)))
@@ -245,7 +270,7 @@ async def test_a_key_is_sent_and_never_logged(
     kind: type[Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with answering(lambda *_: of_json(200, {"count": 1})) as (url, asked):
+    with answering(lambda *_: counted(kind)) as (url, asked):
         assert await count(url, kind, credentials=KEY) == 1
     assert asked.headers[0]["authorization"] == "ApiKey s3cret"
     assert asked.headers[0]["x-key"] == "s3cret"
@@ -296,9 +321,14 @@ def test_a_source_without_an_address_takes_the_configured_one(
         "me:s3cret@here:9200",
         "http//me:s3cret@here:9200",
         "http://me:s3cret@{{query}}",
+        "http://here:9200/?key=s3cret",
+        "http://here:9200#s3cret",
+        "http://s3cret here:9200",
     ],
 )
-async def test_a_password_in_an_address_is_refused_and_never_quoted(url: Any) -> None:
+async def test_an_address_that_cannot_be_or_has_a_password_is_refused_and_never_quoted(
+    url: Any,
+) -> None:
     """Before anything is sent, or a draft or a source is written with it."""
     attempts = [lambda: Connection.to(url)]
     if isinstance(url, str):
