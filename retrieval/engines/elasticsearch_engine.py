@@ -265,6 +265,9 @@ class ElasticsearchEngine:
 
     async def _ranked(self, queries: Sequence[Query], answers: Sequence[Any]) -> list[Hits]:
         found = [self._hits(*pair) for pair in zip(queries, answers, strict=True)]
+        if found and not any(hits.ids for hits in found):
+            # A field that is not mapped matches nothing, without an error.
+            await self.refuse_changed_mapping()
         if sum(map(len, found)) >= UNLABELLED:
             for label in self.reader.labels:
                 name, groups = label.attribute.name, len(label.attribute.groups)
@@ -328,9 +331,7 @@ class ElasticsearchEngine:
             )
 
 
-def _judge(answer: Any) -> None:
-    if not isinstance(answer, Mapping):
-        return
+def _judge(answer: Mapping[str, Any]) -> None:
     for part in answer.get("responses", ()):
         if part.get("status") in BUSY:
             raise BusyServer(int(part["status"]), part)

@@ -557,6 +557,7 @@ def gender(field: str, **more: Any) -> dict[str, Any]:
         ({"query": {"fields": ["jobs.field"]}}, "'jobs.field' belongs to nested documents"),
         ({"filter": {"trem": {"published": True}}}, r"refused the request .*\[trem\]"),
         ({"vectors": {"field": "bio"}}, "'bio' is of type text, not of vectors"),
+        ({"engine": "opensearch"}, "is Elasticsearch; write 'engine: elasticsearch' in the source"),
         ({"index": "nothing-here"}, "There is no index 'nothing-here' at http"),
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
         ({"index": "Bad Name"}, "'Bad Name'|Bad Name"),
@@ -635,6 +636,21 @@ async def test_a_searched_field_that_changes_its_type_is_told(server: Server) ->
             add = {"add": {"index": "hr-is", "alias": "hr-swap"}}
             server.ask("POST", "/_aliases", {"actions": [remove, add]})
             with pytest.raises(SourceError, match=r"changed while it was in use: .* type integer"):
+                await hits_of(engine, "physicist", 50)
+
+
+async def test_a_searched_field_that_goes_is_told_where_nothing_is_found(server: Server) -> None:
+    """The server takes a field that is not mapped for one without words."""
+    without = {"person": MAPPING["properties"]["person"], "headline": {"type": "text"}}
+    with server.index("hr-with", PEOPLE), server.index("hr-without", {}, {"properties": without}):
+        add = {"add": {"index": "hr-with", "alias": "hr-text"}}
+        server.ask("POST", "/_aliases", {"actions": [add]})
+        async with attached(described(server.url, "hr-text")) as engine:
+            assert not (await hits_of(engine, "nothing-like-it", 50)).ids
+            remove = {"remove": {"index": "hr-with", "alias": "hr-text"}}
+            add = {"add": {"index": "hr-without", "alias": "hr-text"}}
+            server.ask("POST", "/_aliases", {"actions": [remove, add]})
+            with pytest.raises(SourceError, match=r"changed while it was in use: .* field 'bio'"):
                 await hits_of(engine, "physicist", 50)
 
 
