@@ -7,6 +7,7 @@ relative to the file.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -39,12 +40,15 @@ __all__ = [
     "VectorField",
     "is_source_file",
     "load_source",
+    "source_of",
 ]
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 """A list, which a file may write as a single text if it has one entry."""
+
+BOOSTED = re.compile(r"[^^]+(\^(\d+\.?\d*|\.\d+))?")
 
 
 def _check_address(url: str, example: str) -> None:
@@ -65,7 +69,9 @@ class _Part(BaseModel):
 class Source(Described):
     """Where documents are, and which groups they belong to.
 
-    ``Source.model_validate({"engine": "elasticsearch", …})`` gives the class of that engine.
+    ``Source.model_validate({"engine": "elasticsearch", …})`` gives the class of that engine, and
+    raises pydantic's ``ValidationError``. :func:`load_source` and :func:`source_of` raise a
+    :class:`SourceError` of one sentence.
     """
 
     what = "source"
@@ -122,6 +128,16 @@ class QueryFields(_Part):
     type: Literal["best_fields", "most_fields", "cross_fields", "phrase"] = Field(
         "best_fields", description="How the scores of several fields are combined."
     )
+
+    @field_validator("fields")
+    @classmethod
+    def _boosts_are_numbers(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        for name in fields:
+            if not BOOSTED.fullmatch(name):
+                raise ValueError(
+                    f"'{one_line(name, 100)}' is not a field with a boost such as headline^3"
+                )
+        return fields
 
 
 class ElasticsearchSource(Source):
@@ -181,6 +197,12 @@ class ElasticsearchSource(Source):
             raise ValueError("give query or body, not both")
         if self.body is not None:
             check_template(self.body)
+            for part in ("from", "post_filter", "terminate_after"):
+                if part in self.body:
+                    raise ValueError(
+                        f"body has '{part}', which hides documents that match; leave it out, and "
+                        "write a filter into its query, or as 'filter'"
+                    )
         if not (self.text or self.title or self.query or self.body):
             raise ValueError("name the fields to search in: text, title, or query")
         return self
@@ -276,3 +298,12 @@ def load_source(path: Path) -> Source:
         raise SourceError(f"The source {path} is wrong at folder: extra inputs are not permitted.")
     data = {**data, "folder": path.absolute().parent}
     return validated(Source, data, f"The source {path}", SourceError)
+
+
+def source_of(described: Mapping[str, Any]) -> Source:
+    """Return a source that a program describes; paths in it are relative to the working folder.
+
+    Raises:
+        SourceError: It does not describe a source.
+    """
+    return validated(Source, described, "The source", SourceError, "the top")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
@@ -29,7 +29,7 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.source import Source
+from fairqr.retrieval.source import Source, source_of
 
 __all__ = ["FairSearch", "Step", "Token", "open_engine"]
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 async def open_engine(
-    source: str | Path | Source,
+    source: str | Path | Source | Mapping[str, Any],
     *,
     retriever: str | Encoder = "bm25",
     schema: Path | None = None,
@@ -46,13 +46,16 @@ async def open_engine(
 
     Args:
         source: The name of an attached source, of an index or of a built-in corpus; the path of a
-            source file or of a corpus, which is indexed first; or a source.
+            source file or of a corpus, which is indexed first; or a source, also as the mapping
+            that a source file would hold.
         retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; or an encoder.
         schema: The schema of a corpus that is a path.
 
     Raises:
         FairqrError: There is no such source, or it cannot be opened; the message says what to do.
     """
+    if isinstance(source, Mapping):
+        source = source_of(source)
     named = str(source) if isinstance(source, Path) else source
     return await Catalog().resolve(named, retriever=retriever, schema=schema)
 
@@ -84,7 +87,7 @@ class FairSearch:
 
     def __init__(
         self,
-        source: SearchEngine | Source | Path | str,
+        source: SearchEngine | Source | Mapping[str, Any] | Path | str,
         model: ChatModel | Refiner | RankingModel | str | None = None,
         *,
         ranker: RankingModel | ItemRanker | str | None = None,
@@ -305,7 +308,7 @@ class FairSearch:
 
     async def _built(self) -> Any:
         source, model = self._source, self._model
-        if isinstance(source, str | Path | Source):
+        if isinstance(source, str | Path | Source | Mapping):
             engine = self._engine = await open_engine(source)
         else:
             engine = source

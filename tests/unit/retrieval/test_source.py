@@ -9,6 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from fairqr import FairSearch, open_engine
 from fairqr.errors import SourceError
 from fairqr.retrieval.source import (
     ElasticsearchSource,
@@ -60,9 +61,10 @@ def test_the_fields_that_are_searched_are_title_and_text_unless_others_are_named
     plain = Source.model_validate(PEOPLE)
     assert isinstance(plain, ElasticsearchSource)
     assert plain.searched_fields == ("headline", "bio", "skills")
-    named = Source.model_validate({**PEOPLE, "query": {"fields": ["headline^3", "bio"]}})
+    fields = ("headline^3", "bio", "skills.*^0.5")
+    named = Source.model_validate({**PEOPLE, "query": {"fields": fields}})
     assert isinstance(named, ElasticsearchSource)
-    assert named.searched_fields == ("headline^3", "bio")
+    assert named.searched_fields == fields
 
 
 def test_the_fingerprint_follows_the_description() -> None:
@@ -82,6 +84,15 @@ def test_the_fingerprint_follows_the_description() -> None:
         ({"url": "http://user:secret@127.0.0.1:9200"}, "holds a password"),
         ({"cloud_id": "abc"}, "url or cloud_id"),
         ({"body": {"query": {"match": {"bio": "x"}}}}, "{{query}}"),
+        ({"body": {"query": "{{query}}", "from": 10}}, "body has 'from'"),
+        ({"body": {"query": "{{query}}", "terminate_after": 10}}, "body has 'terminate_after'"),
+        (
+            {"query": {"body": {"query": "{{query}}", "post_filter": {}}}},
+            "body has 'post_filter', which hides documents that match; leave it out",
+        ),
+        ({"query": {"fields": ["headline^2", "bio^x"]}}, "'bio^x' is not a field with a boost"),
+        ({"query": {"fields": ["headline^"]}}, "'headline^' is not a field with a boost"),
+        ({"query": {"fields": ["bio^-1"]}}, "'bio^-1' is not a field with a boost"),
         ({"body": {"q": "{{query}}"}, "query": {"fields": ["bio"]}}, "query or body"),
         ({"title": None, "text": []}, "name the fields to search in"),
         ({"attributes": {}}, "attributes"),
@@ -122,6 +133,17 @@ def test_a_file_that_is_no_source_is_refused_in_a_sentence(text: str, tmp_path: 
     path.write_text(text)
     with pytest.raises(SourceError, match=r"^The source .*\.$"):
         load_source(path)
+
+
+async def test_a_mapping_that_is_no_source_is_refused_in_a_sentence() -> None:
+    """As in a file, wherever Python takes one."""
+    for wrong, said in (({**PEOPLE, "index": ""}, "index"), ({}, "the top: engine must be one")):
+        with pytest.raises(SourceError, match=f"^The source is wrong at {said}") as caught:
+            await open_engine(wrong)
+        assert "\n" not in str(caught.value)
+        with FairSearch(wrong) as search, pytest.raises(SourceError) as again:
+            search.search("physicist")
+        assert str(again.value) == str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
