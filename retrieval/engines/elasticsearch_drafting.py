@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fairqr.errors import one_line
+from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_mapping import (
     DATES,
@@ -43,6 +43,7 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
     Raises:
         IndexNotFoundError: There is no such index.
         IndexUnavailableError: The server cannot be reached, or refuses.
+        SourceError: The index has no text to search in.
     """
     connection = Connection.to(url or (), credentials)
     server = Server(connection)
@@ -56,6 +57,12 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
             await server.aclose()
             server, engine = OpenSearchServer(connection), "opensearch"
             mapping = await read_index(server, index)
+        texts = list(_texts(mapping))
+        if not texts:
+            raise SourceError(
+                f"No text field was found in '{one_line(index, 100)}', so there is nothing to "
+                "search in; name another index."
+            )
         names = [name for name in mapping.fields if _is_countable(mapping, name)]
         counts = await _counted(server, index, mapping, names[:MOST_FIELDS])
         documents = (await server.request("POST", f"{path_of(index)}/_count"))["count"]
@@ -72,7 +79,7 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
         f"# A draft, from the mapping of {one_line(index, 100)} ({documents:,} documents).",
         "# Keep the attributes that you want to measure, and correct their groups.",
         *(f"{key}: {_yaml(value)}" for key, value in head.items()),
-        *_texts(mapping),
+        *texts,
         *_vectors(mapping),
         *_attributes(counts),
         *_ranges(mapping, counts),
@@ -126,7 +133,9 @@ def _texts(mapping: IndexMapping) -> Iterator[str]:
         if held.type in TEXTS and not held.nested and not _is_second_form(mapping, name)
     ]
     texts.sort(key=rank)
-    title = texts[0] if texts and rank(texts[0]) < len(TITLES) else None
+    if not texts:
+        return
+    title = texts[0] if rank(texts[0]) < len(TITLES) else None
     if title:
         yield f"title: {_yaml(title)}"
     others = [name for name in texts if name != title]

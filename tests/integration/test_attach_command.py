@@ -267,6 +267,19 @@ def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Cl
     assert state(index) == before
 
 
+def test_an_index_without_text_has_no_draft(quick: Main, index: httpx.Client) -> None:
+    """No source could search it, so no file is written."""
+    numbers = {"properties": {"year": {"type": "integer"}, "code": {"type": "keyword"}}}
+    index.put("/hr-codes", json={"mappings": numbers}).raise_for_status()
+    try:
+        url = str(index.base_url)
+        drafted = quick("attach", "--draft", "--url", url, "--index", "hr-codes", "-o", "a.yaml")
+        assert "No text field was found in 'hr-codes'" in drafted.complaint()
+        assert not Path("a.yaml").exists()
+    finally:
+        index.delete("/hr-codes")
+
+
 def test_options_that_do_not_fit_are_refused(quick: Main, source: Path) -> None:
     """Each by one sentence that says what to do."""
     assert "--draft needs the index" in quick("attach", "--draft").complaint()
