@@ -11,7 +11,12 @@ from fairqr.errors import FairqrError
 from fairqr.retrieval.engines.elasticsearch_counts import is_countable, value_reports
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Capability, Query
-from fairqr.retrieval.engines.report import AttributeReport, SourceReport, sample_hits
+from fairqr.retrieval.engines.report import (
+    AttributeReport,
+    SourceReport,
+    remarks_on_labels,
+    sample_hits,
+)
 
 __all__ = ["check"]
 
@@ -37,7 +42,7 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
     hits = (await engine.search([Query(query, 5)]))[0] if query else None
     sample = sample_hits(engine.schema, hits, await engine.documents(hits.ids)) if hits else []
     attributes = await _attributes(engine, ids)
-    remarks = [*_on_mapping(engine), *_on_labels(attributes), *await _on_privileges(engine)]
+    remarks = [*_on_mapping(engine), *remarks_on_labels(attributes), *await _on_privileges(engine)]
     if not documents:
         remarks.append("There are no documents; correct the index, or the filter.")
     elif query and not sample:
@@ -121,19 +126,6 @@ def _on_mapping(engine: ElasticsearchEngine) -> Iterator[str]:
         yield "The index keeps no _source, so the texts of documents cannot be read."
     elif not (engine.source.title or engine.source.text):
         yield "The source names neither title nor text, so documents come without their texts."
-
-
-def _on_labels(attributes: list[AttributeReport]) -> Iterator[str]:
-    for attribute in attributes:
-        missing = attribute.without_group
-        if missing:
-            documents = sum(value.documents for value in missing)
-            where = "1 document" if documents == 1 else f"{documents:,} documents"
-            count = "it counts" if len(missing) == 1 else "they count"
-            yield (
-                f"{attribute.name}: no group takes {len(missing):,} of its values, in {where}; "
-                f"{count} as unknown."
-            )
 
 
 async def _version(engine: ElasticsearchEngine) -> str | None:

@@ -21,7 +21,7 @@ from fairqr.retrieval.engines.engine import (
 from fairqr.retrieval.engines.http_endpoint import Endpoint
 from fairqr.retrieval.engines.http_hits import HitReader
 from fairqr.retrieval.engines.met import MetDocuments
-from fairqr.retrieval.engines.report import SourceReport, sample_hits
+from fairqr.retrieval.engines.report import SourceReport, remarks_on_labels, sample_hits
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.request_template import SIZE
@@ -146,14 +146,15 @@ async def check(engine: HttpEngine) -> SourceReport:
                 f"In the source '{engine.name}', 'field: {attribute.field}' of {attribute.name} "
                 f"finds nothing in any of {len(documents)} hits; correct it."
             )
+    attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
     return SourceReport(
         name=engine.name,
         engine="http",
         location=info.location,
-        attributes=engine.labels.reports(engine.labels.in_fields(documents), hits.ids),
+        attributes=attributes,
         sample_query=sample,
         sample=sample_hits(engine.schema, hits, documents),
-        remarks=_remarks(source, len(hits)),
+        remarks=[*_remarks(source, len(hits)), *remarks_on_labels(attributes)],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,7 @@ __all__ = [
     "SourceReport",
     "ValueCount",
     "count_groups",
+    "remarks_on_labels",
     "sample_hits",
 ]
 
@@ -122,6 +123,26 @@ def count_groups(attribute: Attribute, memberships: FloatArray) -> AttributeRepo
         labelled=int((known.sum(axis=1) > 0).sum()),
         values=[ValueCount(value=name, documents=n, group=name) for name, n in groups if n],
     )
+
+
+def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
+    """Yield a remark on each attribute whose labels no group takes."""
+    for attribute in attributes:
+        if attribute.documents and not attribute.labelled:
+            yield (
+                f"{attribute.name}: no document that was looked at has a group, so no exposure can "
+                f"be measured; correct '{attribute.origin}', or the groups."
+            )
+            continue
+        missing = attribute.without_group
+        if missing:
+            documents = sum(value.documents for value in missing)
+            where = "1 document" if documents == 1 else f"{documents:,} documents"
+            count = "it counts" if len(missing) == 1 else "they count"
+            yield (
+                f"{attribute.name}: no group takes {len(missing):,} of its values, in {where}; "
+                f"{count} as unknown."
+            )
 
 
 def sample_hits(schema: Schema, hits: Hits, documents: Sequence[Document]) -> list[SampleHit]:

@@ -501,6 +501,18 @@ async def test_the_check_refuses_a_field_that_no_hit_has(
         await check(await engine())
 
 
+async def test_the_check_says_that_no_group_takes_any_label(
+    model_server: ModelServer, engine: Open
+) -> None:
+    model_server.does(answer(*(hit(number, person={"sex": "X"}) for number in range(12))))
+    report = await check(await engine())
+    warning = (
+        "gender: no document that was looked at has a group, so no exposure can be measured; "
+        "correct 'person.sex', or the groups."
+    )
+    assert warning in report.remarks
+
+
 async def test_the_check_asks_the_sample_of_the_source(
     model_server: ModelServer, engine: Open
 ) -> None:
