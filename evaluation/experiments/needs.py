@@ -37,8 +37,8 @@ async def check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary)
         ranker = Rankers(None, model, prompts).ranker_for(cell.context(experiment))
         if ranker is not None:
             await ranker.start()
-    # A source has vectors of its own, and says what encodes queries.
-    encoded = {s.retriever for s in systems if experiment.source_of(s) is None}
+    # A corpus that is named has vectors of its own, and says what encodes queries.
+    encoded = {s.retriever for s in systems if experiment.corpus_of(s) is None}
     for retriever in sorted(encoded):
         encoder = encoder_of(retriever)
         if encoder is not None:

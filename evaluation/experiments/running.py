@@ -40,7 +40,7 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 __all__ = ["Watcher", "run_plan"]
 
 LOOKED_UP = 100
-"""How many relevant documents a source is asked for, to know whether it is the right one."""
+"""How many relevant documents a corpus is asked for, to know whether it is the right one."""
 
 Searcher = Callable[[str, Context], Awaitable[Mapping[str, Any]]]
 """Takes a query and a context, and gives the fields of a record."""
@@ -89,7 +89,7 @@ class Workshop:
     models: dict[tuple[str, str], ChatModel | Refiner | RankingModel]
 
     async def engine(self, corpus: str, retriever: str) -> SearchEngine:
-        """Return what searches a corpus or a source, indexed first where it has to be."""
+        """Return what searches a corpus, indexed first where it has to be."""
         key = (corpus, retriever)
         if key not in self.engines:
             self.engines[key] = await Catalog().resolve(
@@ -147,7 +147,7 @@ async def run_plan(
     before = {record.key for record in store.records()} if store.exists() else set()
     cells = [c for c in plan.cells if any(c.key(topic) not in before for topic in plan.topics)]
     async with _workshop(collection, prompts, store, watcher, pool) as workshop:
-        left_out = await _without_a_source(cells, plan, workshop)
+        left_out = await _without_a_corpus(cells, plan, workshop)
         cells = [cell for cell in cells if cell.system.name not in left_out]
         if pool is None:
             await check_needs(plan, cells, prompts)
@@ -167,24 +167,24 @@ async def run_plan(
     return [f"'{name}' was left out: {why}" for name, why in left_out.items()]
 
 
-async def _without_a_source(
+async def _without_a_corpus(
     cells: Sequence[Cell], plan: Plan, workshop: Workshop
 ) -> dict[str, str]:
-    """Return by system why its source is not searched: it is not here, or does not fit."""
+    """Return by system why its corpus is not searched: it is not here, or does not fit."""
     reasons: dict[str, str] = {}
     for system in {cell.system.name: cell.system for cell in cells}.values():
-        source = plan.manifest.experiment.source_of(system)
-        if source is None:
+        corpus = plan.manifest.experiment.corpus_of(system)
+        if corpus is None:
             continue
         try:
-            engine = await workshop.engine(source, system.retriever)
+            engine = await workshop.engine(corpus, system.retriever)
         except (IndexNotFoundError, UnsupportedError) as error:
             reasons[system.name] = str(error)
             continue
         if not await _has_some(engine, workshop.collection.relevant_documents()):
             reasons[system.name] = (
-                f"'{source}' has none of the relevant documents of '{workshop.collection.name}'; "
-                "name a source with the same documents."
+                f"'{corpus}' has none of the relevant documents of '{workshop.collection.name}'; "
+                "name a corpus with the same documents."
             )
     return reasons
 
@@ -219,7 +219,7 @@ async def _run_cell(
 ) -> None:
     """Search for these topics, at most so many at a time."""
     experiment = plan.manifest.experiment
-    corpus = experiment.source_of(cell.system) or workshop.collection.corpus_name
+    corpus = experiment.corpus_of(cell.system) or workshop.collection.corpus_name
     engine = await workshop.engine(corpus, cell.system.retriever)
     name = None
     if cell.system.asks_a_model or cell.system.ranker in ASKED:

@@ -33,13 +33,14 @@ class _Searching(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _names_no_backend(cls, data: Any) -> Any:
-        """Refuse what said, until 2026, on which kind of index is searched."""
-        if isinstance(data, Mapping) and "backend" in data:
-            raise ValueError(
-                "there is no 'backend' any more; name what is searched as 'source: NAME', or leave "
-                "it out for the embedded index"
-            )
+    def _names_a_corpus(cls, data: Any) -> Any:
+        """Refuse the names that ``corpus`` had before."""
+        for name in ("backend", "source"):
+            if isinstance(data, Mapping) and name in data:
+                raise ValueError(
+                    f"there is no '{name}' any more; name what is searched as 'corpus: NAME', or "
+                    "leave it out for the embedded index"
+                )
         return data
 
 
@@ -87,7 +88,7 @@ class System(_Searching):
         name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.context.METHODS`.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
-        source: What is searched; defaults to the experiment's source.
+        corpus: What is searched; defaults to the experiment's corpus.
         model: What refines queries, and re-ranks; the experiment's where None.
         settings: Values of :class:`fairqr.graph.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
@@ -97,7 +98,7 @@ class System(_Searching):
     name: str = Field(min_length=1, max_length=80)
     method: Method = "fairqr"
     retriever: str = "bm25"
-    source: str | None = Field(None, min_length=1)
+    corpus: str | None = Field(None, min_length=1)
     model: str | None = None
     settings: dict[str, Any] = {}
     vary: dict[str, list[Any]] = {}
@@ -195,8 +196,8 @@ class Experiment(_Searching):
         measures: What is measured.
         seeds: Of models; systems that ask none run once.
         model: What refines queries, and re-ranks where a system asks a language model to.
-        source: What is searched: an attached source, an index, or the path of a source file, with
-            the documents of the collection under the same ids. Where None, the collection's own
+        corpus: What is searched: an attached source, an index, or the path of a source file, with
+            the documents of the collection under the same ids. Defaults to the collection's own
             documents, indexed here.
         baseline: The system that others are compared with.
         systems: The systems.
@@ -217,7 +218,7 @@ class Experiment(_Searching):
     measures: tuple[str, ...] = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     model: str = "local:smollm2-135m"
-    source: str | None = Field(None, min_length=1)
+    corpus: str | None = Field(None, min_length=1)
     baseline: str
     systems: tuple[System, ...]
     report: tuple[Section, ...] = ("table", "trade_off", "cost")
@@ -257,9 +258,9 @@ class Experiment(_Searching):
         """Return the systems, those that vary settings as one for each combination."""
         return [one for system in self.systems for one in system.expanded()]
 
-    def source_of(self, system: System) -> str | None:
-        """Return the source that a system searches; None for the collection's own documents."""
-        return system.source or self.source
+    def corpus_of(self, system: System) -> str | None:
+        """Return the corpus that a system searches; None for the collection's own documents."""
+        return system.corpus or self.corpus
 
     def query_forms(self) -> list[QueryForm]:
         """Return the forms of the topics' queries."""

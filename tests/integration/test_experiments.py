@@ -226,7 +226,7 @@ def test_reports_without_matplotlib(command: Command, collection: Path, tmp_path
     assert "<svg" in (folder / "report.html").read_text()
 
 
-def test_systems_whose_source_is_not_there_are_left_out(command: Command, collection: Path) -> None:
+def test_systems_whose_corpus_is_not_there_are_left_out(command: Command, collection: Path) -> None:
     folder = collection.parent / "run"
     arguments = ("--collection", collection, "--attribute", "gender", "--model", "feedback")
     run = command("experiment", "run", "retrievers", "-o", folder, *arguments)

@@ -144,5 +144,5 @@ def _ground(experiment: Experiment, system: System) -> tuple[object, ...]:
     """
     others = {name: value for name, value in system.settings.items() if name not in OF_THE_MODEL}
     settings = sorted((name, repr(value)) for name, value in others.items())
-    source = experiment.source_of(system)
-    return system.method, system.retriever, source, tuple(settings)
+    corpus = experiment.corpus_of(system)
+    return system.method, system.retriever, corpus, tuple(settings)

@@ -55,7 +55,7 @@ def setup_section(measured: Measured) -> Iterator[Block]:
         "measured against": f"{manifest.judge}, a target that knows the judgements",
         "target of the searches": f"{experiment.target}, estimated without judgements",
         "model": experiment.model,
-        "searched": experiment.source or "the collection's documents, indexed here",
+        "searched": experiment.corpus or "the collection's documents, indexed here",
         "seeds": ", ".join(map(str, experiment.seeds)),
         "begun": manifest.started,
         "searches at once": at_once(measured),
@@ -101,8 +101,8 @@ def _system_row(experiment: Experiment, system: System, topics: int) -> tuple[Ce
 
 
 def _searched_by(experiment: Experiment, system: System) -> str:
-    source = experiment.source_of(system)
-    return f"{system.retriever}, {source}" if source else system.retriever
+    corpus = experiment.corpus_of(system)
+    return f"{system.retriever}, {corpus}" if corpus else system.retriever
 
 
 def _asked(experiment: Experiment, system: System) -> str:
@@ -175,12 +175,12 @@ def _unfinished(measured: Measured) -> Iterator[str]:
     for table in measured.tables:
         for name, missing in table.unfinished.items():
             system = systems[name]
-            source = experiment.source_of(system)
+            corpus = experiment.corpus_of(system)
             seeds = len(experiment.seeds) if system.asks_a_model else 1
             text = f"{title_of(table)}: '{name}' is left out of all tables and means"
-            if source and missing == seeds * len(measured.manifest.topics):
+            if corpus and missing == seeds * len(measured.manifest.topics):
                 yield (
-                    f"{text}: nothing was searched for. It needs the source '{source}'; attach it, "
+                    f"{text}: nothing was searched for. It needs the corpus '{corpus}'; attach it, "
                     "and running the experiment again adds the system."
                 )
             else:

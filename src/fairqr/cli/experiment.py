@@ -75,9 +75,12 @@ def run_(
             help="Instead of the file's model; several for RAG and rankers.",
         ),
     ] = None,
-    source: Annotated[
+    corpus: Annotated[
         str | None,
-        typer.Option(help="A source or index with the collection's documents, to search instead."),
+        typer.Option(
+            help="An attached source, an index or the path of a source file with the collection's "
+            "documents, to search instead."
+        ),
     ] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="RAG: instead of the file's retrievers.")
@@ -132,7 +135,7 @@ def run_(
     path = find_experiment(experiment)
     kind = kind_of_file(path)
     who = parse_workers(workers or workers_of_file(path), concurrency)
-    of_searches = {"attribute": attribute, "queries": queries, "source": source}
+    of_searches = {"attribute": attribute, "queries": queries, "corpus": corpus}
     of_rag = {
         "retriever": retriever,
         "attributor": attributor,
@@ -193,7 +196,7 @@ def run_(
         "queries": tuple(queries) if queries else None,
         "topics": topics,
         "model": _only(model, "--model", "with searches"),
-        "source": source,
+        "corpus": corpus,
         "seeds": seeds,
     }
     run_searches(path, changes, output, prompts=prompts, workers=who, report=report)

@@ -234,7 +234,7 @@ def test_without_ours_nothing_is_said_of_ours(collection: Collection, tmp_path: 
 
 
 def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_path: Path) -> None:
-    away = {"name": "away", "method": "plain", "source": "people-elsewhere"}
+    away = {"name": "away", "method": "plain", "corpus": "people-elsewhere"}
 
     def some(record: Record) -> Record | None:
         gone = record.system == "away" or (record.system, record.topic) == ("ours", "t2")
@@ -245,7 +245,7 @@ def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_p
     assert "'ours' is left out of all tables and means: 1 search still to be done" in text
     assert (
         "'away' is left out of all tables and means: nothing was searched for. It needs the "
-        "source 'people-elsewhere'; attach it"
+        "corpus 'people-elsewhere'; attach it"
     ) in text
     table = _tables(measured, "gender, queries: title: the mean")[0]
     assert [row[0].text for row in table.rows] == ["BM25", "ours, no refinement", "ours, feedback"]

@@ -157,14 +157,14 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
     assert len(store.records()) == 16
 
 
-async def test_a_system_searches_the_source_that_it_names(
+async def test_a_system_searches_the_corpus_that_it_names(
     collection: Collection, tmp_path: Path
 ) -> None:
     """By the name it is attached under, or by its file; an experiment names one for all."""
     path = write_source(tmp_path, "elsewhere", documents=f"{collection.folder}/documents.jsonl")
     Catalog().attach(path)
-    for number, source in enumerate((None, "elsewhere", str(path))):
-        plan = _plan(collection, tmp_path, systems=[SYSTEMS[0], SYSTEMS[3]], source=source)
+    for number, corpus in enumerate((None, "elsewhere", str(path))):
+        plan = _plan(collection, tmp_path, systems=[SYSTEMS[0], SYSTEMS[3]], corpus=corpus)
         await _run(plan, collection, Store(tmp_path / f"run{number}"))
     runs = [
         {record.key: record.ids for record in Store(tmp_path / f"run{number}").records()}
@@ -174,19 +174,19 @@ async def test_a_system_searches_the_source_that_it_names(
     assert runs[0] == runs[1] == runs[2]
 
 
-async def test_systems_whose_source_is_not_there_are_left_out_and_the_rest_is_measured(
+async def test_systems_whose_corpus_is_not_there_are_left_out_and_the_rest_is_measured(
     collection: Collection, tmp_path: Path
 ) -> None:
-    """So are those whose source cannot rank as they ask, or has other documents."""
+    """So are those whose corpus cannot rank as they ask, or has other documents."""
     (tmp_path / "exported.txt").write_text("t0 Q0 d00 1 1.0 mine\n")
     source = write_source(tmp_path, "exported", engine="run", runs="exported.txt")
     (tmp_path / "others.jsonl").write_text('{"id": "other", "title": "A poet"}\n')
     others = write_source(tmp_path, "others", documents="others.jsonl")
     systems = [
         SYSTEMS[0],
-        {"name": "away", "method": "plain", "source": "not-attached"},
-        {"name": "others", "method": "plain", "source": str(others)},
-        {"name": "no vectors", "method": "plain", "source": str(source), "retriever": "dense"},
+        {"name": "away", "method": "plain", "corpus": "not-attached"},
+        {"name": "others", "method": "plain", "corpus": str(others)},
+        {"name": "no vectors", "method": "plain", "corpus": str(source), "retriever": "dense"},
     ]
     plan, store = _plan(collection, tmp_path, systems=systems), Store(tmp_path / "run")
     left_out = await run_plan(
