@@ -13,11 +13,9 @@ from fairqr.graph.state import GroupKey, State
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.evidence import Evidence, Proposal, frequencies, gather_evidence
-from fairqr.retrieval.evidence_from_texts import TextEvidence, evidence_from_texts, stems_of
+from fairqr.retrieval.evidence_from_texts import evidence_from_texts, stems_of
 
 __all__ = ["checked_refinements"]
-
-OfKeywords = Sequence[Evidence | TextEvidence]
 
 
 async def checked_refinements(
@@ -59,17 +57,17 @@ async def checked_refinements(
     ]
 
 
-def _supported(answer: Refinement, evidence: OfKeywords) -> CheckedRefinement:
+def _supported(answer: Refinement, evidence: Sequence[Evidence]) -> CheckedRefinement:
     """Keep the keywords of the topic and of the group."""
     pairs = list(zip(answer.keywords, evidence, strict=True))
-    topic = [word for word, found in pairs if found.is_of_the_topic()]
-    kept = [word for word, found in pairs if word in topic or found.is_of_the_group()]
+    topic = [word for word, found in pairs if found.is_of_the_topic]
+    kept = [word for word, found in pairs if word in topic or found.is_of_the_group]
     return kept_only(answer, kept, topic, known=any(found.documents for _, found in pairs))
 
 
 async def _evidence(
     engine: SearchEngine, proposals: Sequence[Proposal], state: State
-) -> Sequence[OfKeywords]:
+) -> Sequence[Sequence[Evidence]]:
     original = state["rankings"][0]
     if "document_frequencies" in engine.capabilities:
         usual = usual_shares(state["corpus_shares"], original)

@@ -17,10 +17,12 @@ from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.table import DocumentTable
 
-__all__ = ["Evidence", "Proposal", "frequencies", "gather_evidence"]
+__all__ = ["TOPIC_DEPTH", "Evidence", "Proposal", "frequencies", "gather_evidence"]
 
 TOPIC_DEPTH = 50
 GROUP_DEPTH = 200
+LEAST_SHARE = 0.1
+LEAST_ODDS = 1.5
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -42,7 +44,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for a keyword.
+    """What speaks for a keyword, among all documents or among those that were retrieved.
 
     A keyword of several words is of the topic only if each of them is, so the figures of the topic
     are those of the word with the least.
@@ -51,11 +53,13 @@ class Evidence:
         documents: How many documents contain all of its words.
         topic_documents: How many of the query's 50 best results contain the word.
         topic_share: How large a part of these results that is.
-        topic_lift: How many times as often the word stands in these results as it would if they
-            were drawn from the whole corpus.
-        group_odds: How many times as large the odds of the group are among the 200 best documents
-            for the keyword as among all documents; infinite if all of them are of the group, and 0
-            if none of them has a label. Odds, since the share of a large group cannot grow much.
+        topic_lift: How many times as often the word stands in these results as in the corpus, or
+            in the other results; infinite where there are too few others to say.
+        group_odds: How many times as large the odds of the group are among documents with the
+            keyword, the 200 best if an engine ranks them, as among all; infinite if all of them are
+            of the group, and 0 if none of them has a label. Odds, since the share of a large group
+            cannot grow much.
+        least_lift: The lift that a word of the topic has at least.
     """
 
     documents: int
@@ -63,15 +67,18 @@ class Evidence:
     topic_share: float
     topic_lift: float
     group_odds: float
+    least_lift: float = 2.0
 
-    def is_of_the_topic(self, lift: float = 2.0, share: float = 0.1) -> bool:
-        """Return whether it belongs to the topic; a few documents alone may be chance."""
-        is_common = self.topic_documents >= 2 and self.topic_share >= share
-        return is_common and self.topic_lift >= lift
+    @property
+    def is_of_the_topic(self) -> bool:
+        """Whether it belongs to the topic; a few documents alone may be chance."""
+        is_common = self.topic_documents >= 2 and self.topic_share >= LEAST_SHARE
+        return is_common and self.topic_lift >= self.least_lift
 
-    def is_of_the_group(self, odds: float = 1.5) -> bool:
-        """Return whether it belongs to the group."""
-        return self.documents > 0 and self.group_odds >= odds
+    @property
+    def is_of_the_group(self) -> bool:
+        """Whether it belongs to the group."""
+        return self.documents > 0 and self.group_odds >= LEAST_ODDS
 
 
 async def gather_evidence(

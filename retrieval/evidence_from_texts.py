@@ -11,60 +11,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.retrieval.analysis import english_analyzer
+from fairqr.retrieval.evidence import TOPIC_DEPTH, Evidence
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 
-__all__ = ["TextEvidence", "evidence_from_texts", "stems_of"]
+__all__ = ["evidence_from_texts", "stems_of"]
 
-TOPIC_DEPTH = 50
 FEWEST_OTHERS = 100
 """With fewer results beyond the best 50, all of them are near the topic and tell nothing."""
 
+LEAST_LIFT = 0.5
+"""Low on purpose. What is retrieved is near the topic in all of its depth, so a word of the topic
+may be as frequent further down; only words such as "his", which are much more frequent there, are
+told apart."""
+
 _WORD = re.compile(r"[^\W_]+")
-
-
-@dataclass(frozen=True, slots=True)
-class TextEvidence:
-    """What speaks for a keyword.
-
-    A keyword of several words is of the topic only if each of them is, so the figures of the topic
-    are those of the word with the least.
-
-    Attributes:
-        documents: How many of the retrieved documents contain all of its words.
-        topic_documents: How many of the 50 best results contain the word.
-        topic_share: How large a part of these results that is.
-        topic_lift: How many times as often the word stands in these results as in the others;
-            infinite where there are too few others to say.
-        group_odds: How many times as large the odds of the group are among the documents with the
-            keyword as among all that were retrieved; infinite if all of them are of the group.
-    """
-
-    documents: int
-    topic_documents: int
-    topic_share: float
-    topic_lift: float
-    group_odds: float
-
-    def is_of_the_topic(self, share: float = 0.1, lift: float = 0.5) -> bool:
-        """Return whether it belongs to the topic; a few documents alone may be chance.
-
-        The lift is low on purpose. What is retrieved is near the topic in all of its depth, so a
-        word of the topic may be as frequent further down; only words such as "his", which are much
-        more frequent there, are told apart.
-        """
-        is_common = self.topic_documents >= 2 and self.topic_share >= share
-        return is_common and self.topic_lift >= lift
-
-    def is_of_the_group(self, odds: float = 1.5) -> bool:
-        """Return whether it belongs to the group."""
-        return self.documents > 0 and self.group_odds >= odds
 
 
 def stems_of(texts: Iterable[str]) -> list[frozenset[str]]:
@@ -79,7 +45,7 @@ def evidence_from_texts(
     memberships: FloatArray,
     position: int,
     keywords: Sequence[str],
-) -> list[TextEvidence]:
+) -> list[Evidence]:
     """Return the evidence for each keyword.
 
     Args:
@@ -98,12 +64,13 @@ def evidence_from_texts(
         counts = [int(np.count_nonzero(containing[:TOPIC_DEPTH])) for containing in own]
         holders = _containing(keyword, stems)
         found.append(
-            TextEvidence(
+            Evidence(
                 documents=int(np.count_nonzero(holders)),
                 topic_documents=min(counts, default=0),
                 topic_share=min(counts, default=0) / max(1, min(TOPIC_DEPTH, len(stems))),
                 topic_lift=min(map(_lift, own), default=0.0),
                 group_odds=_group_odds(memberships, holders, position),
+                least_lift=LEAST_LIFT,
             )
         )
     return found

@@ -67,8 +67,8 @@ async def test_worked_lifts(engine: SearchEngine) -> None:
     assert found["canvas"].topic_lift == 0
     assert found["person"].topic_lift == pytest.approx(1)
     assert found["nowhere"].documents == 0
-    assert [w for w in words if found[w].is_of_the_topic()] == ["atom"]
-    assert [w for w in words if found[w].is_of_the_group()] == ["she"]
+    assert [w for w in words if found[w].is_of_the_topic] == ["atom"]
+    assert [w for w in words if found[w].is_of_the_group] == ["she"]
 
 
 async def test_a_product_of_attributes_is_compared_with_independent_shares(
@@ -98,7 +98,7 @@ async def test_a_keyword_of_several_words_is_of_the_topic_only_if_each_of_them_i
     gender = Dimension.named(engine.schema, "gender")
     keywords = ["atom canvas", "atom person", "physicist-canvas", "physicist atom", "physicist"]
     found = await evidence(engine, keywords, gender, "female")
-    assert [one.is_of_the_topic() for one in found] == [False, False, False, True, False]
+    assert [one.is_of_the_topic for one in found] == [False, False, False, True, False]
     assert [one.documents for one in found] == [0, 10, 0, 10, 10]
 
 
@@ -106,9 +106,9 @@ async def test_words_of_a_large_group_are_known_too(engine: SearchEngine) -> Non
     """Four in five are men, so that no word's documents could be 1.5 times as often of men."""
     gender = Dimension.named(engine.schema, "gender")
     he, person = await evidence(engine, ["he", "person"], gender, "male")
-    assert he.is_of_the_group()
+    assert he.is_of_the_group
     assert person.group_odds == pytest.approx(1)
-    assert not person.is_of_the_group()
+    assert not person.is_of_the_group
 
 
 async def test_the_keywords_of_several_groups_are_asked_about_at_once(
