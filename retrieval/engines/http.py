@@ -19,7 +19,7 @@ from fairqr.retrieval.engines.engine import (
     require,
 )
 from fairqr.retrieval.engines.http_endpoint import Endpoint
-from fairqr.retrieval.engines.http_hits import HitReader
+from fairqr.retrieval.engines.http_hits import AnswerReader
 from fairqr.retrieval.engines.met import MetDocuments
 from fairqr.retrieval.engines.report import SourceReport, remarks_on_labels, sample_hits
 from fairqr.retrieval.exposure import FloatArray
@@ -52,7 +52,7 @@ class HttpEngine:
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
         self.source, self.labels = source, labels
         self.name, self.schema = source.name, labels.schema
-        self._reader = HitReader(source, labels.field_attributes)
+        self._reader = AnswerReader(source, labels.field_attributes)
         self._endpoint = Endpoint(source, credentials)
         self._met = MetDocuments()
 

@@ -16,7 +16,7 @@ from fairqr.retrieval.source import HttpSource
 if TYPE_CHECKING:
     from jmespath.parser import ParsedResult
 
-__all__ = ["HitReader", "ReadHits"]
+__all__ = ["AnswerReader", "ReadHits"]
 
 
 class ReadHits(NamedTuple):
@@ -33,7 +33,7 @@ class _Expression(NamedTuple):
     compiled: ParsedResult
 
 
-class HitReader:
+class AnswerReader:
     """The expressions of a source, compiled.
 
     Raises:
