@@ -38,6 +38,7 @@ __all__ = [
     "Source",
     "TantivySource",
     "VectorField",
+    "check_server",
     "is_source_file",
     "load_source",
     "source_of",
@@ -51,11 +52,22 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v
 BOOSTED = re.compile(r"[^^]+(\^(\d+\.?\d*|\.\d+))?")
 
 
+def check_server(url: str) -> None:
+    """Refuse what is no address of a search server, or holds a password.
+
+    Raises:
+        ValueError: It is refused; the message quotes no password.
+    """
+    _check_address(url, "https://localhost:9200")
+    if re.search(r"[?#\s]", url):
+        raise ValueError("the url is not an address such as https://localhost:9200")
+
+
 def _check_address(url: str, example: str) -> None:
-    """Refuse what is no address of a server, or holds a password."""
     server = urlsplit(url).netloc if is_web_address(url) else ""
     if not server or "{" in server:
-        raise ValueError(f"'{one_line(url, 100)}' is not an address such as {example}")
+        shown = "the url" if "@" in url else f"'{one_line(url, 100)}'"
+        raise ValueError(f"{shown} is not an address such as {example}")
     if "@" in server:
         raise ValueError(
             "the address holds a password; name an entry of the settings in credentials"
@@ -186,7 +198,7 @@ class ElasticsearchSource(Source):
     @classmethod
     def _urls_are_addresses(cls, url: Any) -> Any:
         for one in (url,) if isinstance(url, str) else url or ():
-            _check_address(one, "https://localhost:9200")
+            check_server(one)
         return url
 
     @model_validator(mode="after")

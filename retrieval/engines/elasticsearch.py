@@ -1,8 +1,6 @@
-"""Attaching an index of an Elasticsearch server."""
+"""Attaching an index of an Elasticsearch or OpenSearch server."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
@@ -15,19 +13,11 @@ from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
 from fairqr.retrieval.label_values import values_of
 from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.source import ElasticsearchSource
+from fairqr.retrieval.source import ElasticsearchSource, OpenSearchSource
 
-__all__ = ["Dialect", "ElasticsearchEngine", "check", "open_elasticsearch"]
+__all__ = ["ElasticsearchEngine", "check", "open_elasticsearch"]
 
 SAMPLED = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """Where the servers of two products differ."""
-
-    server: type[Server] = Server
-    vectors: type[VectorSearch] = VectorSearch
 
 
 async def open_elasticsearch(
@@ -35,7 +25,6 @@ async def open_elasticsearch(
     labels: LabelReader,
     *,
     retriever: str | Encoder = "bm25",
-    dialect: Dialect = Dialect(),
 ) -> ElasticsearchEngine:
     """Attach an index, after looking at its mapping and a sample of its labels.
 
@@ -44,14 +33,19 @@ async def open_elasticsearch(
         labels: Reads the labels.
         retriever: ``bm25``; ``dense``, which searches the source's field of vectors; or an encoder
             for that field.
-        dialect: Of the server.
 
     Raises:
         SourceError: The source does not fit the index.
         IndexNotFoundError: There is no such index.
         IndexUnavailableError: The server cannot be reached, or refuses.
+        UnsupportedError: The client of OpenSearch is needed, and is not installed.
     """
-    server = dialect.server(Connection.of(source))
+    of_server, of_vectors = Server, VectorSearch
+    if isinstance(source, OpenSearchSource):
+        from fairqr.retrieval.engines.opensearch import OpenSearchServer, OpenSearchVectors
+
+        of_server, of_vectors = OpenSearchServer, OpenSearchVectors
+    server = of_server(Connection.of(source))
     try:
         engine = ElasticsearchEngine(source, server, labels, await read_index(server, source.index))
         if retriever != "bm25":
@@ -59,7 +53,7 @@ async def open_elasticsearch(
             mapped = engine.mapping.find(field)
             encoder = encoder_for(source, mapped, retriever)
             if mapped is not None:
-                engine.vectors = dialect.vectors(source, mapped, encoder)
+                engine.vectors = of_vectors(source, mapped, encoder)
         await _refuse_empty_labels(engine)
     except BaseException:
         await server.aclose()

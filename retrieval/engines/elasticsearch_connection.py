@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.errors import SourceError
 from fairqr.retrieval.credentials import Credentials, credentials_for, default_url
-from fairqr.retrieval.source import ElasticsearchSource
-from fairqr.settings import is_web_address
+from fairqr.retrieval.source import ElasticsearchSource, check_server
 
 __all__ = ["Connection"]
 
@@ -90,8 +87,11 @@ class Connection(BaseModel):
                     "No server is named; give its url, or set FAIRQR_ELASTICSEARCH_URL."
                 )
             urls = (named,)
-        for one in () if cloud_id else urls:
-            _check_address(one)
+        try:
+            for one in () if cloud_id else urls:
+                check_server(one)
+        except ValueError as error:
+            raise SourceError(f"The url of the server is wrong: {error}.") from None
         found = [credentials_for(credentials, one) for one in ([cloud_id] if cloud_id else urls)]
         # The nodes share one client, so what may not go to all of them goes to none.
         same = all(one == found[0] for one in found)
@@ -115,22 +115,4 @@ class Connection(BaseModel):
         return (
             "FAIRQR_ELASTICSEARCH_API_KEY, or an entry [credentials.NAME] of the settings file, "
             "for this address"
-        )
-
-
-def _check_address(url: str) -> None:
-    """Refuse a malformed address, or one with a password, without quoting it.
-
-    Raises:
-        SourceError: The address cannot be used.
-    """
-    server = urlsplit(url).netloc if is_web_address(url) else ""
-    if not server or re.search(r"[{?#\s]", url):
-        raise SourceError(
-            "The url of the server is not an address such as https://localhost:9200; correct it."
-        )
-    if "@" in server:
-        raise SourceError(
-            "The url of the server holds a password; leave it out, and name an entry of the "
-            "settings in credentials."
         )

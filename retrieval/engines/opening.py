@@ -18,7 +18,6 @@ from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import (
     ElasticsearchSource,
     HttpSource,
-    OpenSearchSource,
     RunSource,
     Source,
     TantivySource,
@@ -70,10 +69,6 @@ async def open_source(
         progress=announced(progress, f"labels of {source.name}"),
     )
     # The clients take their time to import, so each is imported by those who need it.
-    if isinstance(source, OpenSearchSource):
-        from fairqr.retrieval.engines.opensearch import open_opensearch
-
-        return await open_opensearch(source, labels, retriever=retriever)
     if isinstance(source, ElasticsearchSource):
         from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 

@@ -1,4 +1,4 @@
-"""An index of an OpenSearch server, attached as it is, through OpenSearch's own client.
+"""Reaching an OpenSearch server through its own client, and searching by its vectors.
 
 Requests and answers are those of Elasticsearch, but for vectors and for what the client raises.
 """
@@ -11,11 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fairqr.errors import FairqrError, UnsupportedError
-from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.engines.elasticsearch import Dialect, open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch_server import (
     AnotherProductError,
     Server,
@@ -25,10 +22,8 @@ from fairqr.retrieval.engines.elasticsearch_server import (
 )
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.labels import LabelReader
-from fairqr.retrieval.source import OpenSearchSource
 
-__all__ = ["OpenSearchServer", "check", "open_opensearch"]
+__all__ = ["OpenSearchServer", "OpenSearchVectors", "check"]
 
 Body = dict[str, Any]
 
@@ -82,7 +77,6 @@ class OpenSearchServer(Server):
                 timeout=connection.timeout,
                 max_retries=0,
                 retry_on_timeout=False,
-                ssl_show_warn=False,
                 connection_class=NodeConnection,
                 **options,
             )
@@ -155,24 +149,3 @@ class OpenSearchVectors(VectorSearch):
         nearest = {"knn": {self.field: knn}}
         part = "must" if query.only is None else "should"
         return {"query": {"bool": {part: [nearest], "filter": filters}}}
-
-
-async def open_opensearch(
-    source: OpenSearchSource, labels: LabelReader, *, retriever: str | Encoder = "bm25"
-) -> ElasticsearchEngine:
-    """Attach an index, after looking at its mapping and a sample of its labels.
-
-    Args:
-        source: The description.
-        labels: Reads the labels.
-        retriever: ``bm25``; ``dense``, which searches the source's field of vectors; or an encoder
-            for that field.
-
-    Raises:
-        SourceError: The source does not fit the index.
-        IndexNotFoundError: There is no such index.
-        IndexUnavailableError: The server cannot be reached, or refuses.
-        UnsupportedError: The client of OpenSearch is not installed.
-    """
-    dialect = Dialect(OpenSearchServer, OpenSearchVectors)
-    return await open_elasticsearch(source, labels, retriever=retriever, dialect=dialect)

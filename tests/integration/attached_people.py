@@ -173,14 +173,7 @@ async def attached(
     labels = await LabelReader.open(
         source.attributes, source.folder, store=(folder or Path("/nowhere")) / "labels"
     )
-    if source.engine == "elasticsearch":
-        engine = await open_elasticsearch(source, labels, **options)
-    else:
-        from fairqr.retrieval.engines.opensearch import open_opensearch
-        from fairqr.retrieval.source import OpenSearchSource
-
-        assert isinstance(source, OpenSearchSource)
-        engine = await open_opensearch(source, labels, **options)
+    engine = await open_elasticsearch(source, labels, **options)
     try:
         yield engine
     finally:

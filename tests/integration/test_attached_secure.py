@@ -63,10 +63,14 @@ def write(settings: Path, secure: SecureServer, **parts: str) -> None:
     settings.write_text("[credentials.mine]\n" + "\n".join(lines) + "\n")
 
 
+@pytest.mark.filterwarnings("error:When using")  # of OpenSearch's client, for its own options
 async def test_read_and_view_index_metadata_on_the_index_are_enough(
     admin: Server, secure_elasticsearch: SecureServer, settings: Path
 ) -> None:
-    """Searching, counting, texts, shares, the check and the draft; the version is not visible."""
+    """Searching, counting, texts, shares, the check and the draft; the version is not visible.
+
+    Which product it is can be seen all the same.
+    """
     write(settings, secure_elasticsearch, api_key=key(admin, READING))
     before = state(admin, INDEX)
     source = described(secure_elasticsearch.url, INDEX, credentials="mine")
@@ -77,6 +81,9 @@ async def test_read_and_view_index_metadata_on_the_index_are_enough(
         assert len(await engine.documents(hits.ids)) == 50
         assert (await engine.corpus_shares())["gender"].sum() > 0
         assert len(await hits_of(engine, "opera", 9, only=hits.ids)) == 9
+    wrong = described(secure_elasticsearch.url, INDEX, credentials="mine", engine="opensearch")
+    with pytest.raises(IndexUnavailableError, match="is Elasticsearch; write 'engine: elastic"):
+        await check_source(wrong)
     report = await check_source(source)
     assert (report.version, report.documents) == (None, 200)
     assert not [remark for remark in report.remarks if "may write" in remark]

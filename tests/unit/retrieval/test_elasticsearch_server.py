@@ -338,7 +338,7 @@ async def test_an_address_that_cannot_be_or_has_a_password_is_refused_and_never_
             lambda: asyncio.run(create_on_elasticsearch("x", made, url=url)),
         ]
     for attempt in attempts:
-        with pytest.raises(SourceError, match=r"^The url of the server ") as caught:
+        with pytest.raises(SourceError, match=r"^The url of the server is wrong: the ") as caught:
             await asyncio.to_thread(attempt)
         assert "s3cret" not in str(caught.value)
         assert caught.value.__cause__ is None

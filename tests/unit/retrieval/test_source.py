@@ -82,6 +82,8 @@ def test_the_fingerprint_follows_the_description() -> None:
         ({"name": "People!"}, "name"),
         ({"url": "localhost"}, "is not an address"),
         ({"url": "http://user:secret@127.0.0.1:9200"}, "holds a password"),
+        ({"url": "user:secret@127.0.0.1:9200"}, "the url is not an address such as"),
+        ({"url": "http://127.0.0.1:9200/?key=secret"}, "the url is not an address such as"),
         ({"cloud_id": "abc"}, "url or cloud_id"),
         ({"body": {"query": {"match": {"bio": "x"}}}}, "{{query}}"),
         ({"body": {"query": "{{query}}", "from": 10}}, "body has 'from'"),
