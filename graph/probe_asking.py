@@ -179,7 +179,7 @@ class Asking:
             failures=dict(found.failures),
             repairs={kind: times for kind, times in found.repairs.items() if times},
             asked_by="reply",
-            messages=list(found.warnings),
+            messages=[*found.warnings, *filter(None, [found.message])],
             usage=usage_record(found.usage),
         )
 
