@@ -328,22 +328,18 @@ def test_a_model_that_does_not_choose_is_counted(
     assert f"({status} {8 * TOPICS})" in run.stdout
 
 
-def rankings_of(server: ModelServer) -> None:
+def ranks(asked: Asked) -> Answer:
     """Rank women first for women, men first for men, and leave the order for all others."""
-
-    def answer(asked: Asked) -> Answer:
-        passages = re.findall(r"\[(\d+)\] (M[sr])", asked.last_message)
-        group = asked.last_message.removeprefix("For ").partition(":")[0].strip()
-        first = {"female": "Ms", "male": "Mr"}.get(group)
-        ordered = sorted(passages, key=lambda it: it[1] != first) if first else passages
-        return says(" > ".join(f"[{number}]" for number, _ in ordered))
-
-    server.does(answer)
+    passages = re.findall(r"\[(\d+)\] (M[sr])", asked.last_message)
+    group = asked.last_message.removeprefix("For ").partition(":")[0].strip()
+    first = {"female": "Ms", "male": "Mr"}.get(group)
+    ordered = sorted(passages, key=lambda it: it[1] != first) if first else passages
+    return says(" > ".join(f"[{number}]" for number, _ in ordered))
 
 
 def test_lists_for_all_askers(here: Here, folk: Path, model_server: ModelServer) -> None:
     """Exposure follows the asker as planted, and nothing has to be mended."""
-    rankings_of(model_server)
+    model_server.does(ranks)
     told = here(*listwise(folk, model_server, "--model", "initial", "--json")).result
     ratios = {(row["ranker"], row["asker"]): row["ratio"]["mean"] for row in told["rows"]}
     assert ratios["openai:fake", "protected"] > 1.2 > 0.9 > ratios["openai:fake", "unprotected"]
@@ -383,7 +379,7 @@ def test_a_model_that_was_never_there_leaves_nothing_behind(
         "fairqr: openai:fake answered none of 10 questions, lastly with: The model openai:fake "
         "refused the API key (401); check the key of the provider; mend it and run again."
     )
-    rankings_of(model_server)
+    model_server.does(ranks)
     mended = here(*arguments)
     assert mended.code == 0, mended
     assert "failed" not in mended.stdout
@@ -447,7 +443,7 @@ def test_a_large_run_has_to_be_agreed_to(
     here: Here, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is asked nor written before; what the folder or the cache holds does not count."""
-    rankings_of(model_server)
+    model_server.does(ranks)
     folder = folk.parent / "kept"
     # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three askers.
     large = ["--window", "2", "--step", "1", "--size", "160", "-o", folder]
@@ -505,7 +501,7 @@ def test_a_built_collection_is_taken(here: Here, folk: Path, model_server: Model
     built = folk.parent / "built"
     words = ["--attribute", "gender", "--size", "8", "--order", "discriminatory"]
     assert here("probe", "build", folk, "-o", built, *words, "--words", "women/men").code == 0
-    rankings_of(model_server)
+    model_server.does(ranks)
     run = here(
         *("probe", "listwise", "--model", "initial", "--from", built, "--asker", "neutral"),
         *("-o", folk.parent / "kept"),
@@ -515,6 +511,114 @@ def test_a_built_collection_is_taken(here: Here, folk: Path, model_server: Model
     assert store.collections()[0] == read_probe_collection(built)
     assert store.manifest().collections[0].built.protected == "women"
     assert "initial" in run.stdout
+
+
+@pytest.fixture
+def ranked(folk: Path) -> Path:
+    """A source of one query's ranking, 12 women and 12 men; nobody knows the population."""
+    people = [f"t{topic}{form}{number}" for topic in (0, 1) for number in range(6) for form in "mf"]
+    (folk / "mine.run").write_text(
+        "".join(f"q1 Q0 {id_} {n} {100 - n} mine\n" for n, id_ in enumerate(people, 1))
+    )
+    (folk / "topics.tsv").write_text("q1\ttopic0\n")
+    path = folk / "ranked.source.yaml"
+    source = {
+        **{"name": "ranked", "engine": "run", "runs": "mine.run", "topics": "topics.tsv"},
+        "documents": "documents.jsonl",
+        **yaml.safe_load((folk / "schema.yaml").read_text()),
+    }
+    path.write_text(yaml.safe_dump(source))
+    return path
+
+
+def query(corpus: str | Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+    return [
+        *("probe", "query", "topic0", "--corpus", corpus, "--attribute", "gender", "-k", "24"),
+        *("--model", "openai:fake", "--base-url", server.base_url, *more),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        (women, "On this query the model favours female documents: of 12 pairs"),
+        (the_first, "Position decides"),
+    ],
+)
+def test_what_a_query_retrieves_is_probed(
+    here: Here, ranked: Path, model_server: ModelServer, planted: Chooses, said: str
+) -> None:
+    """From an attached source or its file, by pairs and by lists for those who ask."""
+    assert here("attach", ranked).code == 0
+    compares = weighing(planted)
+    model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
+    run = here(*query("ranked", model_server))
+    assert run.code == 0, run
+    assert "openai:fake on ranked, 'topic0', 24 documents: 12 female, 12 male" in run.stdout
+    assert said in " ".join(run.stdout.split())
+    # 12 pairs in both orders, and two windows for each of three askers.
+    assert len(model_server.asked) == 2 * 12 + 3 * 2
+    assert "at most 31 questions" in run.stderr
+    told = here(*query(ranked, model_server, "--json")).result
+    assert len(model_server.asked) == 2 * 12 + 3 * 2, "replies are kept"
+    ratios = {each["asker"]: each["exposure_ratio"] for each in told["listwise"]["askers"]}
+    assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
+    assert ratios["neutral"] == told["listwise"]["initial_ratio"]
+
+
+def test_a_query_may_have_nothing_to_compare(
+    here: Here, ranked: Path, model_server: ModelServer
+) -> None:
+    """That is said, and nothing is asked."""
+    run = here(*query(ranked, model_server, "--attribute", "region", "--protected", "north"))
+    assert run.code == 0, run
+    assert "None of the 24 documents is south, so there is nothing to compare" in run.stdout
+    assert not model_server.asked
+
+
+@pytest.mark.parametrize("kind", ["pairwise", "listwise"])
+def test_a_wrong_key_is_no_verdict_on_a_query(
+    here: Here, ranked: Path, model_server: ModelServer, kind: str
+) -> None:
+    model_server.does(failure(401, "No such key."))
+    run = here(*query(ranked, model_server, "--kind", kind))
+    assert (run.code, run.stdout) == (2, "")
+    assert "refused the API key (401)" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--attribute", "age"], "no attribute 'age'"),
+        (["--protected", "blue"], "There is no group 'blue' of gender"),
+        (["--words", "women"], "is no pair of words"),
+        (["--kind", "setwise"], "'probe.kinds.0' is wrong"),
+        (["--pairs", "0"], "'probe.pairs' is wrong"),
+        (["--window", "8", "--step", "8"], "so that windows overlap"),
+        (["-k", "0"], "'k' is wrong"),
+        (["--prompt", "pairwise=v77"], "There is no prompt pairwise/v77"),
+        (["--corpus", "nowhere"], "There is no index 'nowhere'"),
+        (["--retriever", "dense"], "ranks in its own way only"),
+        (["--model", "feedback"], "Relevance feedback ranks nothing"),
+        (["--model", "causal:"], "lacks a model"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_one_sentence(
+    here: Here, ranked: Path, model_server: ModelServer, options: list[str], said: str
+) -> None:
+    assert said in here(*query(ranked, model_server, *options)).complaint()
+    assert not model_server.asked
+
+
+def test_a_large_query_has_to_be_agreed_to(
+    here: Here, ranked: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairqr.evaluation.probes.plan.LARGE", Cost(calls=10, tokens=10**6))
+    model_server.does(weighing(women))
+    arguments = query(ranked, model_server, "--kind", "pairwise")
+    assert "This run may take 25 questions" in here(*arguments).complaint()
+    assert not model_server.asked
+    assert here(*arguments, "--yes").code == 0
 
 
 def write_experiment(folk: Path, **values: Any) -> Path:
@@ -540,14 +644,14 @@ def test_experiments_run_and_are_reported(
     run = here("experiment", "run", path, "-o", folder, "--topics", "8", "--report")
     assert run.code == 0, run
     assert "favours female items" in (folder / "report.md").read_text()
-    rankings_of(model_server)
+    model_server.does(ranks)
     path = write_experiment(folk, kind="llm_listwise", rankers=["initial", "openai:fake"])
     folder = folk.parent / "lists"
     run = here("experiment", "run", path, "-o", folder, "--seed", "2")
     assert run.code == 0, run
     assert ProbeStore(folder).manifest().rankings.seed == 2
     assert here("experiment", "report", folder).code == 0
-    for option in ("--retriever", "--source", "--attribute"):
+    for option in ("--retriever", "--corpus", "--attribute"):
         refused = here("experiment", "run", path, "-o", folder, option, "bm25").complaint()
         assert refused == f"An experiment on rankers takes no {option}; leave it out."
     refused = here("experiment", "run", path, "-o", folder, "--seed", "1", "--seed", "2")

@@ -9,6 +9,7 @@ import typer
 
 from fairqr.cli.common import AsJson, BaseUrl, PromptsFolder, Timeout, Yes, pairs
 from fairqr.cli.probe_build import build
+from fairqr.cli.probe_query import query
 
 __all__ = ["app"]
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("build")(build)
+app.command("query")(query)
 
 NOTABLES = "notables"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from rich.table import Table
@@ -20,9 +21,10 @@ from fairqr.evaluation.probes.measured import (
 )
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
+from fairqr.graph.probe_result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
 from fairqr.statistics import Interval
 
-__all__ = ["print_listwise", "print_pairwise"]
+__all__ = ["print_listwise", "print_pairwise", "print_probe"]
 
 WIDEST = 12
 """Characters of a word in the head of a table that are not broken."""
@@ -164,6 +166,67 @@ def print_listwise(measured: MeasuredListwise) -> None:
         console.print(Text(f"{counted(measured.missing, 'list')} not ranked yet"))
 
 
+def print_probe(result: ProbeResult) -> None:
+    """Print how a model ranks what one query retrieved: its verdict on pairs, and its lists."""
+    console = Output(highlight=False)
+    sides = Counter(document.side for document in result.documents)
+    one, other = map(printable, result.words)
+    console.print(
+        Text.assemble(
+            (printable(result.model), "bold"),
+            printable(f" on {result.corpus}, '{result.query}', "),
+            f"{counted(len(result.documents), 'document')}: {sides['protected']} {one}, "
+            f"{sides['unprotected']} {other}",
+            f", {sides['undecided']} undecided" if sides["undecided"] else "",
+        )
+    )
+    if result.message:
+        console.print(Text(printable(result.message)))
+        return
+    if result.pairwise is not None:
+        _print_one_query(console, result.pairwise, result.words)
+    if result.listwise is not None:
+        _print_orders(console, result.listwise)
+    console.print(Text(printable(result.note)))
+    prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
+    usage = result.usage
+    console.print(
+        Text(
+            f"{prompts}; seed {result.seed}; {counted(usage.model_calls, 'model call')}"
+            + (f" and {usage.cached_calls} from the cache" if usage.cached_calls else "")
+            + f", {usage.prompt_tokens} + {usage.completion_tokens} tokens",
+            style="dim",
+        )
+    )
+
+
+def _print_one_query(console: Output, found: PairwiseProbe, words: tuple[str, str]) -> None:
+    table = _table("pairs", *(f"{word} %" for word in words), "ratio", "95 %", "flips %", "votes %")
+    cells = [
+        str(len(found.pairs)),
+        _share(found.protected),
+        _share(found.unprotected),
+        _number(found.ratio),
+        "{:.2f} to {:.2f}".format(*found.ratio_interval) if found.ratio_interval else "",
+        _share(found.flips),
+        _share(found.votes),
+    ]
+    table.add_row(*map(Text, cells))
+    console.print(table)
+    console.print(Text(printable(found.sentence)))
+
+
+def _print_orders(console: Output, found: ListwiseProbe) -> None:
+    table = _table("list for", "exposure", "failed")
+    table.add_row("as given", _number(found.initial_ratio, 3), "")
+    for order in found.askers:
+        failed = f"{sum(order.failures.values())} of {order.asked}"
+        table.add_row(
+            Text(printable(order.words) or "nobody"), _number(order.exposure_ratio, 3), failed
+        )
+    console.print(table)
+
+
 def _troubles(row: ListwiseRow, asker: str) -> list[str]:
     """Say what had to be mended, and what failed."""
     found = []
@@ -208,6 +271,10 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 def _percent(share: Share) -> str:
     return "none" if share.value is None else f"{100 * share.value:.1f}"
+
+
+def _share(share: ProbedShare) -> str:
+    return _percent(Share(share.count, share.of))
 
 
 def _interval(interval: Interval | None, digits: int = 2) -> str:

@@ -23,7 +23,7 @@ GROUPS = {
     "keys": ["create", "list", "revoke"],
     "lamp": ["label", "report"],
     "models": ["list", "pull", "remove"],
-    "probe": ["build", "pairwise", "listwise"],
+    "probe": ["build", "query", "pairwise", "listwise"],
     "prompts": ["list", "show", "check"],
     "source": ["list", "show", "check", "remove"],
     "trace": ["list", "show", "compare"],
