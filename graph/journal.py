@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fairqr.agents.journal import Journal, journaled
 from fairqr.agents.replies import Reply, Usage
 
 if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.runtime import ExecutionInfo
 
@@ -42,23 +43,24 @@ class Replies:
         self._thread = thread
         self._kept: dict[str, Any] = {}
 
-    async def load(self) -> None:
-        """Read what is kept."""
-        config: Any = {"configurable": {"thread_id": self._thread}}
-        kept = await self._saver.aget_tuple(config)
-        writes = (kept.pending_writes if kept else None) or []
-        self._kept = {id_: value for id_, channel, value in writes if channel == _CHANNEL}
+    async def load(self, states: Iterable[RunnableConfig]) -> None:
+        """Read what is kept beside states: that of a graph, and those of graphs inside it."""
+        self._kept = {}
+        for state in states:
+            kept = await self._saver.aget_tuple(state)
+            writes = (kept.pending_writes if kept else None) or []
+            self._kept |= {id_: value for id_, channel, value in writes if channel == _CHANNEL}
 
     def get(self, id_: str) -> Any:
         """Return the record that is kept under an id; None where none is."""
         return self._kept.get(id_)
 
-    async def put(self, checkpoint: str, id_: str, record: Mapping[str, Any]) -> None:
-        """Keep a record beside the state of that id."""
+    async def put(self, graph: str, checkpoint: str, id_: str, record: Mapping[str, Any]) -> None:
+        """Keep a record beside the state of that id, in the namespace of its graph."""
         config: Any = {
             "configurable": {
                 "thread_id": self._thread,
-                "checkpoint_ns": "",
+                "checkpoint_ns": graph,
                 "checkpoint_id": checkpoint,
             }
         }
@@ -68,10 +70,12 @@ class Replies:
 class _StepJournal:
     """The replies of one step; see :class:`fairqr.agents.journal.Journal`."""
 
-    def __init__(self, replies: Replies, checkpoint: str, task: str) -> None:
+    def __init__(self, replies: Replies, step: ExecutionInfo) -> None:
         self._replies = replies
-        self._checkpoint = checkpoint
-        self._task = task
+        # The namespace of a step is that of its graph, and then its own part.
+        self._graph = step.checkpoint_ns.rpartition("|")[0]
+        self._checkpoint = step.checkpoint_id
+        self._task = step.task_id
         self._asked: Counter[str] = Counter()
 
     async def once(
@@ -91,7 +95,7 @@ class _StepJournal:
         reply = await ask()
         if reply.status in _FINAL:
             record = {**dataclasses.asdict(reply), "value": dict(reply.value)}
-            await self._replies.put(self._checkpoint, id_, record)
+            await self._replies.put(self._graph, self._checkpoint, id_, record)
         return reply
 
 
@@ -127,6 +131,6 @@ def step_journal(info: ExecutionInfo | None) -> Iterator[None]:
     replies = _replies.get()
     journal: Journal | None = None
     if replies is not None and info is not None:
-        journal = _StepJournal(replies, info.checkpoint_id, info.task_id)
+        journal = _StepJournal(replies, info)
     with journaled(journal):
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairqr.graph.usage_report import UsageReport
+from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.telemetry import Span
 

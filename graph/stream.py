@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,9 +12,10 @@ from typing import Any
 
 from langgraph.types import Overwrite, StateSnapshot
 
-from fairqr.graph.context import Context
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import Replies, kept_replies
 from fairqr.graph.running_time import paused_for
+from fairqr.graph.search.context import Context
 from fairqr.telemetry import span
 
 __all__ = ["Step", "Token", "run_graph"]
@@ -25,13 +26,13 @@ class Step:
     """A step of the graph that has just happened.
 
     Attributes:
-        name: ``begin``, ``retrieve``, ``measure``, ``choose_group``, ``refine`` or ``rerank``; with
-            an answer then ``sample``, ``generate``, ``collect``, ``attribute`` or ``summarise``;
-            with a probe then ``probe`` or ``conclude``.
-        update: What it changed in the state of the graph; see :class:`fairqr.graph.state.State`.
-            That of ``rerank`` has ``result``, the search result's object; that of ``summarise``,
-            the last step where an answer is asked for, has ``answer``, the answer result's; that of
-            ``conclude`` has ``probe``, the probe result's.
+        name: Of the node. A search has ``begin``, ``retrieve``, ``measure``, ``choose_group``,
+            ``refine`` and ``rerank``; an answer has ``prepare`` before the search, and ``sample``,
+            ``generate``, ``collect``, ``attribute`` and ``summarise`` after it; a probe has
+            ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
+        update: What it changed in the state of its graph. That of ``rerank`` has ``result``, the
+            search result's object; that of ``summarise`` has ``answer``, the answer result's; that
+            of ``conclude`` has ``probe``, the probe result's.
         id: The same where a run that goes on tells or does a step again; different for all others.
             Empty where a run that goes on tells a result once more that it had before.
     """
@@ -51,12 +52,13 @@ class Token:
 async def run_graph(
     graph: Any, query: str, context: Context, *, thread: str | None = None, resume: bool = False
 ) -> AsyncGenerator[Step | Token, None]:
-    """Run the graph of :func:`fairqr.graph.builder.build_graph`, and yield what happens.
+    """Run one of the three graphs, and yield what happens.
 
     It goes on when the next event is asked for, and ends when the generator is closed.
 
     Args:
-        graph: Compiled with a checkpointer if there is a thread.
+        graph: That of a search, an answer or a probe, compiled with a checkpointer if there is a
+            thread. The steps of the search inside the others are told like all others.
         query: What to search for, or to answer.
         context: What the run is asked to do.
         thread: The name that the run's states are kept under, each before the next step begins,
@@ -75,15 +77,16 @@ async def run_graph(
     replies = Replies(graph.checkpointer, thread) if thread else None
     paused = 0.0
     if replies and resume:
-        kept = await graph.aget_state(config)
+        kept = await graph.aget_state(config, subgraphs=True)
         if kept.values:
-            for step in (*_outcome(kept.values), *_ended_since(kept)):
+            for step in _told_before(kept):
                 yield step
             # Not `next`, which leaves out what has ended since, though its state was not kept yet.
             if not kept.tasks:
                 return
-            await replies.load()
-            paused = _pause(kept)
+            states = list(_states(kept))
+            await replies.load(state.config for state in states)
+            paused = _pause(states[-1])
             given = None
     if thread:
         config["metadata"] = {_PAUSED: paused}
@@ -95,6 +98,7 @@ async def run_graph(
             config,
             context=context,
             stream_mode=_MODES,
+            subgraphs=True,
             durability="sync" if thread else None,
         )
         try:
@@ -104,7 +108,7 @@ async def run_graph(
                 paused_for(paused),
             ):
                 async with aclosing(updates):
-                    async for mode, update in updates:
+                    async for _, mode, update in updates:
                         if (event := _event(mode, update)) is not None:
                             events.put_nowait(event)
                             await events.join()
@@ -137,22 +141,32 @@ _PAUSED = "fairqr_paused"
 """Kept with each state: for how many seconds the run was not running before it."""
 
 
-def _outcome(values: dict[str, Any]) -> list[Step]:
-    """Return the steps that gave the results so far, without all else that they changed."""
-    return [
-        Step(name, {key: values[key]})
-        for name, key in _OUTCOMES.items()
-        if values.get(key) is not None
-    ]
+SEARCH = "search"
+"""The node that is a graph itself, whose steps are told instead of it."""
 
 
-def _ended_since(kept: StateSnapshot) -> list[Step]:
-    """Return the steps after the last state that need not be done again."""
-    return [
-        Step(task.name, _plain(task.result), task.id)
-        for task in kept.tasks
-        if task.result is not None
-    ]
+def _states(kept: StateSnapshot) -> Iterator[StateSnapshot]:
+    """Yield the state of a graph, and then that of the graph inside it which is under way."""
+    yield kept
+    for task in kept.tasks:
+        if isinstance(task.state, StateSnapshot):
+            yield from _states(task.state)
+
+
+def _told_before(kept: StateSnapshot) -> Iterator[Step]:
+    """Yield the results so far, and the steps after the last state that need not be done again."""
+    for state in _states(kept):
+        for name, key in _OUTCOMES.items():
+            if state.values.get(key) is not None:
+                yield Step(name, {key: state.values[key]})
+    for state in _states(kept):
+        for task in state.tasks:
+            if task.result is None:
+                continue
+            if task.name == SEARCH:
+                yield Step("rerank", _plain(task.result))
+            else:
+                yield Step(task.name, _plain(task.result), task.id)
 
 
 def _pause(kept: StateSnapshot) -> float:
@@ -171,6 +185,8 @@ def _event(mode: str, update: dict[str, Any]) -> Step | Token | None:
     if mode == "custom":
         return Token(update["token"])
     if "result" not in update or update["error"] is not None:  # it begins, or has failed
+        return None
+    if update["name"] == SEARCH:
         return None
     return Step(update["name"], _plain(update["result"]), update["id"])
 
@@ -191,7 +207,7 @@ def _asked(context: Context, thread: str | None, resumed: bool) -> dict[str, Any
         "fairqr.target": str(context.target),
         "fairqr.k": context.k,
     }
-    if context.answer is not None:
+    if isinstance(context, AnswerContext):
         asked["fairqr.alpha"] = context.answer.alpha
         asked["fairqr.samples"] = context.answer.samples
         asked["fairqr.documents"] = context.answer.documents

@@ -1,8 +1,8 @@
-"""The graph for ``langgraph dev`` and Studio; named in ``langgraph.json``, for development only.
+"""The three graphs for ``langgraph dev``, Studio and servers like them; see ``langgraph.json``.
 
-That server keeps states itself, so the graph has no checkpointer. It calls the factory for every
-run, so the engine and the model are kept. ``FAIRQR_CORPUS`` names what to search, and
-``FAIRQR_MODEL`` what refines, and answers where the context asks for it.
+Such a server keeps states itself, so the graphs have no checkpointer. It calls a factory for every
+run, so the graphs are kept. ``FAIRQR_CORPUS`` names what to search, and ``FAIRQR_MODEL`` what
+refines, answers and is probed.
 """
 
 from __future__ import annotations
@@ -11,27 +11,45 @@ import asyncio
 from typing import Any
 
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
-from fairqr.agents.models import open_model
-from fairqr.graph.builder import build_graph
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.rankers import open_language_model
 from fairqr.retrieval.catalog import Catalog
 from fairqr.settings import default_corpus, default_model
 
-__all__ = ["graph"]
+__all__ = ["answer", "probe", "search"]
 
-_built: dict[tuple[str, str], Any] = {}
+_built: dict[tuple[str, str], dict[str, Any]] = {}
 _building: asyncio.Lock | None = None
 
 
-async def graph() -> Any:
-    """Return the compiled graph over the configured corpus and model."""
+async def search() -> Any:
+    """Return the graph that searches."""
+    return (await _graphs())["search"]
+
+
+async def answer() -> Any:
+    """Return the graph that answers."""
+    return (await _graphs())["answer"]
+
+
+async def probe() -> Any:
+    """Return the graph that probes."""
+    return (await _graphs())["probe"]
+
+
+async def _graphs() -> dict[str, Any]:
     global _building
     _building = _building or asyncio.Lock()
     corpus, model = default_corpus(), default_model()
     async with _building:
         if (corpus, model) not in _built:
             engine = await Catalog().resolve(corpus)
-            refiner = open_model(model, engine=engine)
-            _built[corpus, model] = await asyncio.to_thread(
-                build_graph, engine=engine, model=refiner, attributor=DEFAULT_ATTRIBUTOR
-            )
+            given = await asyncio.to_thread(open_language_model, model, engine=engine)
+            _built[corpus, model] = {
+                "search": build_search_graph(engine, given),
+                "answer": build_answer_graph(engine, given, attributor=DEFAULT_ATTRIBUTOR),
+                "probe": build_probe_graph(engine, given),
+            }
     return _built[corpus, model]

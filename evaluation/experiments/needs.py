@@ -9,7 +9,7 @@ from fairqr.agents.models import open_model
 from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.workers.tools import Tools
-from fairqr.graph.rankers import ASKED, Rankers
+from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import encoder_of

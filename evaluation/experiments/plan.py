@@ -13,8 +13,8 @@ from fairqr.evaluation.experiments.store import Manifest
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.versions import now, versions_of
-from fairqr.graph.context import Context, make_context
-from fairqr.graph.rankers import ASKED
+from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.files import sha256_of

@@ -29,9 +29,9 @@ from fairqr.evaluation.experiments.searching import (
 from fairqr.evaluation.experiments.store import Record, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.workers.tools import Pool
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context
-from fairqr.graph.rankers import ASKED
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Progress
@@ -228,7 +228,7 @@ async def _run_cell(
     searcher: Searcher
     if workshop.pool is None:
         model = await workshop.model(name, engine) if name is not None else None
-        graph = build_graph(engine=engine, model=model, prompts=workshop.prompts)
+        graph = build_search_graph(engine, model, prompts=workshop.prompts)
         searcher = partial(searched, graph)
     else:
         fingerprint = (await engine.info()).fingerprint

@@ -15,10 +15,10 @@ from fairqr.agents.refiner import Refiner
 from fairqr.errors import InputError, QueryError
 from fairqr.evaluation.experiments.store import Round
 from fairqr.evaluation.workers.tools import Tools
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context, make_context
-from fairqr.graph.rankers import open_language_model
-from fairqr.graph.result import SearchResult
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.rankers import open_language_model
+from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -106,7 +106,7 @@ async def search_there(tools: Tools, search: Search) -> Mapping[str, Any]:
             model = await tools.keep(
                 f"model {kept}", name, lambda: open_searcher(name, engine, tools.replies)
             )
-        return build_graph(engine=engine, model=model, prompts=tools.prompts)
+        return build_search_graph(engine, model, prompts=tools.prompts)
 
     graph = await tools.keep(f"graph {where} {place.model}", place, built)
     context = dict(search.context)

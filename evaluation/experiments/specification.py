@@ -13,7 +13,7 @@ from fairqr.agents.ranking.open import RankerName
 from fairqr.errors import InputError, one_line
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.query_results import as_target
-from fairqr.graph.context import Context, Method, make_context
+from fairqr.graph.search.context import Context, Method, make_context
 
 __all__ = ["Experiment", "QueryForm", "System", "Training"]
 
@@ -86,11 +86,11 @@ class System(_Searching):
 
     Attributes:
         name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
-        method: One of :data:`fairqr.graph.context.METHODS`.
+        method: One of :data:`fairqr.graph.search.context.METHODS`.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
         corpus: What is searched; defaults to the experiment's corpus.
         model: What refines queries, and re-ranks; the experiment's where None.
-        settings: Values of :class:`fairqr.graph.context.Context`.
+        settings: Values of :class:`fairqr.graph.search.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
         train: For a method with trained weights.
     """
@@ -168,7 +168,7 @@ class System(_Searching):
 
     @property
     def ranker(self) -> RankerName | None:
-        """The model that re-ranks; those in :data:`fairqr.graph.rankers.ASKED` ask ``model``."""
+        """The model that re-ranks; language models among them are ``model``."""
         return self._context.strategy.ranker
 
     @property

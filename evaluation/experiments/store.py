@@ -54,7 +54,7 @@ class Manifest(FolderManifest):
 
 
 class Round(_Part):
-    """A round of a search; see :class:`fairqr.graph.result.Iteration`."""
+    """A round of a search; see :class:`fairqr.graph.search.result.Iteration`."""
 
     ids: list[str]
     exposure: dict[str, float]

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from fairqr.errors import InputError, first_problem, one_line
 from fairqr.evaluation.qrels import Qrels
-from fairqr.graph.context import Context
-from fairqr.graph.measurement import estimate_target, vector_of
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.measurement import estimate_target, vector_of
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray

@@ -8,47 +8,64 @@ if TYPE_CHECKING:
     from fairqr.agents.models import open_model
     from fairqr.api import FairSearch, Step, Token, open_engine
     from fairqr.errors import FairqrError
-    from fairqr.graph.answer_result import AnswerResult
-    from fairqr.graph.answering_context import AnswerSettings
-    from fairqr.graph.builder import build_graph
-    from fairqr.graph.context import Context
-    from fairqr.graph.probe_result import ProbeResult
-    from fairqr.graph.result import SearchResult
+    from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
+    from fairqr.graph.answer.context import AnswerContext, AnswerSettings
+    from fairqr.graph.answer.result import AnswerResult
+    from fairqr.graph.probe.builder import build_probe_graph, probe_state_graph
+    from fairqr.graph.probe.context import ProbeContext
+    from fairqr.graph.probe.result import ProbeResult
+    from fairqr.graph.search.builder import build_search_graph, search_state_graph
+    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.result import SearchResult
     from fairqr.retrieval.engines.langchain import from_langchain
     from fairqr.retrieval.source import Source
 
 __all__ = [
+    "AnswerContext",
     "AnswerResult",
     "AnswerSettings",
     "Context",
     "FairSearch",
     "FairqrError",
+    "ProbeContext",
     "ProbeResult",
     "SearchResult",
     "Source",
     "Step",
     "Token",
-    "build_graph",
+    "answer_state_graph",
+    "build_answer_graph",
+    "build_probe_graph",
+    "build_search_graph",
     "from_langchain",
     "open_engine",
     "open_model",
+    "probe_state_graph",
+    "search_state_graph",
 ]
 
 _HOMES = {
-    "AnswerResult": "fairqr.graph.answer_result",
-    "AnswerSettings": "fairqr.graph.answering_context",
-    "Context": "fairqr.graph.context",
+    "AnswerContext": "fairqr.graph.answer.context",
+    "AnswerResult": "fairqr.graph.answer.result",
+    "AnswerSettings": "fairqr.graph.answer.context",
+    "Context": "fairqr.graph.search.context",
     "FairSearch": "fairqr.api",
     "FairqrError": "fairqr.errors",
-    "ProbeResult": "fairqr.graph.probe_result",
-    "SearchResult": "fairqr.graph.result",
+    "ProbeContext": "fairqr.graph.probe.context",
+    "ProbeResult": "fairqr.graph.probe.result",
+    "SearchResult": "fairqr.graph.search.result",
     "Source": "fairqr.retrieval.source",
     "Step": "fairqr.api",
     "Token": "fairqr.api",
-    "build_graph": "fairqr.graph.builder",
+    "answer_state_graph": "fairqr.graph.answer.builder",
+    "build_answer_graph": "fairqr.graph.answer.builder",
+    "build_probe_graph": "fairqr.graph.probe.builder",
+    "build_search_graph": "fairqr.graph.search.builder",
     "from_langchain": "fairqr.retrieval.engines.langchain",
     "open_engine": "fairqr.api",
     "open_model": "fairqr.agents.models",
+    "probe_state_graph": "fairqr.graph.probe.builder",
+    "search_state_graph": "fairqr.graph.search.builder",
 }
 
 

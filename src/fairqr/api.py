@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
@@ -18,12 +18,16 @@ from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.background import Background
-from fairqr.graph.answer_result import AnswerResult
-from fairqr.graph.asked import answer_context, probe_context, search_context
-from fairqr.graph.builder import CONCURRENCY, build_graph
-from fairqr.graph.probe_result import ProbeResult
-from fairqr.graph.rankers import open_language_model
-from fairqr.graph.result import SearchResult
+from fairqr.graph.answer.builder import CONCURRENCY, build_answer_graph
+from fairqr.graph.answer.context import answer_context
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.probe.context import probe_context
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import make_context
+from fairqr.graph.search.rankers import open_language_model
+from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
@@ -58,6 +62,14 @@ async def open_engine(
         source = source_of(source)
     named = str(source) if isinstance(source, Path) else source
     return await Catalog().resolve(named, retriever=retriever, schema=schema)
+
+
+class Graphs(NamedTuple):
+    """The three graphs over one engine."""
+
+    search: Any
+    answer: Any
+    probe: Any
 
 
 class FairSearch:
@@ -104,7 +116,7 @@ class FairSearch:
         self._attributor = attributor
         self._concurrency = concurrency
         self._prompts = prompts or PromptLibrary()
-        self._graph: Any = None
+        self._graphs: Graphs | None = None
         self._lock = threading.Lock()
         self._opening = False
         self._waiting: list[Future[None]] = []
@@ -118,8 +130,7 @@ class FairSearch:
         Args:
             query: What to search for.
             attribute: One attribute or several, instead of ``attributes`` in the context.
-            context: The values of :class:`fairqr.graph.context.Context`, such as ``k=10``; with
-                ``probe`` the result has one.
+            context: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
@@ -128,8 +139,6 @@ class FairSearch:
         async with aclosing(self.stream(query, attribute=attribute, **context)) as steps:
             async for step in steps:
                 result = step.update.get("result", result)
-                if probe := step.update.get("probe"):
-                    result = {**result, "probe": probe}
         return SearchResult.model_validate(result)
 
     async def stream(
@@ -140,8 +149,8 @@ class FairSearch:
         The search goes on when the next step is asked for. It ends when the generator is closed:
         leave it early inside of ``contextlib.aclosing``, or call its ``aclose``.
         """
-        asked = search_context(context, attribute)
-        async with aclosing(run_graph(await self._ready(), query, asked)) as events:
+        asked = make_context(attribute=attribute, **context)
+        async with aclosing(run_graph((await self._ready()).search, query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
                     yield event
@@ -155,17 +164,17 @@ class FairSearch:
             query: What to search for.
             attribute: What tells the groups apart.
             protected: Which of them count as protected: ``female``, ``not Europe``.
-            options: The values of :class:`fairqr.graph.probing_context.ProbeSettings`, such as
-                ``pairs=20``, and those of :class:`fairqr.graph.context.Context`. ``depth`` is how
-                many of the ``k`` documents take part, ``seed`` that of the probe, and the method is
-                ``plain`` where nothing else is said.
+            options: The values of :class:`fairqr.graph.probe.context.ProbeSettings`, such as
+                ``pairs=20``, and those of :class:`fairqr.graph.probe.context.ProbeContext`.
+                ``depth`` is how many of the ``k`` documents take part, and ``seed`` that of the
+                probe.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
-        asked = probe_context(options, attribute, protected)
+        asked = probe_context(attribute=attribute, protected=protected, **options)
         result: dict[str, Any] | None = None
-        async with aclosing(run_graph(await self._ready(), query, asked)) as events:
+        async with aclosing(run_graph((await self._ready()).probe, query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
                     result = event.update.get("probe") or result
@@ -179,11 +188,10 @@ class FairSearch:
         Args:
             question: What to answer.
             attribute: One attribute or several, instead of ``attributes`` in the context.
-            options: The values of :class:`fairqr.graph.answering_context.AnswerSettings`, such as
+            options: The values of :class:`fairqr.graph.answer.context.AnswerSettings`, such as
                 ``alpha=2``, ``samples=10`` and ``documents=5``, and those of
-                :class:`fairqr.graph.context.Context`. ``k`` is how many documents take part in the
-                sampling, ``temperature`` that of the answer, and the method is ``plain`` where
-                nothing else is said.
+                :class:`fairqr.graph.answer.context.AnswerContext`. ``k`` is how many documents take
+                part in the sampling, and ``temperature`` that of the answer.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
@@ -204,8 +212,8 @@ class FairSearch:
 
         Arguments are those of :meth:`aanswer`; see :meth:`stream` for when it ends.
         """
-        asked = answer_context({"stream": True, **options}, attribute)
-        async with aclosing(run_graph(await self._ready(), question, asked)) as events:
+        asked = answer_context(attribute=attribute, **{"stream": True, **options})
+        async with aclosing(run_graph((await self._ready()).answer, question, asked)) as events:
             async for event in events:
                 yield event
 
@@ -249,7 +257,7 @@ class FairSearch:
         a client cannot leave its loop.
         """
         with self._lock:
-            engine, self._engine, self._graph = self._engine, None, None
+            engine, self._engine, self._graphs = self._engine, None, None
             background, self._background = self._background, None
         if background is None:
             return
@@ -271,12 +279,12 @@ class FairSearch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _ready(self) -> Any:
-        """Return the graph. The first who asks opens the engine; others wait, on whatever loop."""
+    async def _ready(self) -> Graphs:
+        """Return the graphs. The first who asks opens the engine; others wait, on whatever loop."""
         while True:
             with self._lock:
-                if self._graph is not None:
-                    return self._graph
+                if self._graphs is not None:
+                    return self._graphs
                 if not self._opening:
                     self._opening = True
                     break
@@ -284,10 +292,10 @@ class FairSearch:
                 self._waiting.append(waiter)
             await asyncio.wrap_future(waiter)
         try:
-            graph = await self._open()
+            graphs = await self._open()
             with self._lock:
-                self._graph = graph
-            return graph
+                self._graphs = graphs
+            return graphs
         finally:
             # Where it failed, the next one tries.
             with self._lock:
@@ -297,7 +305,7 @@ class FairSearch:
                 if waiter.set_running_or_notify_cancel():
                     waiter.set_result(None)
 
-    async def _open(self) -> Any:
+    async def _open(self) -> Graphs:
         try:
             return await self._built()
         except BaseException:
@@ -306,7 +314,7 @@ class FairSearch:
                 await engine.aclose()
             raise
 
-    async def _built(self) -> Any:
+    async def _built(self) -> Graphs:
         source, model = self._source, self._model
         if isinstance(source, str | Path | Source | Mapping):
             engine = self._engine = await open_engine(source)
@@ -314,14 +322,18 @@ class FairSearch:
             engine = source
         if model is None or isinstance(model, str):
             model = open_language_model(model, engine=engine)
-        return build_graph(
-            engine=engine,
-            model=model,
-            ranker=self._ranker,
-            generator=self._generator,
-            attributor=self._attributor,
-            prompts=self._prompts,
-            concurrency=self._concurrency,
+        given: dict[str, Any] = {"ranker": self._ranker, "prompts": self._prompts}
+        return Graphs(
+            search=build_search_graph(engine, model, **given),
+            answer=build_answer_graph(
+                engine,
+                model,
+                generator=self._generator,
+                attributor=self._attributor,
+                concurrency=self._concurrency,
+                **given,
+            ),
+            probe=build_probe_graph(engine, model, concurrency=self._concurrency, **given),
         )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

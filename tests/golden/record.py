@@ -1,7 +1,8 @@
-"""Records what searches of notables give, for tests/unit/graph/test_golden_searches.py.
+"""Records what searches, answers and probes give, for tests/unit/graph/test_golden_results.py.
 
 Run it from the root of a checkout whose results are known to be right:
-``python -m tests.golden.record > tests/golden/searches.json``.
+``python -m tests.golden.record searches > tests/golden/searches.json``, and likewise for the
+answers and the probes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from fairqr.agents.generation import Generation, GenerationRequest
+from fairqr.agents.question import Question
 from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.replies import Choice, TextReply
 
 WORDS: dict[str, list[tuple[str, ...]]] = {
     "female": [("woman", "female"), ("wife", "daughter"), ("actress",)],
@@ -77,6 +81,44 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+ANSWERS: dict[str, dict[str, Any]] = {
+    "one": {"question": "physicist", "attributes": ["gender"], "k": 20},
+    "many": {"question": "composer born in Vienna", "samples": 12, "alpha": 1, "documents": 3},
+    "worths": {
+        "question": "painter",
+        "attributes": ["gender", "continent"],
+        "intersect": True,
+        "samples": 8,
+        "form": "worths",
+        "k": 10,
+    },
+    "fair": {
+        "question": "writer",
+        "attributes": ["continent"],
+        "method": "fairqr",
+        "samples": 5,
+        "alpha": 0,
+        "documents": 4,
+    },
+}
+"""Questions, answered from rankings that are drawn with the seed 1."""
+
+PROBES: dict[str, dict[str, Any]] = {
+    "gender": {"query": "singer", "attribute": "gender", "protected": "female", "k": 30},
+    "continent": {
+        "query": "composer",
+        "attribute": "continent",
+        "protected": "not Europe",
+        "k": 20,
+        "depth": 15,
+        "pairs": 4,
+        "seed": 7,
+    },
+    "one-sided": {"query": "pope", "attribute": "gender", "protected": "female", "k": 5},
+}
+"""Probes of a model that prefers what stands first in the alphabet."""
+
+
 class ScriptedRefiner:
     """Proposes the words above, whatever the query."""
 
@@ -92,6 +134,48 @@ class ScriptedRefiner:
             if not set(words) <= set(request.keywords):
                 return Refinement("ok", keywords=words)
         return Refinement("repeated", message="No new word.")
+
+
+class EchoingGenerator:
+    """Answers with the first title that it reads."""
+
+    name = "echo"
+
+    async def start(self) -> None:
+        """Nothing is missing."""
+
+    async def generate(
+        self, request: GenerationRequest, deadline: float | None = None, on_token: Any = None
+    ) -> Generation:
+        """Return the title."""
+        return Generation("ok", f"It is {request.sources[0]['title']}.")
+
+
+class AlphabeticalModel:
+    """Prefers the text that stands first in the alphabet."""
+
+    name = "alphabetical"
+    gives_probabilities = True
+
+    async def start(self, wanted: Any = "object") -> None:
+        """Nothing is missing."""
+
+    async def write(
+        self, question: Question, deadline: float | None = None, on_token: Any = None
+    ) -> TextReply:
+        """Order passages."""
+        lines = question.values["passages"].splitlines()
+        texts = [line.partition("] ")[2] for line in lines]
+        order = sorted(range(len(texts)), key=lambda at: (texts[at], at))
+        return TextReply("ok", " > ".join(f"[{at + 1}]" for at in order))
+
+    async def weigh(
+        self, question: Question, labels: Sequence[str] = (), deadline: float | None = None
+    ) -> Choice:
+        """Choose one of two."""
+        first = question.values["first"] <= question.values["second"]
+        shares = (0.75, 0.25) if first else (0.25, 0.75)
+        return Choice("ok", dict(zip(labels, shares, strict=True)), 0.9)
 
 
 def rounded(value: Any) -> Any:
@@ -113,8 +197,13 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
     return rounded(result)  # type: ignore[no-any-return]
 
 
-async def results(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Yield the result of each case."""
+def kept(result: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what takes time."""
+    return rounded({key: value for key, value in result.items() if key != "usage"})  # type: ignore[no-any-return]
+
+
+async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the result of each search."""
     from fairqr import FairSearch
 
     for name in names:
@@ -125,11 +214,41 @@ async def results(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]
             yield name, shortened(result.model_dump(mode="json"))
 
 
+async def answers(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield what is answered to each question."""
+    from fairqr import FairSearch
+
+    given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
+    for name in names:
+        async with FairSearch("notables", ScriptedRefiner(), **given) as search:
+            yield (
+                name,
+                kept((await search.aanswer(seed=1, **ANSWERS[name])).model_dump(mode="json")),
+            )
+
+
+async def probes(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield what each probe finds."""
+    from fairqr import FairSearch
+
+    for name in names:
+        async with FairSearch("notables", AlphabeticalModel()) as search:
+            yield name, kept((await search.aprobe(**PROBES[name])).model_dump(mode="json"))
+
+
+KINDS = {
+    "searches": (CASES, searches),
+    "answers": (ANSWERS, answers),
+    "probes": (PROBES, probes),
+}
+
+
 async def main() -> None:
-    """Print all results as JSON, one case a line."""
+    """Print all results of a kind as JSON, one case a line."""
+    cases, results = KINDS[sys.argv[1]]
     lines = [
         f"{json.dumps(name)}: {json.dumps(result, ensure_ascii=False)}"
-        async for name, result in results(list(CASES))
+        async for name, result in results(list(cases))
     ]
     sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")
 

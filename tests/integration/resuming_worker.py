@@ -15,9 +15,10 @@ from typing import Any
 
 from fairqr.agents.chat import ChatModel
 from fairqr.api import open_engine
-from fairqr.graph.asked import answer_context, search_context
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.answer.context import answer_context
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.runs.manager import Runs
@@ -37,7 +38,7 @@ class Silent:
 def context_of(kind: Kind, request: Mapping[str, Any]) -> Context:
     """What a request of the tests asks for."""
     options = {name: value for name, value in request.items() if name != "query"}
-    return answer_context(options) if kind == "answer" else search_context(options)
+    return answer_context(**options) if kind == "answer" else make_context(**options)
 
 
 async def main() -> None:
@@ -55,11 +56,14 @@ async def main() -> None:
     # Without the cache of replies, which would hide a question that is asked again.
     model = ChatModel("openai:fake", base_url=given.base_url, cache=None)
     await model.start()  # what has to be imported would take longer than a short lease
-    graph = build_graph(engine=engine, model=model, attributor="overlap", checkpointer=store.saver)
+    graphs = {
+        "search": build_search_graph(engine, model, checkpointer=store.saver),
+        "answer": build_answer_graph(engine, model, attributor="overlap", checkpointer=store.saver),
+    }
 
     async def execute(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
         context = context_of(run.kind, run.request)
-        events = run_graph(graph, run.query, context, thread=run.id, resume=resume)
+        events = run_graph(graphs[run.kind], run.query, context, thread=run.id, resume=resume)
         async with aclosing(events):
             async for event in events:
                 yield event

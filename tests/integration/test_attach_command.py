@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from fairqr import FairSearch
-from fairqr.graph.result import SearchResult
+from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.source import load_source
 from tests.integration.model_server import (

@@ -19,7 +19,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.api import FairSearch, open_engine
 from fairqr.errors import FairqrError
-from fairqr.graph.result import SearchResult
+from fairqr.graph.search.result import SearchResult
 from tests.integration.model_server import (
     KEY,
     Answer,

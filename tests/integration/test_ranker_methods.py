@@ -20,7 +20,7 @@ from fairqr.agents.ranking.open import RankerOptions, open_ranker
 from fairqr.evaluation.experiments.plan import Cell
 from fairqr.evaluation.experiments.running import run_plan
 from fairqr.evaluation.experiments.store import Record, Store
-from fairqr.graph.result import SearchResult
+from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from tests.integration.model_server import (

@@ -27,8 +27,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr.agents.chat import ChatModel
 from fairqr.api import open_engine
-from fairqr.graph.asked import probe_context, search_context
-from fairqr.graph.builder import build_graph
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.probe.context import ProbeContext, probe_context
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import make_context
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import Step, Token, run_graph
@@ -200,7 +203,9 @@ async def undisturbed(
     """The result, the steps and the requests of a run that nobody disturbs."""
     engine = await open_engine(str(corpus))
     chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
-    graph = build_graph(engine=engine, model=chat, attributor="overlap")
+    graph: Any = build_search_graph(engine, chat)
+    if kind == "answer":
+        graph = build_answer_graph(engine, chat, attributor="overlap")
     context = resuming_worker.context_of(kind, request)
     steps, result = [], None
     async with aclosing(run_graph(graph, "physicist", context)) as events:
@@ -370,11 +375,14 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
 
 ONE_AFTER_THE_OTHER = {
     "a batch of pairs": probe_context(
-        {"k": 40, "method": "plain", "kinds": ["pairwise"], "pairs": 3}, "gender", "female"
+        attribute="gender", protected="female", k=40, kinds=["pairwise"], pairs=3
     ),
-    "windows of a list": search_context(
-        {"attributes": ["gender"], "k": 10, "method": "listwise", "depth": 12}
-        | {"ranking": {"window": 4, "step": 2}}
+    "windows of a list": make_context(
+        attributes=["gender"],
+        k=10,
+        method="listwise",
+        depth=12,
+        ranking={"window": 4, "step": 2},
     ),
 }
 
@@ -389,7 +397,8 @@ async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_a
 
     def graph(saver: InMemorySaver | None = None) -> Any:
         chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
-        return build_graph(engine=engine, model=chat, checkpointer=saver)
+        build = build_probe_graph if isinstance(context, ProbeContext) else build_search_graph
+        return build(engine, chat, checkpointer=saver)
 
     async def outcome(events: AsyncGenerator[Step | Token, None]) -> dict[str, Any]:
         found: dict[str, Any] = {}

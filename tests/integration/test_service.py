@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from fairqr.api import FairSearch
-from fairqr.graph.answer_result import AnswerResult
-from fairqr.graph.probe_result import ProbeResult
-from fairqr.graph.result import SearchResult
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.search.result import SearchResult
 from tests.integration.model_server import KEY, ModelServer, says, stream
 from tests.integration.service_client import (
     PHYSICIST,

@@ -234,8 +234,6 @@ class TestCosts:
             ("/v1/search", {**PHYSICIST, "k": 50, "method": "pairwise"}),
             ("/v1/search", {**PHYSICIST, "k": 50, "method": "listwise",
                             "ranking": {"window": 2, "step": 1}}),
-            ("/v1/search", {**PHYSICIST, "k": 50,
-                            "probe": {"attribute": "gender", "protected": "female"}}),
             ("/v1/probe", {"query": "physicist", "attribute": "gender", "protected": "female",
                            "k": 50, "kinds": ["listwise"], "window": 2, "step": 1}),
             ("/v1/search", {**PHYSICIST, "budget": {"model_calls": 21}}),

@@ -12,8 +12,8 @@ from measuring import Row
 from stubs import InstantRefiner
 from workspace import Workspace
 
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["checkpoint_rows"]
@@ -51,7 +51,7 @@ async def _kept(engine: SearchEngine, depth: int, durability: Literal["exit", "a
     """Run once and return how many bytes the checkpointer holds."""
     saver = InMemorySaver()
     refiner = InstantRefiner({group: group_words(group) for group in (*GENDERS, *REGIONS)})
-    graph = build_graph(engine=engine, model=refiner, checkpointer=saver)
+    graph = build_search_graph(engine, refiner, checkpointer=saver)
     context = Context(
         depth=depth, threshold=0, patience=ROUNDS + 1, max_iterations=ROUNDS, max_groups=4
     )

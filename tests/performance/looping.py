@@ -15,10 +15,10 @@ from measuring import Row, in_turns, in_turns_async, median
 from stubs import InstantEngine, InstantRefiner
 from workspace import Workspace
 
-from fairqr.graph.answering import Answering
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context
-from fairqr.graph.nodes import Nodes
+from fairqr.graph.answer.nodes import Answering
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.nodes import Nodes
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["graph_rows", "tracing_rows"]
@@ -97,7 +97,7 @@ def _empty_graph() -> Any:
 def graph_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure a run of 5 rounds through the graph, and the same node functions called directly."""
     engine, refiner = InstantEngine(), InstantRefiner()
-    graph = build_graph(engine=engine, model=refiner)
+    graph = build_search_graph(engine, refiner)
     nodes = Nodes(engine, lambda context: refiner, _no_answers(engine))
     empty = _empty_graph()
 

@@ -14,7 +14,7 @@ from fairqr.evaluation.experiments.report.parts import Block, Cell, Heading, Ite
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Record
 from fairqr.evaluation.measures.text import parse_measures
-from fairqr.graph.context import METHODS
+from fairqr.graph.search.context import METHODS
 
 __all__ = ["completeness_section", "intro", "setup_section"]
 

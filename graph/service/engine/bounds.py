@@ -7,7 +7,7 @@ from typing import Any
 
 from fairqr.agents.chat_generator import INPUT_TOKENS
 from fairqr.errors import CapError
-from fairqr.graph.context import Context
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.records import Kind
@@ -43,14 +43,6 @@ def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
         elif values[name] is not None:
             values[name] = min(values[name], limit)
     _check("ranking.depth", values["ranking"]["depth"], "depth", caps.depth)
-    if kind == "search" and (probe := values["probe"]):
-        _check("probe.depth", probe["depth"], "probe_documents", caps.probe_documents)
-        if "pairs" in asked.probe.model_fields_set:  # type: ignore[attr-defined]
-            _check("probe.pairs", probe["pairs"], "pairs", caps.pairs)
-        probe["pairs"] = min(probe["pairs"], caps.pairs)
-        probe["depth"] = probe["depth"] or min(values["k"], caps.probe_documents)
-        if probe["depth"] < 2:
-            probe["depth"] = None
     if kind == "probe" and values["depth"] is None and values["k"] > caps.probe_documents:
         values["depth"] = caps.probe_documents
     for name in _BUDGET:
@@ -61,7 +53,7 @@ def bounded(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
     return values
 
 
-def with_answers(context: Context, judged: bool, written: int, caps: Caps) -> Context:
+def with_answers(context: AnswerContext, judged: bool, written: int, caps: Caps) -> AnswerContext:
     """Check how much answering may take of models, and put it by: the run's budget bounds the rest.
 
     Args:
@@ -77,8 +69,6 @@ def with_answers(context: Context, judged: bool, written: int, caps: Caps) -> Co
         CapError: More than a run may ask, or what stands around each answer is too long.
     """
     settings, budget = context.answer, context.budget
-    if settings is None:
-        return context
     check_text(settings.hypothesis, caps, "hypothesis")
     needed = {
         "model_calls": settings.samples * (1 + settings.documents * judged),

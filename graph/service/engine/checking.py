@@ -13,9 +13,10 @@ from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import SEQ2SEQ
 from fairqr.agents.ranking.open import CAUSAL
 from fairqr.errors import CapError, InputError, QueryError, first_problem, one_line
-from fairqr.graph.asked import answer_context, probe_context, search_context
-from fairqr.graph.context import Context
-from fairqr.graph.rankers import ASKED
+from fairqr.graph.answer.context import AnswerContext, answer_context
+from fairqr.graph.probe.context import probe_context
+from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.service.configuration import Caps, ModelEntry
 from fairqr.graph.service.engine.bounds import bounded, check_text, with_answers
 from fairqr.graph.service.engine.offers import NOTHING, Offers
@@ -97,7 +98,7 @@ def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offer
     strategy = context.strategy
     offers.check_steps(strategy.ranker, context.ranking.weights, strategy.final_step)
     _check_options(context)
-    if context.answer is not None:
+    if isinstance(context, AnswerContext):
         judged = attributor is not None and AttributorName.parse(attributor).kind == "llm"
         context = with_answers(context, judged, offers.answer_tokens(context.prompts), caps)
     _check_model(kind, values["model"], base_url, context)
@@ -120,14 +121,14 @@ def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offer
 def _context(kind: Kind, values: Mapping[str, Any]) -> Context:
     """Return the context that the same call of the Python API has."""
     options = {name: value for name, value in values.items() if name not in _OF_THE_SERVICE}
-    attributes = options.pop("attributes", None) or None
+    if kind == "probe":
+        return probe_context(**options)
+    options["attribute"] = options.pop("attributes", None) or None
     if kind == "search":
-        return search_context(options, attributes)
-    if kind == "answer":
-        if options["k"] is None:
-            options["k"] = max(DEFAULT_POOL, options["documents"])
-        return answer_context(options, attributes)
-    return probe_context(options, options.pop("attribute"), options.pop("protected"))
+        return make_context(**options)
+    if options["k"] is None:
+        options["k"] = max(DEFAULT_POOL, options["documents"])
+    return answer_context(**options)
 
 
 def _within(context: Context, caps: Caps) -> Context:
@@ -173,7 +174,7 @@ def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) 
             f"The model '{one_line(name, 60)}' refines no queries; choose another one, or a method "
             "that does not refine, such as plain."
         )
-    asks = kind == "probe" or context.probe is not None or context.strategy.ranker in ASKED
+    asks = kind == "probe" or context.strategy.ranker in ASKED
     if asks and not (writes or provider == CAUSAL):
         raise InputError(
             f"The model '{one_line(name, 60)}' cannot be asked to rank; choose a language model."

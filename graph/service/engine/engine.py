@@ -23,7 +23,7 @@ from fairqr.errors import (
     ModelUnavailableError,
     PromptError,
 )
-from fairqr.graph.context import Context
+from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ServiceSettings
 from fairqr.graph.service.engine.checking import Request, check_request
 from fairqr.graph.service.engine.live_prompts import LivePrompts

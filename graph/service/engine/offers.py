@@ -17,8 +17,8 @@ from fairqr.errors import (
     PromptError,
     one_line,
 )
-from fairqr.graph.answering import PROMPT as ANSWER
-from fairqr.graph.context import METHODS, FinalStep, Method
+from fairqr.graph.answer.nodes import PROMPT as ANSWER
+from fairqr.graph.search.context import METHODS, FinalStep, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, check_name

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.graph.answering_context import AnswerSettings
-from fairqr.graph.context import Context, Method
-from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.answer.context import AnswerSettings
+from fairqr.graph.probe.context import ProbeSettings
+from fairqr.graph.search.context import Context, Method
 from fairqr.graph.service.engine.fields import with_fields
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.target import Target
@@ -62,7 +62,7 @@ class RunRequest(BaseModel):
     )
 
 
-@with_fields(Context, without=("answer",), instead=_AS_JSON)
+@with_fields(Context, instead=_AS_JSON)
 class SearchRequest(RunRequest):
     """A search, with the parameters and the defaults of the command `fairqr search`."""
 
@@ -80,7 +80,7 @@ class SearchRequest(RunRequest):
     )
 
 
-@with_fields(Context, AnswerSettings, without=("answer", "probe"), instead=_AS_JSON)
+@with_fields(Context, AnswerSettings, instead=_AS_JSON)
 class AnswerRequest(RunRequest):
     """A question, with the parameters of `FairSearch.answer`.
 
@@ -117,7 +117,7 @@ class AnswerRequest(RunRequest):
     )
 
 
-@with_fields(Context, ProbeSettings, without=("attributes", "answer", "probe"), instead=_AS_JSON)
+@with_fields(Context, ProbeSettings, without=("attributes",), instead=_AS_JSON)
 class ProbeRequest(RunRequest):
     """A probe of the model that ranks, with the parameters of `FairSearch.probe`.
 

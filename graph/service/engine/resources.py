@@ -16,8 +16,10 @@ from fairqr.agents.generation import Generator
 from fairqr.agents.generators import SEQ2SEQ, open_generator
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
-from fairqr.graph.builder import build_graph
-from fairqr.graph.rankers import open_language_model
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.rankers import open_language_model
 from fairqr.graph.service.configuration import ModelEntry
 from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.offers import Offers
@@ -135,6 +137,7 @@ class Resources:
         """
         engine = await self.engine(request.corpus, request.retriever)
         key = (
+            request.kind,
             request.corpus,
             request.retriever,
             request.model,
@@ -153,14 +156,16 @@ class Resources:
                 generator = await self._generators.get(request.model, open_it)
             else:
                 model = await self.model(request.model, request.entry, request.base_url, engine)
-            return build_graph(
-                engine=engine,
-                model=model,
-                generator=generator,
-                attributor=await self._attributor(request, model, engine),
-                prompts=self._prompts,
-                checkpointer=self._saver if request.keep else None,
-            )
+            given: dict[str, Any] = {
+                "prompts": self._prompts,
+                "checkpointer": self._saver if request.keep else None,
+            }
+            if request.kind == "search":
+                return build_search_graph(engine, model, **given)
+            if request.kind == "probe":
+                return build_probe_graph(engine, model, **given)
+            judge = await self._attributor(request, model, engine)
+            return build_answer_graph(engine, model, generator=generator, attributor=judge, **given)
 
         return await self._graphs.get(key, opening), engine
 

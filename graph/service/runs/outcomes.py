@@ -49,11 +49,7 @@ class Findings:
         Raises:
             LookupError: There is none.
         """
-        found = self._found[_FIELDS[self.kind]]
-        # A search that was asked to probe has the probe in its result, as in the Python API.
-        if self.kind == "search" and (probe := self._found.get("probe")):
-            return {**found, "probe": probe}
-        return found
+        return self._found[_FIELDS[self.kind]]
 
 
 def first_event(run: Run, number: int) -> Event:

@@ -28,7 +28,7 @@ from fairqr.errors import InputError, ModelError
 from fairqr.settings import DEFAULT_POOL
 
 if TYPE_CHECKING:
-    from fairqr.graph.answer_result import AnswerResult
+    from fairqr.graph.answer.result import AnswerResult
     from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["answer"]
@@ -149,13 +149,14 @@ def answer(
         from fairqr.agents.generators import SEQ2SEQ, open_generator
         from fairqr.api import FairSearch
         from fairqr.cli.render_answer import AnswerView, QuietAnswerView
-        from fairqr.graph.context import make_context
-        from fairqr.graph.rankers import ASKED
+        from fairqr.graph.answer.context import AnswerContext
+        from fairqr.graph.search.context import checked_context
+        from fairqr.graph.search.rankers import ASKED
         from fairqr.prompts.library import PromptLibrary
         from fairqr.settings import default_corpus, default_model
 
         given = {name: value for name, value in options.items() if value is not None}
-        asked = make_context(**context, answer=given)
+        asked = checked_context(AnswerContext, {**context, "answer": given})
         library = PromptLibrary(prompts)
         for id_, version in asked.prompts.items():
             library.get(id_, version)

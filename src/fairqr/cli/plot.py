@@ -15,7 +15,7 @@ from fairqr.plotting import quiet_fonts
 from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:
-    from fairqr.graph.result import SearchResult
+    from fairqr.graph.search.result import SearchResult
 
 __all__ = ["check_plot", "draw"]
 

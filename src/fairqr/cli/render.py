@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fairqr.api import Step
-    from fairqr.graph.answer_result import ExposedDocument
-    from fairqr.graph.context import Context
-    from fairqr.graph.result import RankedDocument, SearchResult
+    from fairqr.graph.answer.result import ExposedDocument
+    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.result import RankedDocument, SearchResult
 
 __all__ = [
     "LiveView",
@@ -162,7 +162,7 @@ def cost_of_ranking(cost: Mapping[str, Any], model: str) -> str:
     """Return in words what a model that re-ranks will be asked at the most.
 
     Args:
-        cost: See :class:`fairqr.graph.state.CostRecord`.
+        cost: See :class:`fairqr.graph.search.state.CostRecord`.
         model: Its name.
     """
     calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]

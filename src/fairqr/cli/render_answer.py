@@ -18,13 +18,13 @@ from fairqr.cli.render import (
     labels_of,
     shortened,
 )
-from fairqr.graph.answer_result import AnswerResult
+from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.stream import Step, Token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairqr.graph.answer_result import AttributeExposure, RankingAnswer
+    from fairqr.graph.answer.result import AttributeExposure, RankingAnswer
 
 __all__ = ["AnswerView", "QuietAnswerView", "print_answer"]
 

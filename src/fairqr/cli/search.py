@@ -29,8 +29,8 @@ from fairqr.cli.common import (
 from fairqr.errors import InputError, ModelError
 
 if TYPE_CHECKING:
-    from fairqr.graph.context import Budget
-    from fairqr.graph.result import SearchResult
+    from fairqr.graph.search.context import Budget
+    from fairqr.graph.search.result import SearchResult
 
 __all__ = ["search"]
 
@@ -40,8 +40,8 @@ def _explain_methods(method: str) -> str:
     if method != "help":
         return method
     from fairqr.agents.ranking.open import RANKERS
-    from fairqr.graph.context import METHODS
-    from fairqr.graph.ranking_context import READS, RankingSettings
+    from fairqr.graph.search.context import METHODS
+    from fairqr.graph.search.ranking_context import READS, RankingSettings
     from fairqr.retrieval.rerankers.registry import RERANKERS
 
     typer.echo("Methods (--method):")
@@ -224,9 +224,9 @@ def search(
         from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.api import FairSearch
         from fairqr.cli.render import LiveView, QuietView
-        from fairqr.graph.context import make_context
-        from fairqr.graph.rankers import ASKED, Rankers, open_language_model, require_refines
-        from fairqr.graph.result import SearchResult
+        from fairqr.graph.search.context import make_context
+        from fairqr.graph.search.rankers import ASKED, Rankers, open_language_model, require_refines
+        from fairqr.graph.search.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
         from fairqr.settings import default_corpus, default_model
 

@@ -43,7 +43,7 @@ def train(
     from fairqr.evaluation.experiments.specification import QueryForm
     from fairqr.evaluation.experiments.training import TRAINED, gather
     from fairqr.evaluation.experiments.training import train as fit
-    from fairqr.graph.context import make_context
+    from fairqr.graph.search.context import make_context
     from fairqr.retrieval.dimension import factors_of
     from fairqr.retrieval.rerankers.weights import TrainedModel
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairqr.cli.main import main
 from fairqr.cli.render_answer import AnswerView, QuietAnswerView, print_answer
-from fairqr.graph.answer_result import (
+from fairqr.graph.answer.result import (
     AnswerCounts,
     AnswerResult,
     AnswerText,
@@ -18,7 +18,7 @@ from fairqr.graph.answer_result import (
     GroupExposure,
     RankingAnswer,
 )
-from fairqr.graph.result import UsageReport
+from fairqr.graph.search.result import UsageReport
 from fairqr.graph.stream import Step, Token
 from fairqr.prompts.template import PromptReference
 

@@ -9,7 +9,13 @@ import pytest
 from fairqr.cli.plot import check_plot, draw
 from fairqr.cli.render import print_result
 from fairqr.errors import InputError
-from fairqr.graph.result import Baseline, Iteration, RankedDocument, SearchResult, UsageReport
+from fairqr.graph.search.result import (
+    Baseline,
+    Iteration,
+    RankedDocument,
+    SearchResult,
+    UsageReport,
+)
 
 EXPOSURE = {"gender": {"female": 0.25, "male": 0.75}}
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from fairqr import AnswerResult, FairSearch, Step, Token, build_graph
+from fairqr import AnswerResult, FairSearch, Step, Token, build_answer_graph
 from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, PromptError
-from fairqr.graph.context import Context, make_context
+from fairqr.graph.answer.context import answer_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -262,8 +262,8 @@ async def test_the_first_samples_are_the_same_however_many_follow_at_a_time(
 ) -> None:
     """Neither the concurrency nor the order in which answers come changes the result."""
     generator = KnownGenerator()
-    graph = build_graph(engine=engine, generator=generator, prompts=prompts)
-    context = make_context(k=8, seed=1, method="plain", answer={"samples": 30, "alpha": 0})
+    graph = build_answer_graph(engine, generator=generator, prompts=prompts)
+    context = answer_context(k=8, seed=1, samples=30, alpha=0)
     results = []
     for limit in (1, 3):
         config: Any = {"max_concurrency": limit}
@@ -434,31 +434,25 @@ async def test_what_is_out_of_range_is_refused_in_a_sentence(answer: Answer) -> 
         await answer(prompts={"answer": "v9"})
 
 
-async def test_an_answer_needs_a_generator_and_a_search_does_not(
-    engine: SearchEngine, prompts: PromptLibrary
-) -> None:
-    graph = build_graph(engine=engine, prompts=prompts)
-    context = make_context(k=5, method="plain")
-    assert set(await graph.ainvoke({"query": "science"}, context=context)) == {"result"}
+async def test_an_answer_needs_a_generator(engine: SearchEngine, prompts: PromptLibrary) -> None:
+    graph = build_answer_graph(engine, prompts=prompts)
     with pytest.raises(ModelUnavailableError, match="No model is given to answer with"):
-        await graph.ainvoke(
-            {"query": "science"}, context=make_context(k=5, method="plain", answer={})
-        )
+        await graph.ainvoke({"query": "science"}, context=answer_context(k=5))
 
 
 async def test_a_state_holds_no_text_of_documents_and_stays_small(
     engine: SearchEngine, prompts: PromptLibrary
 ) -> None:
     saver = InMemorySaver()
-    graph = build_graph(
-        engine=engine,
+    graph = build_answer_graph(
+        engine,
         generator=KnownGenerator(),
         attributor=KnownAttributor(),
         prompts=prompts,
         checkpointer=saver,
     )
     config: Any = {"configurable": {"thread_id": "1"}}
-    context = make_context(k=8, method="plain", seed=1, answer={"samples": 100, "alpha": 0})
+    context = answer_context(k=8, seed=1, samples=100, alpha=0)
     await graph.ainvoke({"query": "science"}, config=config, context=context)
     state = (await graph.aget_state(config)).values
     written = json.dumps(state)
@@ -467,11 +461,7 @@ async def test_a_state_holds_no_text_of_documents_and_stays_small(
     everything = [*saver.storage.values(), *saver.writes.values(), *saver.blobs.values()]
     assert "secret prose" not in repr(everything)
     assert len(written) < 200_000
-    # Without an answer asked for, a thread keeps none.
-    plain = await graph.ainvoke(
-        {"query": "science"}, config=config, context=make_context(k=5, method="plain")
-    )
-    assert plain["answer"] is None
+    # A thread forgets its last answer.
     again = await graph.ainvoke({"query": "science"}, config=config, context=context)
     assert again["answer"] is not None
     assert sum(a["samples"] for a in again["answer"]["answers"]) == 100  # type: ignore[index,attr-defined]
@@ -490,7 +480,7 @@ async def test_the_pieces_of_an_answer_come_before_its_end(
     events = [e async for e in search.stream_answer("science", k=5)]
     names = [e.name if isinstance(e, Step) else e.text for e in events]
     assert names == [
-        "begin", "retrieve", "measure", "rerank", "sample",
+        "prepare", "begin", "retrieve", "measure", "rerank", "sample",
         "one", "two", "three",
         "generate", "collect", "summarise",
     ]  # fmt: skip
@@ -537,8 +527,9 @@ async def test_the_steps_are_traced_and_answers_only_as_content(
 
     spans, text = await traced(content=False)
     names = [span["name"] for span in spans if span["parent"] == spans[-1]["span"]]
-    assert names[4] == "fairqr.sample"
-    assert Counter(names[5:]) == {
+    assert names[0] == "fairqr.prepare"
+    assert names[5] == "fairqr.sample"
+    assert Counter(names[6:]) == {
         "fairqr.generate": names.count("fairqr.attribute"),
         "fairqr.collect": 1,
         "fairqr.attribute": names.count("fairqr.generate"),
@@ -550,8 +541,3 @@ async def test_the_steps_are_traced_and_answers_only_as_content(
     assert one["attributes"]["fairqr.status"] == "ok"
     assert "It is" not in text
     assert "It is Person-" in (await traced(content=True))[1]
-
-
-def test_a_context_without_an_answer_is_what_it_was() -> None:
-    assert Context().answer is None
-    assert make_context(answer={}).answer is not None

@@ -12,14 +12,15 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError
-from fairqr.graph.context import Budget, Context, make_context
-from fairqr.graph.decisions import (
+from fairqr.graph.search.context import Budget, Context, make_context
+from fairqr.graph.search.decisions import (
     best_iteration,
     budget_is_spent,
     decide_stop,
     groups_to_ask_about,
 )
-from fairqr.graph.state import IterationRecord, usage_record
+from fairqr.graph.search.state import IterationRecord
+from fairqr.graph.usage import usage_record
 
 NOTHING = usage_record(Usage())
 SPENT = usage_record(Usage(3, 9, 100, 20))
@@ -184,7 +185,9 @@ class TestStrategyOfAContext:
         """And pickling, by which it reaches workers."""
         context = Context(method="mmr", rerank="fusion", depth=50)
         before = context.strategy
-        serde = JsonPlusSerializer(allowed_msgpack_modules=[("fairqr.graph.context", "Context")])
+        serde = JsonPlusSerializer(
+            allowed_msgpack_modules=[("fairqr.graph.search.context", "Context")]
+        )
         for back in (
             serde.loads_typed(serde.dumps_typed(context)),
             pickle.loads(pickle.dumps(context)),

@@ -17,10 +17,10 @@ from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.errors import InputError, ModelUnavailableError
-from fairqr.graph.context import METHODS, Context, make_context
-from fairqr.graph.rankers import Rankers
-from fairqr.graph.ranking_context import READS, RankingSettings
 from fairqr.graph.remembering import Remembering
+from fairqr.graph.search.context import METHODS, Context, make_context
+from fairqr.graph.search.rankers import Rankers
+from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -11,20 +12,27 @@ from typing import Any, get_args
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.runtime import Runtime
 
-from fairqr import FairSearch, build_graph
+from fairqr import (
+    FairSearch,
+    SearchResult,
+    build_probe_graph,
+    build_search_graph,
+    probe_state_graph,
+)
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.verdict import VerdictKind
 from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.errors import InputError, ModelUnavailableError, PromptError
-from fairqr.graph.context import Context, make_context
-from fairqr.graph.probe_result import ProbeResult, ProbeVerdict
+from fairqr.graph.probe.context import probe_context
+from fairqr.graph.probe.result import ProbeResult, ProbeVerdict
+from fairqr.graph.probe.state import State
+from fairqr.graph.search.context import make_context
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure_ratio import exposure_ratio
-from fairqr.retrieval.table import coded
 from fairqr.telemetry import record_to
-from tests.unit.engines import hits_of
 
 SCHEMA = """attributes:
   gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}
@@ -273,9 +281,8 @@ async def test_lists_are_ordered_for_each_asker_from_the_same_order(engine: Sear
 
 async def test_the_seed_alone_decides_what_is_asked(engine: SearchEngine) -> None:
     model = Planted(likes_women)
-    graph = build_graph(engine=engine, model=model)
-    probe = {"attribute": "gender", "protected": "female", "seed": 3}
-    context = make_context(k=20, method="plain", probe=probe)
+    graph = build_probe_graph(engine, model)
+    context = probe_context(attribute="gender", protected="female", seed=3, k=20)
     found = []
     for limit in (1, 5):
         config: Any = {"max_concurrency": limit}
@@ -300,39 +307,48 @@ async def test_a_side_without_a_document_is_told_and_nothing_is_asked(engine: Se
     assert "non-north" in others.message
 
 
-async def test_a_search_with_a_probe_gets_both_and_its_usage_is_the_searchs_own(
-    engine: SearchEngine,
-) -> None:
+async def test_the_search_that_is_probed_is_a_search_like_any_other(engine: SearchEngine) -> None:
     model = Planted(likes_women)
-    search = FairSearch(engine, model)
-    probe = {"attribute": "gender", "protected": "female", "depth": 12}
-    asked: dict[str, Any] = {"attribute": "gender", "k": 20, "method": "plain"}
-    result = await search.asearch("science", **asked, probe=probe)
-    assert result.probe is not None
-    assert [d.id for d in result.probe.documents] == [p.id for p in result.ranking[:12]]
+    context = probe_context(attribute="gender", protected="female", depth=12, k=20)
+    state = await build_probe_graph(engine, model).ainvoke({"query": "science"}, context=context)
+    alone = await build_search_graph(engine).ainvoke(
+        {"query": "science"}, context=make_context(attribute="gender", k=20, method="plain")
+    )
+    result, probe = (SearchResult.model_validate(it["result"]) for it in (state, alone))
+    assert result.model_dump(exclude={"usage"}) == probe.model_dump(exclude={"usage"})
+    found = ProbeResult.model_validate(state["probe"])
+    assert [d.id for d in found.documents] == [p.id for p in result.ranking[:12]]
     assert result.usage.model_calls == 0
-    assert result.probe.usage.model_calls == len(model.asked)
-    assert "12 documents count as alike relevant" in result.probe.note
-    without = await search.asearch("science", **asked)
-    assert without.probe is None
-    assert without.ranking == result.ranking
+    assert found.usage.model_calls == len(model.asked)
+    assert "12 documents count as alike relevant" in found.note
 
 
 async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(engine: SearchEngine) -> None:
     model = Planted(likes_women)
-    result = await FairSearch(engine, model).asearch(
-        "science",
+    context = probe_context(
+        attribute="gender",
+        protected="female",
+        kinds=["pairwise"],
         method="listwise",
         k=20,
         final_step="none",
-        probe={"attribute": "gender", "protected": "female", "kinds": ["pairwise"]},
     )
+    state = await build_probe_graph(engine, model).ainvoke({"query": "science"}, context=context)
+    result = SearchResult.model_validate(state["result"])
+    found = ProbeResult.model_validate(state["probe"])
     assert result.ranker == "listwise(planted, 20/10)"
     assert [p.title[:2] for p in result.ranking[:10]] == ["Ms"] * 10
-    assert result.probe is not None
-    assert result.probe.pairwise is not None
-    assert result.probe.pairwise.verdict == "favours_protected"
+    assert found.pairwise is not None
+    assert found.pairwise.verdict == "favours_protected"
     assert result.usage.model_calls == 2
+
+
+async def test_the_attribute_of_a_probe_has_to_be_measured(engine: SearchEngine) -> None:
+    with pytest.raises(InputError, match="'gender', is not among 'attributes'; add it"):
+        await FairSearch(engine, Planted()).aprobe("science", **ASKED, attributes=["place"])
+    graph = build_probe_graph(engine, Planted())
+    with pytest.raises(InputError, match="give the graph a ProbeContext"):
+        await graph.ainvoke({"query": "science"}, context=make_context(k=5))
 
 
 async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
@@ -348,29 +364,15 @@ async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
 
 async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: SearchEngine) -> None:
     """Texts of the result may be longer than those that the cost was estimated by."""
-    from fairqr.graph.probing import Probing
-    from fairqr.graph.state import State
-    from fairqr.prompts.library import PromptLibrary
-
-    model = Planted()
-    probing = Probing(engine, lambda: model, PromptLibrary())
-    context = make_context(
-        k=10, budget={"model_calls": 20}, probe={"attribute": "gender", "protected": "female"}
+    graph = probe_state_graph(engine, Planted())
+    context = probe_context(
+        attribute="gender", protected="female", k=10, budget={"model_calls": 20}
     )
-    found = await hits_of(engine, "science", 10)
-    state: Any = {
-        "query": "science",
-        "rankings": [
-            {
-                "ids": found.ids,
-                "scores": found.scores,
-                "memberships": coded(found.memberships, ["gender"]),
-            }
-        ],
-        "result": {"ranking": [{"id": id_} for id_ in found.ids]},
-    }
-    update = await probing.planned(State(**state), context, Usage(model_calls=15))
-    plan = update["probing"]
+    plain = await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
+    result = {**plain["result"], "usage": {**plain["result"]["usage"], "model_calls": 15}}
+    state = State(query="science", started=time.time(), result=result)
+    update = await graph.nodes["plan"].runnable.ainvoke(state, runtime=Runtime(context=context))
+    plan = update["plan"]
     assert (plan["status"], plan["pairs"], plan["order"]) == ("budget", [], [])
     assert "and 5 of the budget are left" in plan["message"]
 
@@ -403,10 +405,9 @@ async def test_a_probe_needs_a_language_model(engine: SearchEngine) -> None:
 async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_first(
     engine: SearchEngine,
 ) -> None:
-    graph = build_graph(engine=engine, model=Planted(likes_women), checkpointer=InMemorySaver())
+    graph = build_probe_graph(engine, Planted(likes_women), checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}
-    probe = {"attribute": "gender", "protected": "female"}
-    asked = make_context(k=20, method="plain", probe=probe)
+    asked = probe_context(attribute="gender", protected="female", k=20)
     await graph.ainvoke({"query": "science"}, context=asked, config=config)
     state = (await graph.aget_state(config)).values
     kept = {name: value for name, value in state.items() if name not in ("result", "probe")}
@@ -415,9 +416,6 @@ async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_fir
     assert "Person" not in written
     again = await graph.ainvoke({"query": "science"}, context=asked, config=config)
     assert len(again["probe"]["pairwise"]["pairs"]) == len(state["probe"]["pairwise"]["pairs"])
-    plain = Context(k=20, method="plain")
-    without = await graph.ainvoke({"query": "science"}, context=plain, config=config)
-    assert without["probe"] is None
 
 
 async def test_the_steps_are_traced_and_answers_follow(

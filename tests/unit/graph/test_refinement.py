@@ -6,9 +6,10 @@ from typing import Any, cast
 
 from fairqr.agents.refiner import Refinement
 from fairqr.agents.replies import Usage
-from fairqr.graph.context import Context
-from fairqr.graph.refinement import CheckedRefinement, after_refinement, shown
-from fairqr.graph.state import State, usage_record
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.refinement import CheckedRefinement, after_refinement, shown
+from fairqr.graph.search.state import State
+from fairqr.graph.usage import usage_record
 
 FEMALE, MALE = ("gender", "female"), ("gender", "male")
 

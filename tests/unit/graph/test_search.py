@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from fairqr import FairSearch, build_graph
+from fairqr import FairSearch, build_search_graph
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
-from fairqr.graph.context import Context
+from fairqr.graph.search.context import Context
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
@@ -233,13 +233,13 @@ async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
     assert result.model is None
     assert result.improvement is not None
     assert result.improvement > 0
-    graph = build_graph(engine=engine)
+    graph = build_search_graph(engine)
     with pytest.raises(ModelUnavailableError, match="max_iterations"):
         await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
 
 
 async def test_a_graph_without_a_context_measures_all_attributes(engine: SearchEngine) -> None:
-    graph = build_graph(engine=engine, model=KnownRefiner(FEMALE))
+    graph = build_search_graph(engine, KnownRefiner(FEMALE))
     state = await graph.ainvoke({"query": "science"})
     assert state["result"]["attributes"] == ["gender", "place"]
 
@@ -293,7 +293,7 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
     )
     assert both.model == "feedback"
     assert len(both.iterations) > 1
-    graph = build_graph(engine=engine, model="feedback")
+    graph = build_search_graph(engine, "feedback")
     state = await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
     assert state["result"]["model"] == "feedback"
     nobody = await search.asearch("other", attribute="gender", k=3, target="population:1")
@@ -424,7 +424,7 @@ async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> No
 
 async def test_a_state_holds_no_text_and_nothing_of_numpy(engine: SearchEngine) -> None:
     saver = InMemorySaver()
-    graph = build_graph(engine=engine, model=KnownRefiner(FEMALE), checkpointer=saver)
+    graph = build_search_graph(engine, KnownRefiner(FEMALE), checkpointer=saver)
     config = {"configurable": {"thread_id": "1"}}
     await graph.ainvoke({"query": "science"}, config=config)  # type: ignore[call-overload]
     state = (await graph.aget_state(config)).values  # type: ignore[arg-type]
@@ -435,7 +435,7 @@ async def test_a_state_holds_no_text_and_nothing_of_numpy(engine: SearchEngine) 
 
 
 async def test_a_second_search_on_a_thread_knows_nothing_of_the_first(engine: SearchEngine) -> None:
-    graph = build_graph(engine=engine, model=KnownRefiner(FEMALE), checkpointer=InMemorySaver())
+    graph = build_search_graph(engine, KnownRefiner(FEMALE), checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "1"}}
 
     async def run(query: str) -> dict[str, object]:
@@ -469,7 +469,7 @@ async def test_if_only_documents_without_a_label_are_missing_nobody_is_asked(
 
 async def test_a_graph_without_a_query_says_so(engine: SearchEngine) -> None:
     with pytest.raises(QueryError, match="no query"):
-        await build_graph(engine=engine).ainvoke({"query": None})  # type: ignore[typeddict-item]
+        await build_search_graph(engine).ainvoke({"query": None})  # type: ignore[typeddict-item]
 
 
 def test_the_synchronous_search_works_inside_a_running_loop(

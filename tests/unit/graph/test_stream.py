@@ -16,15 +16,16 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import _checkpoint
 
 from fairqr.agents.replies import Reply, Usage
-from fairqr.graph.asked import answer_context, search_context
-from fairqr.graph.builder import build_graph
-from fairqr.graph.context import Context
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.answer.context import answer_context
 from fairqr.graph.journal import Replies, kept_replies, step_journal
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 
-SEARCH = search_context({"attributes": ["gender"], "k": 6, "threshold": 0, "patience": 5})
+SEARCH = make_context(attributes=["gender"], k=6, threshold=0, patience=5)
 
 
 @pytest.fixture
@@ -48,8 +49,8 @@ async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     await engine.aclose()
 
 
-def graph_of(engine: SearchEngine, saver: InMemorySaver, **more: Any) -> Any:
-    return build_graph(engine=engine, model="feedback", checkpointer=saver, **more)
+def graph_of(engine: SearchEngine, saver: InMemorySaver) -> Any:
+    return build_search_graph(engine, "feedback", checkpointer=saver)
 
 
 async def told(
@@ -97,7 +98,7 @@ async def test_a_run_that_was_over_tells_its_result_once_more_and_one_of_nothing
 
 
 async def test_without_a_thread_nothing_is_kept_and_the_same_is_told(engine: SearchEngine) -> None:
-    bare = await told(build_graph(engine=engine, model="feedback"))
+    bare = await told(build_search_graph(engine, "feedback"))
     kept = await told(graph_of(engine, InMemorySaver()), thread="t")
     assert [step.name for step in bare] == [step.name for step in kept]
     assert result_of(bare) == result_of(kept)
@@ -128,9 +129,9 @@ class Slow:
 async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
     engine: SearchEngine,
 ) -> None:
-    context = answer_context({"k": 6, "samples": 4, "alpha": 0, "documents": 4, "seed": 1})
+    context = answer_context(k=6, samples=4, alpha=0, documents=4, seed=1)
     slow, saver = Slow(), InMemorySaver()
-    graph = graph_of(engine, saver, generator=slow, attributor=None)
+    graph = build_answer_graph(engine, "feedback", generator=slow, checkpointer=saver)
     first: list[Step] = []
 
     async def left() -> None:
@@ -178,7 +179,7 @@ async def test_an_hour_in_which_it_did_not_run_is_none_of_its_time(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the budget of seconds would be spent when it goes on."""
-    context = search_context({**SEARCH.model_dump(), "budget": {"seconds": 60}})
+    context = make_context(**{**SEARCH.model_dump(), "budget": {"seconds": 60}})
     whole = await told(graph_of(engine, InMemorySaver()), context, thread="t")
     graph, clock = graph_of(engine, InMemorySaver()), Hour(monkeypatch)
     await told(graph, context, thread="t", steps=3)
@@ -224,7 +225,7 @@ class TestJournal:
         checkpoint |= {"channel_versions": {}, "versions_seen": {}}
         await saver.aput(config, checkpoint, {}, {})
         kept = Replies(saver, "t")
-        await kept.load()
+        await kept.load([config])
         replies = iter([Reply("ok", {"text": "two"})])
         again = await all_three(kept)
         assert len(asked) == 4

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.errors import InputError, TargetError
-from fairqr.graph.context import make_context
+from fairqr.graph.search.context import make_context
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.target import DEFAULT_TARGET, Target, can_be_weights, retrieved_distribution
 

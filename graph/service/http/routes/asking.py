@@ -9,9 +9,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairqr.graph.answer_result import AnswerResult
-from fairqr.graph.probe_result import ProbeResult
-from fairqr.graph.result import SearchResult
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.requests import (
     AnswerRequest,
     BackgroundRun,

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from fairqr.graph.context import METHODS
+from fairqr.graph.search.context import METHODS
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of

@@ -20,7 +20,7 @@ from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.running import Watcher, run_plan
 from fairqr.evaluation.experiments.store import Record, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
-from fairqr.graph.context import make_context
+from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.runs import read_run

@@ -14,9 +14,9 @@ from fairqr.errors import (
     InputError,
     NotAllowedError,
 )
-from fairqr.graph.answering_context import AnswerSettings
-from fairqr.graph.context import Context
-from fairqr.graph.probing_context import ProbeSettings
+from fairqr.graph.answer.context import AnswerSettings
+from fairqr.graph.probe.context import ProbeSettings
+from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.checking import Request, check_request
 from fairqr.graph.service.engine.fields import described
@@ -48,9 +48,9 @@ def check(offers: Offers, kind: Kind, caps: Caps | None = None, **body: Any) -> 
 @pytest.mark.parametrize(
     ("kind", "models", "without"),
     [
-        ("search", [Context], {"answer"}),
-        ("answer", [Context, AnswerSettings], {"answer", "probe"}),
-        ("probe", [Context, ProbeSettings], {"attributes", "answer", "probe"}),
+        ("search", [Context], set()),
+        ("answer", [Context, AnswerSettings], set()),
+        ("probe", [Context, ProbeSettings], {"attributes"}),
     ],
 )
 def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are(

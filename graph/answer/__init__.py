@@ -1,0 +1,1 @@
+"""The graph that answers from rankings that are drawn by chance."""

@@ -1,0 +1,150 @@
+"""Building the graph that answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langgraph.graph import END, START, StateGraph
+
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.chat_generator import ChatGenerator
+from fairqr.agents.generation import Generator
+from fairqr.agents.generators import open_generator
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.refiner import Refiner
+from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.nodes import Nodes
+from fairqr.graph.answer.state import OutputState, State
+from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
+from fairqr.graph.search.rankers import open_language_model
+from fairqr.graph.search.state import InputState
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.engines.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+__all__ = ["CONCURRENCY", "answer_state_graph", "build_answer_graph"]
+
+CONCURRENCY = 8
+"""How many rankings are answered from, or judged, at the same time."""
+
+
+def answer_state_graph(
+    engine: SearchEngine,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
+    *,
+    context: AnswerContext | None = None,
+    generator: Generator | str | None = None,
+    attributor: Attributor | str | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
+    prompts: PromptLibrary | None = None,
+    concurrency: int = CONCURRENCY,
+) -> StateGraph[State, AnswerContext, InputState, OutputState]:
+    """Return the graph that answers, not compiled; args are those of :func:`build_answer_graph`."""
+    if isinstance(model, str):
+        model = open_language_model(model, engine=engine)
+    prompts, context = prompts or PromptLibrary(), context or AnswerContext()
+    nodes = Nodes(
+        engine,
+        _generator(generator, model),
+        _attributor(attributor, model, prompts, concurrency),
+        prompts,
+        context,
+    )
+    search = search_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
+    graph = StateGraph(
+        State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
+    )
+    graph.add_node("prepare", nodes.prepare)
+    graph.add_node("search", search.compile(name="fair_search"))
+    graph.add_node("sample", nodes.sample)
+    graph.add_node("generate", nodes.generate)
+    graph.add_node("collect", nodes.collect)
+    graph.add_node("attribute", nodes.attribute)
+    graph.add_node("summarise", nodes.summarise)
+    graph.add_edge(START, "prepare")
+    graph.add_edge("prepare", "search")
+    graph.add_edge("search", "sample")
+    graph.add_conditional_edges("sample", nodes.to_generate, ["generate"])
+    graph.add_edge("generate", "collect")
+    graph.add_conditional_edges("collect", nodes.to_attribute, ["attribute", "summarise"])
+    graph.add_edge("attribute", "summarise")
+    graph.add_edge("summarise", END)
+    return graph
+
+
+def build_answer_graph(
+    engine: SearchEngine,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
+    *,
+    context: AnswerContext | None = None,
+    generator: Generator | str | None = None,
+    attributor: Attributor | str | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
+    prompts: PromptLibrary | None = None,
+    concurrency: int = CONCURRENCY,
+    checkpointer: BaseCheckpointSaver[Any] | None = None,
+) -> CompiledStateGraph[State, AnswerContext, InputState, OutputState]:
+    """Build the graph that answers a question from rankings that are drawn by chance.
+
+    ``prepare → search → sample → generate* → collect → attribute* → summarise``, where ``search``
+    is the graph of :func:`fairqr.graph.search.builder.build_search_graph`, and what has a * runs
+    once for each distinct ranking.
+
+    Call it with ``await graph.ainvoke({"query": "…"}, context=AnswerContext(…))``; the state that
+    comes back has ``answer``, the object of :class:`fairqr.graph.answer.result.AnswerResult`, and
+    the ``result`` of the search.
+
+    Args:
+        engine: Where the documents are.
+        model: As of a search; it also answers where no generator is given.
+        context: What is asked in runs that bring no context of ours.
+        generator: What answers, or its name; defaults to the model, if that is a chat model.
+        attributor: What judges which documents an answer used, or its name; None leaves that out.
+        ranker: As of a search.
+        prompts: Where prompts come from.
+        concurrency: How many rankings are answered from, or judged, at the same time, for which
+            ``max_concurrency`` in the config of a call wins; and how many questions a chat model
+            that judges is asked at the same time, if the attributor is named here.
+        checkpointer: Of langgraph, to keep states.
+    """
+    graph = answer_state_graph(
+        engine,
+        model,
+        context=context,
+        generator=generator,
+        attributor=attributor,
+        ranker=ranker,
+        prompts=prompts,
+        concurrency=concurrency,
+    )
+    compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
+    return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
+
+
+Model = ChatModel | Refiner | RankingModel | None
+
+
+def _generator(generator: Generator | str | None, model: Model) -> Generator | None:
+    if isinstance(generator, str):
+        return open_generator(generator)
+    if generator is None and isinstance(model, ChatModel):
+        return ChatGenerator(model)
+    return generator
+
+
+def _attributor(
+    attributor: Attributor | str | None,
+    model: Model,
+    prompts: PromptLibrary,
+    concurrency: int,
+) -> Attributor | None:
+    if not isinstance(attributor, str):
+        return attributor
+    chat = model if isinstance(model, ChatModel) else None
+    return open_attributor(attributor, chat=chat, prompts=prompts, concurrency=concurrency)

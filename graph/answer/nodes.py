@@ -1,0 +1,277 @@
+"""The steps that answer: rankings are sampled, answered from, judged, and counted.
+
+``prepare → search → sample → generate* → collect → attribute* → summarise``; the steps with a star
+run once for each distinct ranking, several at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+from langgraph.runtime import Runtime
+from langgraph.types import Overwrite, Send
+
+from fairqr.agents.attribution.base import Attributor, Pair, Verdict, hypothesis_of
+from fairqr.agents.generation import GenerationRequest, Generator
+from fairqr.agents.replies import Usage
+from fairqr.errors import ModelUnavailableError
+from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.sampling import distinct_rankings
+from fairqr.graph.answer.state import (
+    AttributionTask,
+    GenerationRecord,
+    GenerationTask,
+    State,
+    VerdictRecord,
+)
+from fairqr.graph.answer.summary import summarised
+from fairqr.graph.outcome_span import record_outcome
+from fairqr.graph.running_time import seconds_since
+from fairqr.graph.steps import Update, context_of, forgotten, traced
+from fairqr.graph.usage import usage_record
+from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.telemetry import current_span
+
+__all__ = ["PROMPT", "Nodes"]
+
+PROMPT = "answer"
+"""The id of the prompt that answers are asked for with."""
+
+
+class Nodes:
+    """The steps over one engine.
+
+    Args:
+        engine: Where the documents are.
+        generator: What answers; without one, nothing can be asked.
+        attributor: What judges which documents an answer used; None leaves that out.
+        prompts: Where the prompt comes from.
+        default: The context of runs that bring none of ours.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        generator: Generator | None,
+        attributor: Attributor | None,
+        prompts: PromptLibrary,
+        default: AnswerContext,
+    ) -> None:
+        self._engine = engine
+        self._generator = generator
+        self._attributor = attributor
+        self._prompts = prompts
+        self._default = default
+
+    def _context(self, runtime: Runtime[AnswerContext]) -> AnswerContext:
+        return context_of(runtime, self._default)
+
+    @traced
+    async def prepare(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+        """Start the models: what is missing is better known before anything is searched.
+
+        Raises:
+            ModelUnavailableError: No generator is given, or a model cannot be started.
+            PromptError: There is no such prompt.
+        """
+        context = self._context(runtime)
+        self._prompt(context)
+        await self._given_generator().start()
+        if self._attributor is not None:
+            await self._attributor.start()
+        return {
+            **forgotten(state, "result", "answer"),
+            "started": time.time(),
+            "seed": secrets.randbelow(2**31) if context.seed is None else context.seed,
+            "sampled": [],
+            "generations": Overwrite([]),
+            "verdicts": Overwrite([]),
+            "warnings": Overwrite([]),
+        }
+
+    @traced
+    async def sample(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+        """Draw rankings from the final one, and tell the distinct ones apart."""
+        settings, opened = self._context(runtime).answer, current_span()
+        places = state["result"]["ranking"]
+        sampled = distinct_rankings(places, settings, state["seed"], state["query"])
+        opened.set("fairqr.alpha", settings.alpha)
+        opened.set("fairqr.seed", state["seed"])
+        opened.set("fairqr.samples", settings.samples)
+        opened.set("fairqr.rankings", len(sampled))
+        read = len(sampled[0]["ids"])
+        warnings = []
+        if read < settings.documents:
+            warnings.append(
+                f"The generator was to read {settings.documents} documents, but only {read} take "
+                "part; it read these."
+            )
+        return {"sampled": sampled, "warnings": warnings}
+
+    async def to_generate(self, state: State, runtime: Runtime[AnswerContext]) -> list[Send]:
+        """Send each distinct ranking to be answered from."""
+        settings = self._context(runtime).answer
+        return [
+            Send(
+                "generate",
+                GenerationTask(
+                    query=state["query"],
+                    ranking=ranking,
+                    seed=state["seed"],
+                    started=state["started"],
+                    # Pieces of several answers at once are of no use to a reader.
+                    stream=settings.stream and len(state["sampled"]) == 1,
+                ),
+            )
+            for ranking in state["sampled"]
+        ]
+
+    @traced
+    async def generate(self, state: GenerationTask, runtime: Runtime[AnswerContext]) -> Update:
+        """Answer the question from the documents of one ranking."""
+        context, opened = self._context(runtime), current_span()
+        settings, prompt, ranking = context.answer, self._prompt(context), state["ranking"]
+        opened.set("fairqr.ranking", ranking["number"])
+        opened.set("fairqr.prompt.sha256", prompt.sha256)
+        temperature = settings.temperature
+        is_random = (prompt.defaults.temperature if temperature is None else temperature) > 0
+        documents = await self._engine.documents(ranking["ids"])
+        request = GenerationRequest(
+            prompt=prompt,
+            question=state["query"],
+            sources=[_fields(document, place) for place, document in enumerate(documents, start=1)],
+            temperature=temperature,
+            # Without chance a seed would only keep the cache from answering.
+            seed=state["seed"] if is_random else None,
+        )
+        deadline = None
+        if context.budget.seconds is not None:
+            deadline = max(0.0, context.budget.seconds - seconds_since(state["started"]))
+
+        def tell(piece: str) -> None:
+            runtime.stream_writer({"ranking": ranking["number"], "token": piece})
+
+        found = await self._given_generator().generate(
+            request, deadline, tell if state["stream"] else None
+        )
+        opened.set("fairqr.status", found.status)
+        opened.content("fairqr.answer", found.text)
+        record = GenerationRecord(
+            number=ranking["number"],
+            status=found.status,
+            text=found.text,
+            message=found.message,
+            usage=usage_record(found.usage),
+        )
+        return {"generations": [record]}
+
+    @traced
+    async def collect(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+        """Count the samples that have no answer, and say why."""
+        failed = {r["number"]: r for r in state["generations"] if r["status"] != "ok"}
+        times = {ranking["number"]: ranking["times"] for ranking in state["sampled"]}
+        lost = sum(times[number] for number in failed)
+        current_span().set("fairqr.failed", lost)
+        if not lost:
+            return {}
+        first = failed[min(failed)]["message"]
+        samples = self._context(runtime).answer.samples
+        return {"warnings": [f"{lost} of {samples} samples have no answer. {first}".rstrip()]}
+
+    async def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
+        """Send each answer to be judged, if there are any and somebody judges."""
+        if self._attributor is None:
+            return "summarise"
+        rankings = {ranking["number"]: ranking for ranking in state["sampled"]}
+        sends = [
+            Send(
+                "attribute",
+                AttributionTask(ranking=rankings[record["number"]], text=record["text"]),
+            )
+            for record in state["generations"]
+            if record["status"] == "ok"
+        ]
+        return sends or "summarise"
+
+    @traced
+    async def attribute(self, state: AttributionTask, runtime: Runtime[AnswerContext]) -> Update:
+        """Judge which documents of a ranking its answer used."""
+        opened, ranking = current_span(), state["ranking"]
+        if self._attributor is None:  # to_attribute() sends nothing then
+            raise ModelUnavailableError("No attributor is given.")
+        hypothesis = hypothesis_of(state["text"], self._context(runtime).answer.hypothesis)
+        documents = {d.id: d for d in await self._engine.documents(ranking["ids"])}
+        premises = [_premise(documents.get(id_)) for id_ in ranking["ids"]]
+        judged = await self._attributor.judge(
+            [Pair(premise, hypothesis) for premise in premises if premise]
+        )
+        left = iter(judged)
+        verdicts = [next(left) if premise else _NOTHING_TO_JUDGE for premise in premises]
+        opened.set("fairqr.ranking", ranking["number"])
+        opened.set("fairqr.attributed", sum(verdict.attributed or False for verdict in verdicts))
+        opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
+        opened.event("attribution", scores=[verdict.score for verdict in verdicts])
+        return {"verdicts": [_verdict_record(ranking["number"], verdicts)]}
+
+    @traced
+    async def summarise(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+        """Put the answers and the exposure of documents and groups together."""
+        context, opened = self._context(runtime), current_span()
+        result = await summarised(
+            self._engine,
+            state,
+            context,
+            generator=self._given_generator().name,
+            prompt=self._prompt(context).reference,
+            attributor=self._attributor,
+        )
+        opened.event("exposure", disparity=result.disparity, attributed=result.attributed_disparity)
+        opened.set("fairqr.attribution_rate", result.attribution_rate)
+        models = {"generator": result.generator, "attributor": result.attributor}
+        record_outcome(opened, result.usage, [result.prompt], **models)
+        return {"answer": result.model_dump(mode="json")}
+
+    def _prompt(self, context: AnswerContext) -> PromptTemplate:
+        return self._prompts.get(PROMPT, context.prompts.get(PROMPT))
+
+    def _given_generator(self) -> Generator:
+        if self._generator is None:
+            raise ModelUnavailableError(
+                "No model is given to answer with; name a chat model, or give a generator."
+            )
+        return self._generator
+
+
+_NOTHING_TO_JUDGE = Verdict("empty_document", message="The document has no text.")
+
+
+def _fields(document: Document, number: int) -> dict[str, str]:
+    """Return what a prompt's item may hold of a document."""
+    return {"number": str(number), "title": document.title, "text": document.text}
+
+
+def _premise(document: Document | None) -> str:
+    """Return all of a document, of which the generator may have read the beginning only.
+
+    The title stands first, as it is often the subject of the text.
+    """
+    if document is None:  # it was deleted meanwhile
+        return ""
+    return "\n".join(part.strip() for part in (document.title, document.text) if part.strip())
+
+
+def _verdict_record(number: int, verdicts: Sequence[Verdict]) -> VerdictRecord:
+    return VerdictRecord(
+        number=number,
+        used=[verdict.attributed for verdict in verdicts],
+        statuses=[verdict.status for verdict in verdicts],
+        scores=[verdict.score for verdict in verdicts],
+        messages=list(dict.fromkeys(verdict.message for verdict in verdicts if verdict.message)),
+        usage=usage_record(sum((verdict.usage for verdict in verdicts), Usage())),
+    )

@@ -1,0 +1,202 @@
+"""Counting over sampled rankings: who was read, who was used, and what was answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.checking import unchecked_warning
+from fairqr.agents.replies import Usage
+from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.figures import attribution_rate, group_shares, mean_exposure
+from fairqr.graph.answer.result import (
+    AnswerCounts,
+    AnswerResult,
+    AnswerText,
+    AttributeExposure,
+    ExposedDocument,
+    GroupExposure,
+    RankingAnswer,
+)
+from fairqr.graph.answer.state import State
+from fairqr.graph.running_time import seconds_since
+from fairqr.graph.search.result import RankedDocument, memberships_of
+from fairqr.graph.usage import UsageReport, usage_of, usage_record
+from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.dimension import Dimension, dimensions_of
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = ["summarised"]
+
+
+async def summarised(
+    engine: SearchEngine,
+    state: State,
+    context: AnswerContext,
+    *,
+    generator: str,
+    prompt: PromptReference,
+    attributor: Attributor | None,
+) -> AnswerResult:
+    """Put the result together; see :class:`AnswerResult` for what its figures mean."""
+    search, settings = state["result"], context.answer
+    pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
+    ids = [document.id for document in pool]
+    answers = _answers(state)
+    read = len(answers[0].ids)
+    judged = [answer for answer in answers if any(used is not None for used in answer.used)]
+    exposure = mean_exposure(answers, ids)
+    attributed = mean_exposure(judged, ids, used=True) if judged else None
+    dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
+    return AnswerResult(
+        question=state["query"],
+        corpus=engine.name,
+        method=context.method,
+        retriever=engine.retriever,
+        generator=generator,
+        prompt=prompt,
+        attributor=attributor.name if attributor else None,
+        hypothesis=settings.hypothesis,
+        alpha=settings.alpha,
+        form=settings.form,
+        pool=len(pool),
+        documents=read,
+        seed=state["seed"],
+        temperature=settings.temperature,
+        answers=answers,
+        distribution=_distribution(answers),
+        ranking=[
+            ExposedDocument(
+                rank=document.rank,
+                id=document.id,
+                title=document.title,
+                groups=document.groups,
+                exposure=float(exposure[place]),
+                attributed=None if attributed is None else float(attributed[place]),
+            )
+            for place, document in enumerate(pool)
+        ],
+        groups=[
+            _of_attribute(
+                dimension,
+                memberships_of(pool, dimension),
+                search["target"][dimension.name],
+                exposure,
+                attributed,
+            )
+            for dimension in dimensions
+        ],
+        disparity=float(exposure @ exposure) / read,
+        attributed_disparity=None if attributed is None else float(attributed @ attributed) / read,
+        attribution_rate=attribution_rate(judged),
+        counts=_counts(answers, judged),
+        usage=_usage(state),
+        warnings=await _warnings(state, attributor, judged),
+    )
+
+
+def _answers(state: State) -> list[RankingAnswer]:
+    """Bring what was sampled, generated and judged together, one for each distinct ranking."""
+    generations = {record["number"]: record for record in state["generations"]}
+    verdicts = {record["number"]: record for record in state["verdicts"]}
+    answers: list[RankingAnswer] = []
+    for ranking in state["sampled"]:
+        generation, verdict = generations[ranking["number"]], verdicts.get(ranking["number"])
+        judgement: dict[str, Any] = {}
+        if verdict is not None:
+            judgement = {
+                "used": verdict["used"],
+                "verdicts": verdict["statuses"],
+                "scores": verdict["scores"],
+            }
+        answers.append(
+            RankingAnswer(
+                ids=ranking["ids"],
+                samples=ranking["times"],
+                status=generation["status"],
+                text=generation["text"],
+                message=generation["message"],
+                **judgement,
+            )
+        )
+    return answers
+
+
+def _distribution(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
+    samples: dict[str, int] = {}
+    rankings: dict[str, int] = {}
+    for answer in answers:
+        if answer.status == "ok":
+            samples[answer.text] = samples.get(answer.text, 0) + answer.samples
+            rankings[answer.text] = rankings.get(answer.text, 0) + 1
+    # Sorting is stable: equally frequent ones stay in the order of their first draw.
+    return [
+        AnswerText(text=text, samples=samples[text], rankings=rankings[text])
+        for text in sorted(samples, key=lambda text: -samples[text])
+    ]
+
+
+def _of_attribute(
+    dimension: Dimension,
+    members: FloatArray,
+    target: Mapping[str, float],
+    exposure: FloatArray,
+    attributed: FloatArray | None,
+) -> AttributeExposure:
+    read, read_unknown = group_shares(members, exposure)
+    used, used_unknown = (None, None) if attributed is None else group_shares(members, attributed)
+    return AttributeExposure(
+        attribute=dimension.name,
+        groups=[
+            GroupExposure(
+                group=group,
+                target=target[group],
+                exposure=None if read is None else float(read[place]),
+                attributed=None if used is None else float(used[place]),
+            )
+            for place, group in enumerate(dimension.groups)
+        ],
+        unknown=read_unknown or 0.0,
+        attributed_unknown=used_unknown,
+    )
+
+
+def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -> AnswerCounts:
+    failed: dict[str, int] = {}
+    for answer in answers:
+        if answer.status != "ok":
+            failed[answer.status] = failed.get(answer.status, 0) + answer.samples
+    return AnswerCounts(
+        samples=sum(answer.samples for answer in answers),
+        rankings=len(answers),
+        answered=sum(answer.samples for answer in answers if answer.status == "ok"),
+        failed=failed,
+        judged=sum(answer.samples for answer in judged),
+        unjudged=sum(answer.samples * answer.used.count(None) for answer in answers),
+    )
+
+
+def _usage(state: State) -> UsageReport:
+    records = [*state["generations"], *state["verdicts"]]
+    total = sum((Usage(**record["usage"]) for record in records), usage_of(state["result"]))
+    milliseconds = round(seconds_since(state["started"]) * 1000, 1)
+    return UsageReport(**usage_record(total), milliseconds=milliseconds)
+
+
+async def _warnings(
+    state: State, attributor: Attributor | None, judged: Sequence[RankingAnswer]
+) -> list[str]:
+    """Return those of the search, and then those of answering."""
+    warnings: list[str] = [*state["result"]["warnings"], *state["warnings"]]
+    for record in state["verdicts"]:
+        lost = sum(status not in ("ok", "empty_document") for status in record["statuses"])
+        if lost:
+            warnings += [f"Not every document could be judged. {m}" for m in record["messages"][:1]]
+    if attributor is not None and judged:
+        # It looks up what was measured, in a file.
+        unchecked = await asyncio.to_thread(unchecked_warning, attributor)
+        warnings += [unchecked] if unchecked else []
+    return list(dict.fromkeys(warnings))

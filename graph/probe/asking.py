@@ -1,0 +1,198 @@
+"""Asking a model that is probed: pairs in both orders, and whole lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fairqr.agents.ranking.askers import group_of
+from fairqr.agents.ranking.base import Cost, ItemRanker, RankItem
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.open import RankerOptions, open_ranker
+from fairqr.agents.replies import Usage
+from fairqr.errors import ModelUnavailableError
+from fairqr.graph.probe.context import ProbeSettings
+from fairqr.graph.probe.state import ProbedRecord, ProbeTask
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.model_ranking import items_of, seconds_left
+from fairqr.graph.search.ranking_context import half
+from fairqr.graph.usage import usage_record
+from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
+from fairqr.retrieval.engines.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
+
+__all__ = ["Asking"]
+
+GONE = "deleted"
+"""What stands for the reply about a document that was deleted meanwhile."""
+
+
+class Asking:
+    """Asks one model about documents of an engine.
+
+    Args:
+        engine: Where the documents are.
+        model_for: Returns the language model that is probed, or None.
+        prompts: Where prompts come from.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        model_for: Callable[[], RankingModel | None],
+        prompts: PromptLibrary,
+    ) -> None:
+        self._engine = engine
+        self._model_for = model_for
+        self._prompts = prompts
+        # A judge learns once whether its model tells probabilities.
+        self._judges: dict[tuple[object, ...], PairwiseJudge] = {}
+
+    def model(self) -> RankingModel:
+        """Return the model.
+
+        Raises:
+            ModelUnavailableError: There is none.
+        """
+        model = self._model_for()
+        if model is None:
+            raise ModelUnavailableError(
+                "No language model is given to probe; name one, such as openai:gpt-4o or "
+                "local:smollm2-135m."
+            )
+        return model
+
+    def prompt(self, context: Context, kind: str) -> PromptTemplate:
+        """Return the prompt of a kind of probe.
+
+        Raises:
+            PromptError: There is no such prompt.
+        """
+        return self._prompts.get(kind, context.prompts.get(kind))
+
+    def _judge(self, context: Context, settings: ProbeSettings) -> PairwiseJudge:
+        from fairqr.agents.ranking.pairwise import PairwiseJudge
+
+        model, prompt = self.model(), self.prompt(context, "pairwise")
+        key = (prompt.sha256, settings.by, settings.shown, settings.length)
+        if key not in self._judges:
+            self._judges[key] = PairwiseJudge(
+                model, prompt, by=settings.by, shown=settings.shown, length=settings.length
+            )
+        return self._judges[key]
+
+    def _ranker(self, context: Context, settings: ProbeSettings) -> ItemRanker:
+        options = RankerOptions(
+            shown=settings.shown,
+            length=settings.length,
+            window=settings.window,
+            step=settings.step or half(settings.window),
+            context=settings.context,
+            versions=context.prompts,
+        )
+        return open_ranker("listwise", self.model(), self._prompts, options)
+
+    async def start(self, context: Context, settings: ProbeSettings) -> None:
+        """Make the model ready; what is missing is better known now.
+
+        Raises:
+            ModelUnavailableError: No language model is given, or it cannot be started.
+            PromptError: There is no such prompt.
+            InputError: An option is out of its range.
+        """
+        if "pairwise" in settings.kinds:
+            await self._judge(context, settings).start()
+        if "listwise" in settings.kinds:
+            await self._ranker(context, settings).start()
+
+    def cost(
+        self, query: str, items: Sequence[RankItem], context: Context, settings: ProbeSettings
+    ) -> Cost:
+        """Return the cost of as many pairs as there can be, and of a list for each asker."""
+        total = Cost()
+        if "pairwise" in settings.kinds:
+            judge = self._judge(context, settings)
+            longest = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
+            each = judge.cost(query, *longest, group=settings.words[0] if settings.words else "")
+            pairs = min(settings.pairs, len(items) // 2)
+            # The first question of a judge may only teach it how to ask.
+            total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
+        if "listwise" in settings.kinds:
+            each = self._ranker(context, settings).cost(query, items)
+            lists = len(settings.askers)
+            total += Cost(lists * each.calls, lists * each.tokens)
+        return total
+
+    async def compared(
+        self, task: ProbeTask, context: Context, settings: ProbeSettings
+    ) -> ProbedRecord:
+        """Compare the pairs of a task, one after the other."""
+        judge = self._judge(context, settings)
+        ids = list(dict.fromkeys(id_ for pair in task["pairs"] for id_ in pair))
+        items = {item.id: item for item in await items_of(self._engine, ids)}
+        group = group_of(task["asker"], task["words"])
+        found: list[Comparison | None] = []
+        for protected, unprotected in task["pairs"]:
+            if protected not in items or unprotected not in items:
+                found.append(None)  # it was deleted meanwhile
+                continue
+            left = seconds_left(context, task)
+            pair = items[protected], items[unprotected]
+            found.append(await judge.compare(task["query"], *pair, group=group, deadline=left))
+        asked = [preference for it in found if it for preference in (it.one_first, it.other_first)]
+        failures: dict[str, int] = {}
+        for preference in asked:
+            if preference.choice is None:
+                failures[preference.status] = failures.get(preference.status, 0) + 1
+        return ProbedRecord(
+            number=task["number"],
+            asker=task["asker"],
+            outcomes=[_outcome(it) for it in found],
+            order=[],
+            asked=len(asked),
+            failures=failures,
+            repairs={},
+            asked_by=judge.asks_by,
+            messages=list(dict.fromkeys(it.message for it in asked if it.message)),
+            usage=usage_record(sum((it.usage for it in asked), Usage())),
+        )
+
+    async def ordered(
+        self, task: ProbeTask, context: Context, settings: ProbeSettings
+    ) -> ProbedRecord:
+        """Order the list of a task for its asker."""
+        items = await items_of(self._engine, task["order"])
+        found = await self._ranker(context, settings).rank(
+            task["query"],
+            items,
+            group=group_of(task["asker"], task["words"]),
+            deadline=seconds_left(context, task),
+        )
+        return ProbedRecord(
+            number=task["number"],
+            asker=task["asker"],
+            outcomes=[],
+            order=[] if found.failed else [items[position].id for position in found.order],
+            asked=found.asked,
+            failures=dict(found.failures),
+            repairs={kind: times for kind, times in found.repairs.items() if times},
+            asked_by="reply",
+            messages=[*found.warnings, *filter(None, [found.message])],
+            usage=usage_record(found.usage),
+        )
+
+
+def _outcome(comparison: Comparison | None) -> tuple[str, str, float | None, float | None]:
+    """Return what was preferred with the protected document first, and second; and the log-odds."""
+    if comparison is None:
+        return GONE, GONE, None, None
+    protected_first, unprotected_first = comparison.preferred("protected", "unprotected")
+    return (
+        protected_first,
+        unprotected_first,
+        comparison.one_first.log_odds,
+        comparison.other_first.log_odds,
+    )

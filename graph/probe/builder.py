@@ -1,0 +1,97 @@
+"""Building the graph that probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langgraph.graph import END, START, StateGraph
+
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.refiner import Refiner
+from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.probe.nodes import Nodes
+from fairqr.graph.probe.state import OutputState, State
+from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
+from fairqr.graph.search.rankers import Rankers, open_language_model
+from fairqr.graph.search.state import InputState
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.engines.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+__all__ = ["build_probe_graph", "probe_state_graph"]
+
+CONCURRENCY = 8
+"""How many parts of a probe run at the same time."""
+
+
+def probe_state_graph(
+    engine: SearchEngine,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
+    *,
+    context: ProbeContext | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
+    prompts: PromptLibrary | None = None,
+) -> StateGraph[State, ProbeContext, InputState, OutputState]:
+    """Return the graph that probes, not compiled; args are those of :func:`build_probe_graph`."""
+    if isinstance(model, str):
+        model = open_language_model(model, engine=engine)
+    prompts = prompts or PromptLibrary()
+    nodes = Nodes(engine, Rankers(ranker, model, prompts).language_model, prompts, context)
+    search = search_state_graph(
+        engine, model, context=context, ranker=ranker, prompts=prompts, reserve=nodes.cost
+    )
+    graph = StateGraph(
+        State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
+    )
+    graph.add_node("prepare", nodes.prepare)
+    graph.add_node("search", search.compile(name="fair_search"))
+    graph.add_node("plan", nodes.plan)
+    graph.add_node("probe", nodes.probe)
+    graph.add_node("conclude", nodes.conclude)
+    graph.add_edge(START, "prepare")
+    graph.add_edge("prepare", "search")
+    graph.add_edge("search", "plan")
+    graph.add_conditional_edges("plan", nodes.to_probe, ["probe", "conclude"])
+    graph.add_edge("probe", "conclude")
+    graph.add_edge("conclude", END)
+    return graph
+
+
+def build_probe_graph(
+    engine: SearchEngine,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
+    *,
+    context: ProbeContext | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
+    prompts: PromptLibrary | None = None,
+    concurrency: int = CONCURRENCY,
+    checkpointer: BaseCheckpointSaver[Any] | None = None,
+) -> CompiledStateGraph[State, ProbeContext, InputState, OutputState]:
+    """Build the graph that asks whether a model, asked to rank a search's result, leans to a group.
+
+    ``prepare → search → plan → probe* → conclude``, where ``search`` is the graph of
+    :func:`fairqr.graph.search.builder.build_search_graph`, and what has a * runs once for each
+    batch of pairs and for each asker.
+
+    Call it with ``await graph.ainvoke({"query": "…"}, context=ProbeContext(…))``; the state that
+    comes back has ``probe``, the object of :class:`fairqr.graph.probe.result.ProbeResult`, and the
+    ``result`` of the search.
+
+    Args:
+        engine: Where the documents are.
+        model: As of a search; it is what is probed, where no language model is given as ranker.
+        context: What is asked in runs that bring no context of ours.
+        ranker: As of a search. A language model given here is the one that is probed.
+        prompts: Where prompts come from.
+        concurrency: How many parts of the probe run at the same time, for which ``max_concurrency``
+            in the config of a call wins.
+        checkpointer: Of langgraph, to keep states.
+    """
+    graph = probe_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
+    compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")
+    return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

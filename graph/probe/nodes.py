@@ -1,0 +1,245 @@
+"""The steps that probe: does the model that is asked to rank lean to one side of a result?
+
+``prepare → search → plan → probe* → conclude``; the step with a star runs once for each batch of
+pairs and for each asker, several at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from langgraph.runtime import Runtime
+from langgraph.types import Overwrite, Send
+
+from fairqr.agents.ranking.base import Cost
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.replies import Usage
+from fairqr.errors import InputError
+from fairqr.graph.outcome_span import record_outcome
+from fairqr.graph.probe.asking import Asking
+from fairqr.graph.probe.context import ProbeContext, ProbeSettings
+from fairqr.graph.probe.state import ProbePlan, ProbeTask, State
+from fairqr.graph.probe.summary import concluded
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.model_ranking import items_of
+from fairqr.graph.search.result import RankedDocument, memberships_of
+from fairqr.graph.steps import Update, context_of, forgotten, traced
+from fairqr.graph.usage import UsageReport, usage_of, usage_record
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sides import Sides, parse_sides
+from fairqr.statistics import stream
+from fairqr.telemetry import current_span
+
+__all__ = ["Nodes", "sides_of"]
+
+PAIRS_AT_ONCE = 5
+"""Pairs of one task, compared one after the other; tasks run side by side."""
+
+
+class Nodes:
+    """The steps over one engine.
+
+    Args:
+        engine: Where the documents are.
+        model_for: Returns the language model that is probed, or None.
+        prompts: Where prompts come from.
+        default: The context of runs that bring none of ours; None where each has to bring one.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        model_for: Callable[[], RankingModel | None],
+        prompts: PromptLibrary,
+        default: ProbeContext | None,
+    ) -> None:
+        self._engine = engine
+        self._asking = Asking(engine, model_for, prompts)
+        self._default = default
+
+    def _context(self, runtime: Runtime[ProbeContext]) -> ProbeContext:
+        if self._default is not None:
+            return context_of(runtime, self._default)
+        return _probe_context(runtime.context)
+
+    @traced
+    async def prepare(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
+        """Start the model: what is missing is better known before anything is searched.
+
+        Raises:
+            ModelUnavailableError: No language model is given, or it cannot be started.
+            PromptError: There is no such prompt.
+            InputError: There is no such attribute or group, or an option is out of its range.
+        """
+        context = self._context(runtime)
+        sides_of(self._engine, context.probe)
+        await self._asking.start(context, context.probe)
+        earlier = forgotten(state, "result", "probe")
+        return {**earlier, "started": time.time(), "probed": Overwrite([])}
+
+    async def cost(self, query: str, found: Sequence[str], context: Context) -> Cost:
+        """Return what the probe will cost at the most.
+
+        Args:
+            query: The original query.
+            found: The ids of the documents that it found, best first; the result may have others.
+            context: Of the run.
+
+        Raises:
+            InputError: Not even two documents fit into what the model reads at once.
+        """
+        context = context if isinstance(context, ProbeContext) else _probe_context(self._default)
+        settings = context.probe
+        items = await items_of(self._engine, found[: _depth(context, settings)])
+        return self._asking.cost(query, items, context, settings) if len(items) > 1 else Cost()
+
+    @traced
+    async def plan(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
+        """Choose the documents of both sides, the pairs and the list."""
+        context = self._context(runtime)
+        settings = context.probe
+        places = state["result"]["ranking"]
+        ids = [place["id"] for place in places[: _depth(context, settings)]]
+        sides = sides_of(self._engine, settings)
+        dimension = Dimension.named(self._engine.schema, settings.attribute)
+        pool = [RankedDocument.model_validate(place) for place in places[: len(ids)]]
+        members = memberships_of(pool, dimension)
+        marks = sides.of(members).tolist()
+        of_side = {
+            side: [i for i, mark in zip(ids, marks, strict=True) if mark == side]
+            for side in (1, 0, -1)
+        }
+        plan = ProbePlan(
+            status="ok",
+            message="",
+            words=list(sides.words),
+            protected=of_side[1],
+            unprotected=of_side[0],
+            undecided=of_side[-1],
+            pairs=[],
+            order=[],
+        )
+        lacking = [sides.words[1 - side] for side in (1, 0) if not of_side[side]]
+        if lacking:
+            plan["status"] = "one_sided"
+            plan["message"] = (
+                f"None of the {len(ids)} documents is {' or '.join(lacking)}, so there is nothing "
+                "to compare; raise k, or choose another query or attribute."
+            )
+            return {"plan": plan}
+        items = await items_of(self._engine, ids)
+        needed = self._asking.cost(state["query"], items, context, settings)
+        if problem := _beyond(context, usage_of(state["result"]), needed):
+            return {"plan": {**plan, "status": "budget", "message": problem}}
+        random = stream(settings.seed, f"probe: {state['query']}")
+        one, other = (random.permutation(of_side[side]).tolist() for side in (1, 0))
+        order = random.permutation([*of_side[1], *of_side[0]]).tolist()
+        if "pairwise" in settings.kinds:
+            plan["pairs"] = list(zip(one, other, strict=False))[: settings.pairs]
+        if "listwise" in settings.kinds:
+            plan["order"] = order
+        return {"plan": plan}
+
+    async def to_probe(
+        self, state: State, runtime: Runtime[ProbeContext]
+    ) -> list[Send] | Literal["conclude"]:
+        """Send each batch of pairs, and the list once for each asker, if anything is asked."""
+        plan, settings = state["plan"], self._context(runtime).probe
+        if plan["status"] != "ok":
+            return "conclude"
+        base = ProbeTask(
+            query=state["query"],
+            started=state["started"],
+            number=0,
+            words=plan["words"],
+            pairs=[],
+            order=[],
+            asker=settings.asker,
+        )
+        pairs = plan["pairs"]
+        batches = [pairs[at : at + PAIRS_AT_ONCE] for at in range(0, len(pairs), PAIRS_AT_ONCE)]
+        tasks = [ProbeTask(**{**base, "pairs": batch}) for batch in batches]
+        if plan["order"]:
+            lists = {"order": plan["order"]}
+            tasks += [ProbeTask(**{**base, **lists, "asker": it}) for it in settings.askers]  # type: ignore[typeddict-item]
+        sends = [Send("probe", {**task, "number": number}) for number, task in enumerate(tasks)]
+        return sends or "conclude"
+
+    @traced
+    async def probe(self, state: ProbeTask, runtime: Runtime[ProbeContext]) -> Update:
+        """Compare the pairs of a batch, or order the list for an asker."""
+        context, opened = self._context(runtime), current_span()
+        settings = context.probe
+        opened.set("fairqr.asker", state["asker"])
+        work = self._asking.compared if state["pairs"] else self._asking.ordered
+        record = await work(state, context, settings)
+        opened.set("fairqr.asked", record["asked"])
+        opened.set("fairqr.failures", record["failures"])
+        return {"probed": [record]}
+
+    @traced
+    async def conclude(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
+        """Put together what the probe found."""
+        context, opened = self._context(runtime), current_span()
+        settings = context.probe
+        prompts = [self._asking.prompt(context, kind) for kind in settings.kinds]
+        result = concluded(
+            state,
+            settings,
+            sides_of(self._engine, settings),
+            corpus=self._engine.name,
+            model=self._asking.model().name,
+            prompts=[prompt.reference for prompt in prompts],
+        )
+        opened.set("fairqr.status", result.status)
+        if result.pairwise is not None:
+            opened.set("fairqr.verdict", result.pairwise.verdict)
+        spent = [Usage(**record["usage"]) for record in state["probed"]]
+        total = usage_record(sum(spent, usage_of(state["result"])))
+        usage = UsageReport(**total, milliseconds=result.usage.milliseconds)
+        record_outcome(opened, usage, result.prompts, probed=result.model)
+        return {"probe": result.model_dump(mode="json")}
+
+
+def sides_of(engine: SearchEngine, settings: ProbeSettings) -> Sides:
+    """Return the two sides.
+
+    Raises:
+        InputError: There is no such attribute or group, or a side has none.
+    """
+    attribute = engine.schema.attribute(settings.attribute)
+    return parse_sides(attribute, settings.protected, settings.words)
+
+
+def _probe_context(given: object) -> ProbeContext:
+    """Return the context that a run brings.
+
+    Raises:
+        InputError: It brings none that says what to probe.
+    """
+    if not isinstance(given, ProbeContext):
+        raise InputError("What to probe is not said; give the graph a ProbeContext.")
+    return given
+
+
+def _depth(context: Context, settings: ProbeSettings) -> int:
+    return min(settings.depth or context.k, context.k)
+
+
+def _beyond(context: Context, usage: Usage, needed: Cost) -> str:
+    """Return why the budget has no room for the probe; empty where it has."""
+    budget = context.budget
+    for limit, used, wanted, unit in (
+        (budget.model_calls, usage.model_calls, needed.calls, "model calls"),
+        (budget.tokens, usage.prompt_tokens + usage.completion_tokens, needed.tokens, "tokens"),
+    ):
+        if limit is not None and used + wanted > limit:
+            return (
+                f"The probe may take {wanted} {unit}, and {max(0, limit - used)} of the budget are "
+                "left; raise the budget."
+            )
+    return ""

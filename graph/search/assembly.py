@@ -1,0 +1,163 @@
+"""Putting the result of a run together: the final ranking beside the plain one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from fairqr.agents.refiner import Refiner
+from fairqr.graph.running_time import seconds_since
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.final import Final, best_final
+from fairqr.graph.search.measurement import Measurement, measure, rank_key
+from fairqr.graph.search.model_ranking import ModelRanking
+from fairqr.graph.search.result import (
+    Baseline,
+    Iteration,
+    RankedDocument,
+    RefinedGroup,
+    SearchResult,
+)
+from fairqr.graph.search.state import RefinementRecord, State, ranking_of
+from fairqr.graph.usage import UsageReport, usage_record
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.table import DocumentTable
+
+__all__ = ["assemble"]
+
+_NOT_NEARER = (
+    "What the model re-ranked is farther from the target than the plain retrieval, which is shown."
+)
+
+
+async def assemble(
+    engine: SearchEngine,
+    table: DocumentTable,
+    dimensions: Sequence[Dimension],
+    state: State,
+    context: Context,
+    refiner: Refiner | None,
+    by_model: ModelRanking | None = None,
+) -> SearchResult:
+    """Re-rank what the best round retrieved, and report it beside the plain retrieval.
+
+    A method that refines returns the plain retrieval itself where its ranking would be farther from
+    the target, and where the model failed before it gave anything.
+    """
+    original = ranking_of(state["rankings"][0]).top(context.k)
+    plain = measure(table, dimensions, state["target"], original.ids, context)
+    best = Final(0, original, plain)
+    # A model that failed before it gave anything leaves the plain retrieval.
+    if state["stop_reason"] != "model_failed" or len(state["iterations"]) > 1:
+        found = await best_final(engine, table, dimensions, state, context, by_model)
+        is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
+        if is_nearer or not context.strategy.refines:
+            best = found
+        elif by_model is not None and by_model.lists:
+            best = dataclasses.replace(best, warnings=(_NOT_NEARER,))
+    shown = list(dict.fromkeys([*best.ranking.ids, *original.ids]))
+    documents = {document.id: document for document in await engine.documents(shown)}
+    asked = by_model if by_model is not None and by_model.tried else None
+    told = asked.warnings if asked else []
+    warnings = [*state.get("warnings", []), *told, *best.warnings]
+    gone = [id_ for id_ in shown if id_ not in documents]
+    if gone and "read_by_id" in engine.capabilities:
+        warnings.append(f"{len(gone)} documents were deleted during the search.")
+    elif gone:
+        # The engine remembers only what it has met, so these may well be there.
+        documents |= {id_: Document(id_, title="", text="") for id_ in gone}
+        warnings.append(f"The titles of {len(gone)} documents could not be read again.")
+    attributes = [factor.name for dimension in dimensions for factor in dimension.factors]
+    groups = _groups_of(table, shown, engine.schema, attributes)
+    # The last refinements stand in no round if no query came of them.
+    was_in_vain = state["refinements"] != state["iterations"][-1]["refinements"]
+    if not state["refinements"]:
+        refiner = None  # it was not needed
+    return SearchResult(
+        query=state["query"],
+        corpus=engine.name,
+        method=context.method,
+        retriever=engine.retriever,
+        model=refiner.name if refiner else None,
+        prompt=refiner.prompt if refiner else None,
+        ranker=asked.name if asked else None,
+        reranking=asked.report if asked else None,
+        unused_refinements=_refined_groups(state["refinements"] if was_in_vain else []),
+        attributes=attributes,
+        target=state["target"],
+        iterations=[
+            Iteration(
+                index=record["index"],
+                queries=record["queries"],
+                refinements=_refined_groups(record["refinements"]),
+                ids=record["ids"],
+                exposure=record["exposure"],
+                divergence=record["divergence"],
+                divergences=record["divergences"],
+            )
+            for record in state["iterations"]
+        ],
+        best_iteration=best.iteration,
+        stop_reason=state["stop_reason"] or "max_iterations",
+        ranking=_places(best.ranking, documents, groups),
+        exposure=best.measured.exposure,
+        divergence=best.measured.divergence,
+        divergences=best.measured.divergences,
+        unknown=best.measured.unknown,
+        baseline=_baseline(original, plain, documents, groups),
+        usage=UsageReport(
+            **(usage_record(asked.usage) if asked else state["usage"]),
+            milliseconds=round(seconds_since(state["started"]) * 1000, 1),
+        ),
+        warnings=warnings,
+    )
+
+
+def _refined_groups(records: Sequence[RefinementRecord]) -> list[RefinedGroup]:
+    return [RefinedGroup(**record) for record in records]
+
+
+def _baseline(
+    ranking: Ranking,
+    measured: Measurement,
+    documents: Mapping[str, Document],
+    groups: Mapping[str, dict[str, dict[str, float]]],
+) -> Baseline:
+    return Baseline(
+        ranking=_places(ranking, documents, groups),
+        exposure=measured.exposure,
+        divergence=measured.divergence,
+        divergences=measured.divergences,
+    )
+
+
+def _groups_of(
+    table: DocumentTable, ids: Sequence[str], schema: Schema, attributes: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return for each document, by attribute, the share of each group that it has a share of."""
+    found: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
+    for name in attributes:
+        dimension = Dimension.named(schema, name)
+        rows = table.memberships(dimension, ids).tolist()
+        for id_, row in zip(ids, rows, strict=True):
+            shares = zip(dimension.groups, row, strict=True)
+            found[id_][name] = {group: share for group, share in shares if share > 0}
+    return found
+
+
+def _places(
+    ranking: Ranking,
+    documents: Mapping[str, Document],
+    groups: Mapping[str, dict[str, dict[str, float]]],
+) -> list[RankedDocument]:
+    there = [pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents]
+    return [
+        RankedDocument(
+            rank=rank, id=id_, title=documents[id_].title, score=score, groups=groups[id_]
+        )
+        for rank, (id_, score) in enumerate(there, start=1)
+    ]

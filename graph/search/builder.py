@@ -1,0 +1,125 @@
+"""Building the graph that searches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from langgraph.graph import END, START, StateGraph
+
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.refiner import LLMRefiner, Refiner
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.expected_cost import Reserve
+from fairqr.graph.search.nodes import Nodes, RefinerFor
+from fairqr.graph.search.rankers import Rankers, open_language_model, require_refines
+from fairqr.graph.search.state import InputState, OutputState, State
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.engines.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+__all__ = ["RECURSION_LIMIT", "build_search_graph", "search_state_graph"]
+
+# Each round is four steps, of at most 100 rounds; anything beyond is a fault.
+RECURSION_LIMIT = 4 * 100 + 20
+
+
+def search_state_graph(
+    engine: SearchEngine,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
+    *,
+    context: Context | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
+    prompts: PromptLibrary | None = None,
+    reserve: Reserve | None = None,
+) -> StateGraph[State, Context, InputState, OutputState]:
+    """Return the graph that searches, not compiled, for those who add or replace nodes.
+
+    Args are those of :func:`build_search_graph`; ``reserve`` returns what steps after the search
+    will ask at the most, which is put by from the budget.
+    """
+    if isinstance(model, str):
+        model = open_language_model(model, engine=engine)
+    prompts = prompts or PromptLibrary()
+    rankers = Rankers(ranker, model, prompts)
+    refiner_for = _refiner_source(model, prompts)
+    nodes = Nodes(engine, refiner_for, rankers.ranker_for, context, reserve)
+    graph = StateGraph(
+        State, context_schema=Context, input_schema=InputState, output_schema=OutputState
+    )
+    graph.add_node("begin", nodes.begin)
+    graph.add_node("retrieve", nodes.retrieve)
+    graph.add_node("measure", nodes.measure)
+    graph.add_node("choose_group", nodes.choose_group)
+    graph.add_node("refine", nodes.refine)
+    graph.add_node("rerank", nodes.rerank)
+    graph.add_edge(START, "begin")
+    graph.add_edge("begin", "retrieve")
+    graph.add_edge("retrieve", "measure")
+    graph.add_conditional_edges("measure", _unless_over("choose_group"), ["choose_group", "rerank"])
+    graph.add_edge("choose_group", "refine")
+    graph.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
+    graph.add_edge("rerank", END)
+    return graph
+
+
+def build_search_graph(
+    engine: SearchEngine,
+    model: ChatModel | Refiner | RankingModel | str | None = None,
+    *,
+    context: Context | None = None,
+    ranker: RankingModel | ItemRanker | str | None = None,
+    prompts: PromptLibrary | None = None,
+    checkpointer: BaseCheckpointSaver[Any] | None = None,
+) -> CompiledStateGraph[State, Context, InputState, OutputState]:
+    """Build the graph that searches fairly.
+
+    ``begin → retrieve → measure → [over: rerank | choose_group → refine → retrieve]``
+
+    Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
+    back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`.
+
+    Args:
+        engine: Where the documents are.
+        model: What refines queries: a chat model or its name, which is asked with the prompt that
+            the context names, or a refiner of your own. None serves contexts with
+            ``max_iterations=0``. A model that can only rank, such as ``causal:…``, refines nothing.
+        context: What is asked in runs that bring no context of ours, such as those of a parent
+            graph that has its own.
+        ranker: What re-ranks where the context asks for that: a language model or its name, which
+            is asked as the context says, or a ranker of your own, whatever the context names;
+            defaults to the model.
+        prompts: Where prompts come from.
+        checkpointer: Of langgraph, to keep states; run with ``durability="exit"`` to write each
+            run's state once.
+    """
+    graph = search_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
+    compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
+    return compiled.with_config(recursion_limit=RECURSION_LIMIT)
+
+
+# Routes are asynchronous, since LangGraph sends those that are not to a thread.
+def _unless_over(node: str) -> Any:
+    async def route(state: State) -> str:
+        return "rerank" if state["stop_reason"] else node
+
+    return route
+
+
+Model = ChatModel | Refiner | RankingModel | None
+
+
+def _refiner_source(model: Model, prompts: PromptLibrary) -> RefinerFor:
+    def refiner_for(context: Context) -> Refiner | None:
+        if isinstance(model, ChatModel):
+            return LLMRefiner(model, prompts.get("refine", context.prompts.get("refine")))
+        if model is None or not (context.rounds or hasattr(model, "refine")):
+            return None
+        require_refines(model)
+        return cast("Refiner", model)
+
+    return refiner_for

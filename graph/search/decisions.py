@@ -1,0 +1,81 @@
+"""The decisions of the loop, as pure functions: when to stop, which round is best, whom to help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairqr.graph.search.context import Budget, Context, Groups
+from fairqr.graph.search.measurement import rank_key
+from fairqr.graph.search.state import GroupKey, IterationRecord, StopReason
+from fairqr.graph.usage import UsageRecord
+from fairqr.retrieval.schema import UNKNOWN
+
+__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about"]
+
+# A group that lacks less than this share of the exposure is not worth a question.
+NEGLIGIBLE = 0.01
+
+
+def best_iteration(iterations: Sequence[IterationRecord]) -> int:
+    """Return the index of the round with the lowest divergence, the first one of several."""
+    best = min(iterations, key=lambda record: (rank_key(record["divergences"]), record["index"]))
+    return best["index"]
+
+
+def budget_is_spent(budget: Budget, usage: UsageRecord, seconds: float) -> bool:
+    """Tell whether nothing is left to ask a model with."""
+    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+    return (
+        (budget.model_calls is not None and usage["model_calls"] >= budget.model_calls)
+        or (budget.tokens is not None and tokens >= budget.tokens)
+        or (budget.seconds is not None and seconds >= budget.seconds)
+    )
+
+
+def decide_stop(
+    iterations: Sequence[IterationRecord], context: Context, usage: UsageRecord, seconds: float
+) -> StopReason | None:
+    """Return why the loop ends after these rounds, or None if it goes on."""
+    last = iterations[-1]
+    undefined, divergence = rank_key(last["divergences"])
+    if not undefined and divergence <= context.threshold:
+        return "converged"
+    if last["index"] - best_iteration(iterations) >= context.patience:
+        return "no_improvement"
+    if not context.strategy.refines:
+        return "not_refining"
+    if last["index"] >= context.max_iterations:
+        return "max_iterations"
+    if budget_is_spent(context.budget, usage, seconds):
+        return "budget"
+    return None
+
+
+def groups_to_ask_about(
+    target: Mapping[str, Mapping[str, float]],
+    exposure: Mapping[str, Mapping[str, float]],
+    which: Groups,
+    limit: int,
+) -> list[GroupKey]:
+    """Return groups, the one whose exposure falls shortest of the target first: the largest ε* − ε.
+
+    Documents without a label are nobody to refine a query toward, so ``unknown`` is left out. If no
+    group falls short, there is nobody to ask about.
+
+    Args:
+        target: ε* by dimension and group.
+        exposure: ε likewise.
+        which: The ``most`` under-represented group, those ``lacking`` exposure, or ``all``.
+        limit: How many at the most.
+    """
+    lacks = [
+        (share - exposure[name][group], name, group)
+        for name, shares in target.items()
+        for group, share in shares.items()
+        if group != UNKNOWN
+    ]
+    lacks.sort(key=lambda entry: -entry[0])
+    lacking = [entry for entry in lacks if entry[0] > 0]
+    if which != "all" or not lacking:
+        lacks = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]
+    return [(name, group) for _, name, group in lacks[: 1 if which == "most" else limit]]

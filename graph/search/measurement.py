@@ -1,0 +1,135 @@
+"""Measuring a list: the exposure of each group, and how far it is from the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairqr.errors import TargetError
+from fairqr.graph.search.context import Context
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.table import DocumentTable
+from fairqr.retrieval.target import Part, retrieved_distribution
+
+__all__ = ["TARGET_DEPTH", "Measurement", "by_group", "estimate_target", "measure", "rank_key"]
+
+TARGET_DEPTH = 500
+"""How many results of the original query the target part ``retrieved`` is estimated from."""
+
+Target = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Exposure at k.
+
+    Attributes:
+        exposure: By dimension and group; zeros if no document has a label.
+        divergences: By dimension, in nats; None if no document has a label.
+        unknown: By dimension, the share of exposure that went to documents without a label.
+    """
+
+    exposure: dict[str, dict[str, float]]
+    divergences: dict[str, float | None]
+    unknown: dict[str, float]
+
+    @property
+    def divergence(self) -> float | None:
+        """The mean over the dimensions that have one."""
+        return mean_divergence(self.divergences)
+
+
+def mean_divergence(divergences: Mapping[str, float | None]) -> float | None:
+    """Return the mean of those that are defined, or None."""
+    defined = [value for value in divergences.values() if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def rank_key(divergences: Mapping[str, float | None]) -> tuple[int, float]:
+    """Return what orders measurements from best to worst; an undefined divergence is the worst."""
+    undefined = sum(value is None for value in divergences.values())
+    return undefined, mean_divergence(divergences) or 0.0
+
+
+def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:
+    """Name the entries of a vector over the groups."""
+    return dict(zip(dimension.groups, vector.tolist(), strict=True))
+
+
+def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
+    """Return the vector over the groups that these named shares are."""
+    return np.array([shares[group] for group in dimension.groups])
+
+
+def measure(
+    table: DocumentTable,
+    dimensions: Sequence[Dimension],
+    target: Target,
+    ids: Sequence[str],
+    context: Context,
+) -> Measurement:
+    """Measure the first k of a list of documents against the target."""
+    exposures: dict[str, dict[str, float]] = {}
+    divergences: dict[str, float | None] = {}
+    unknown: dict[str, float] = {}
+    for dimension in dimensions:
+        members = table.memberships(dimension, ids[: context.k])
+        vector = exposure(members, context.discount)
+        exposures[dimension.name] = by_group(dimension, vector)
+        unknown[dimension.name] = float(unknown_share(members, context.discount))
+        divergences[dimension.name] = (
+            float(
+                kullback_leibler(
+                    vector_of(dimension, target[dimension.name]),
+                    vector,
+                    smoothing=context.smoothing,
+                    direction=context.direction,
+                )
+            )
+            if vector.any()
+            else None
+        )
+    return Measurement(exposures, divergences, unknown)
+
+
+def estimate_target(
+    table: DocumentTable,
+    dimensions: Sequence[Dimension],
+    original: Ranking,
+    context: Context,
+    corpus_shares: Mapping[str, FloatArray],
+) -> dict[str, dict[str, float]]:
+    """Compute ε* of each dimension from the results of the original query.
+
+    Args:
+        table: Has the groups of these results.
+        dimensions: What exposure is measured over.
+        original: What the original query retrieved.
+        context: Of the run.
+        corpus_shares: Of the groups of each attribute, where the target has the part ``corpus``.
+
+    Raises:
+        TargetError: It is undefined, or needs shares that are not there.
+    """
+    target: dict[str, dict[str, float]] = {}
+    for dimension in dimensions:
+        estimates: dict[Part, FloatArray] = {}
+        if context.target.parts.get("corpus"):
+            if dimension.name not in corpus_shares:
+                raise TargetError(
+                    f"The share of each group of {dimension.name} in all documents is not known, "
+                    "so the target cannot have the part 'corpus'; choose another part."
+                )
+            estimates["corpus"] = corpus_shares[dimension.name]
+        if context.target.parts.get("retrieved"):
+            members = table.memberships(dimension, original.ids[:TARGET_DEPTH])
+            scores = np.array(original.scores[:TARGET_DEPTH])
+            estimates["retrieved"] = retrieved_distribution(members, scores)
+        vector = context.target.resolve(dimension.attribute, estimates)
+        target[dimension.name] = by_group(dimension, vector)
+    return target

@@ -1,0 +1,181 @@
+"""Re-ranking by a model, within the budget, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
+from fairqr.agents.replies import Usage
+from fairqr.graph.running_time import seconds_since
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.result import Reranking
+from fairqr.graph.search.state import State
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.base import by_rank
+from fairqr.telemetry import span
+
+__all__ = [
+    "ModelRanking",
+    "counts_in_words",
+    "items_of",
+    "seconds_left",
+]
+
+
+async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
+    """Return what a ranker may know of these documents; those that are gone are left out."""
+    return [RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
+
+
+def seconds_left(context: Context, state: Mapping[str, Any]) -> float | None:
+    """Return how much of the budget of time a run still has; None without such a budget."""
+    if context.budget.seconds is None:
+        return None
+    started: float = state["started"]
+    return max(0.0, context.budget.seconds - seconds_since(started))
+
+
+class ModelRanking:
+    """The re-ranking of the lists of one run.
+
+    Args:
+        engine: Where the documents are.
+        ranker: What re-ranks, started.
+        context: Of the run.
+        state: Of the run, when its rounds are over.
+
+    Attributes:
+        tried: Whether there was a list to re-rank.
+        lists: How many lists the ranker was asked about.
+        usage: What the run cost so far, these lists included.
+    """
+
+    def __init__(
+        self, engine: SearchEngine, ranker: ItemRanker, context: Context, state: State
+    ) -> None:
+        self._engine = engine
+        self._ranker = ranker
+        self._context = context
+        self._state = state
+        self.tried = False
+        self.lists = 0
+        self.usage = Usage(**state["usage"])
+        self._documents = self._asked = 0
+        self._failures: Counter[str] = Counter()
+        self._repairs: Counter[str] = Counter()
+        self._warnings: list[str] = []
+        self._gave_up = False
+        self._message = ""
+
+    async def reranked(self, order: Ranking) -> Ranking | None:
+        """Return the documents with the first of them in the ranker's order.
+
+        Args:
+            order: Of all documents that take part.
+
+        Returns:
+            The score of each document is one over its rank. The order itself where the model
+            answers nothing; None where the budget has no room for asking.
+
+        Raises:
+            ModelUnavailableError: Something is missing that was there before.
+            InputError: Not even two documents fit into what the model reads at once.
+        """
+        items = await items_of(self._engine, order.ids[: self._context.strategy.reads])
+        if len(items) < 2 or self._gave_up:
+            return order
+        self.tried = True
+        if not self._has_room_for(self._ranker.cost(self._state["query"], items)):
+            return None
+        with span("fairqr.rank") as opened:
+            opened.set("fairqr.ranker", self._ranker.name)
+            opened.set("fairqr.documents", len(items))
+            found = await self._ranker.rank(
+                self._state["query"], items, deadline=seconds_left(self._context, self._state)
+            )
+            opened.set("fairqr.asked", found.asked)
+            opened.set("fairqr.failures", dict(found.failures))
+            opened.set("fairqr.repairs", dict(found.repairs))
+        self._count(found, len(items))
+        if found.failed:
+            # What answers nothing is not waited for once more.
+            self._gave_up = True
+            return order
+        best = [items[position].id for position in found.order]
+        placed = set(best)
+        return by_rank([*best, *(id_ for id_ in order.ids if id_ not in placed)])
+
+    @property
+    def name(self) -> str:
+        """What re-ranks."""
+        return self._ranker.name
+
+    @property
+    def report(self) -> Reranking:
+        """What came of it."""
+        return Reranking(
+            ranker=self._ranker.name,
+            lists=self.lists,
+            documents=self._documents,
+            asked=self._asked,
+            failures=dict(self._failures),
+            repairs=dict(self._repairs),
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know, whole sentences."""
+        name, failed = self._ranker.name, sum(self._failures.values())
+        told = list(self._warnings)
+        if failed and self._gave_up:
+            told.append(
+                f"{name} failed on each of {failed} questions ({counts_in_words(self._failures)}); "
+                "the order by the query stays."
+                if self.lists == 1
+                else f"{name} failed on {failed} of {self._asked} questions "
+                f"({counts_in_words(self._failures)}), and on all about one of its lists, which "
+                "keeps its order by the query."
+            )
+        elif failed:
+            told.append(
+                f"{name} failed on {failed} of {self._asked} questions "
+                f"({counts_in_words(self._failures)}); documents stay there as they were before."
+            )
+        if failed and self._message not in ("", *self._warnings):
+            told[-1] += f" Lastly: {self._message}"
+        if self._repairs:
+            told.append(
+                f"Replies to {name} were mended, in documents: {counts_in_words(self._repairs)}."
+            )
+        if self.tried and not self.lists:
+            told.append(f"Nothing is left of the budget for {name}; the order by the query stays.")
+        return list(dict.fromkeys(told))
+
+    def _count(self, found: ItemRanking, documents: int) -> None:
+        self.lists += 1
+        self.usage += found.usage
+        self._documents = max(self._documents, documents)
+        self._asked += found.asked
+        self._failures.update(found.failures)
+        self._repairs.update({kind: times for kind, times in found.repairs.items() if times})
+        self._warnings += found.warnings
+        self._message = found.message or self._message
+
+    def _has_room_for(self, cost: Cost) -> bool:
+        """Tell whether the budget has room for one more list; the probe's share is put by."""
+        budget, put_by = self._context.budget, self._state.get("cost")
+        calls = self.usage.model_calls + cost.calls
+        tokens = self.usage.prompt_tokens + self.usage.completion_tokens + cost.tokens
+        if put_by is not None:
+            calls, tokens = calls + put_by["reserved_calls"], tokens + put_by["reserved_tokens"]
+        return (budget.model_calls is None or calls <= budget.model_calls) and (
+            budget.tokens is None or tokens <= budget.tokens
+        )
+
+
+def counts_in_words(counts: Mapping[str, int]) -> str:
+    """Return counts by kind in words: ``2 refused, 1 timeout``."""
+    return ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items())

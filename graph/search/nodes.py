@@ -1,0 +1,357 @@
+"""The steps of the loop. Each reads the state, does one thing, and returns what changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from langgraph.runtime import Runtime
+from langgraph.types import Overwrite
+
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.refiner import RefinementRequest, Refiner, RoundRefiner
+from fairqr.agents.replies import Usage
+from fairqr.errors import InputError, ModelUnavailableError, QueryError
+from fairqr.graph.outcome_span import record_outcome
+from fairqr.graph.running_time import seconds_since
+from fairqr.graph.search.assembly import assemble
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.decisions import (
+    best_iteration,
+    budget_is_spent,
+    decide_stop,
+    groups_to_ask_about,
+)
+from fairqr.graph.search.evidence import checked_refinements
+from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
+from fairqr.graph.search.final import final_step
+from fairqr.graph.search.lists import hits_of, measured_list, table_of
+from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, measure
+from fairqr.graph.search.model_ranking import ModelRanking
+from fairqr.graph.search.refinement import after_refinement, shown
+from fairqr.graph.search.state import (
+    IterationRecord,
+    QueryRecord,
+    RankingRecord,
+    State,
+    ranking_of,
+)
+from fairqr.graph.steps import Update, context_of, traced
+from fairqr.graph.usage import usage_record
+from fairqr.loops import run_together
+from fairqr.retrieval.dimension import Dimension, dimensions_of
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.sendable import sendable
+from fairqr.retrieval.table import coded
+from fairqr.retrieval.target import can_be_weights
+from fairqr.telemetry import current_span, span
+
+__all__ = ["Nodes"]
+
+MAX_QUERY_CHARACTERS = 5000
+MOSTLY_UNKNOWN = 0.5
+
+RefinerFor = Callable[[Context], Refiner | None]
+RankerFor = Callable[[Context], ItemRanker | None]
+
+
+class Nodes:
+    """The steps over one engine.
+
+    Args:
+        engine: Where the documents are.
+        refiner_for: Returns what refines queries in a run with this context, or None.
+        ranker_for: Returns the model that re-ranks in a run with this context, or None.
+        default: The context of runs that bring none of ours.
+        reserve: Returns what the steps after the search will ask at the most, so that their part of
+            the budget is put by.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        refiner_for: RefinerFor,
+        ranker_for: RankerFor = lambda context: None,
+        default: Context | None = None,
+        reserve: Reserve | None = None,
+    ) -> None:
+        self._engine = engine
+        self._refiner_for = refiner_for
+        self._ranker_for = ranker_for
+        self._default = default or Context()
+        self._reserve = reserve
+
+    def _context(self, runtime: Runtime[Context]) -> Context:
+        return context_of(runtime, self._default)
+
+    def _dimensions(self, context: Context) -> list[Dimension]:
+        return dimensions_of(self._engine.schema, context.attributes, intersect=context.intersect)
+
+    @traced
+    async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Check what is asked, before anything is spent."""
+        context, opened = self._context(runtime), current_span()
+        if not isinstance(state.get("query"), str):
+            raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
+        # Half a surrogate pair is no character, and no client could send it on.
+        query = sendable(state["query"]).strip()
+        opened.content("fairqr.query", query)
+        if not query:
+            raise QueryError("The query is empty; write what to search for.")
+        if len(query) > MAX_QUERY_CHARACTERS:
+            raise QueryError(
+                f"The query has {len(query)} characters; at most {MAX_QUERY_CHARACTERS} are taken."
+            )
+        attributes = [dimension.attribute for dimension in self._dimensions(context)]
+        context.target.check(attributes)
+        warnings = [
+            f"No population is stated for '{name}', so its target is the share of each group in "
+            "what the query retrieves; state one in the source, or choose a target."
+            for name in context.target.without_population(attributes)
+        ]
+        if context.rounds:
+            instead = "set max_iterations to 0"
+            require(self._engine, "new_queries", "Refining the query", instead)
+        if context.rounds and context.strategy.rerank == "original_query":
+            require(self._engine, "rescore", "The order 'original_query'")
+        refiner = self._refiner_for(context)
+        if context.rounds and refiner is None:
+            raise ModelUnavailableError(
+                "No model is given to refine with; name one, or set max_iterations to 0."
+            )
+        if refiner is not None and context.rounds:
+            await refiner.start()
+        # What is wrong with its options, or missing, is better known now.
+        await final_step(self._engine, context)
+        ranker = self._ranker_for(context)
+        if ranker is not None:
+            await ranker.start()
+        original = QueryRecord(text=query, boost="", attribute=None, group=None)
+        return {
+            "query": query,
+            "started": time.time(),
+            "iteration": 0,
+            "pending": [original],
+            # A thread of a checkpointer may hold an earlier search.
+            "rankings": Overwrite([]),
+            "iterations": Overwrite([]),
+            "warnings": Overwrite(warnings),
+            "keywords": {},
+            "topic_words": [],
+            "refinements": [],
+            "usage": usage_record(Usage()),
+            "stop_reason": None,
+            "cost": None,
+        }
+
+    @traced
+    async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Search by the pending queries."""
+        context, opened = self._context(runtime), current_span()
+        depth = context.strategy.depth or context.k
+        first = state["iteration"] == 0
+        n = max(depth, TARGET_DEPTH) if first else depth
+        opened.set("fairqr.iteration", state["iteration"])
+
+        rankings, size = await self._retrieved(state, n, count=first)
+        said = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
+        warnings = [warning for warning in said if warning not in state.get("warnings", [])]
+        dimensions = self._dimensions(context)
+        attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
+        records = [
+            RankingRecord(
+                iteration=state["iteration"],
+                query=query,
+                ids=hits.ids,
+                scores=hits.scores,
+                memberships=coded(hits.memberships, attributes),
+            )
+            for query, hits in zip(state["pending"], rankings, strict=True)
+        ]
+        if not first:
+            return {"rankings": records, "warnings": warnings}
+        if size is not None and context.k > size:
+            raise InputError(
+                f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
+            )
+        original = ranking_of(records[0])
+        if not original.ids:
+            raise QueryError(
+                f"No document of '{self._engine.name}' matches the query "
+                f"'{state['query'][:100]}'; try other words."
+            )
+        shares = await self._corpus_shares(context)
+        target = estimate_target(table_of(records), dimensions, original, context, shares)
+        if context.target.parts.get("retrieved") and not can_be_weights(original.scores):
+            warnings.append(
+                "The engine's scores cannot be weights, so what was retrieved counts by 1/rank in "
+                "the target."
+            )
+        opened.set("fairqr.target", target)
+        cost = await expected_cost(
+            self._engine,
+            self._ranker_for(context),
+            self._reserve,
+            state["query"],
+            original.ids,
+            context,
+        )
+        return {
+            "rankings": records,
+            "warnings": warnings,
+            "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
+            "target": target,
+            **({"cost": cost} if cost else {}),
+        }
+
+    async def _retrieved(
+        self, state: State, n: int, *, count: bool
+    ) -> tuple[list[Hits], int | None]:
+        """Return what each pending query finds, and the number of all documents if it is asked."""
+        engine = self._engine
+        queries = [Query(query["text"], n, boost=query["boost"]) for query in state["pending"]]
+        asked = {
+            "gen_ai.operation.name": "retrieval",
+            "gen_ai.data_source.id": engine.name,
+            "gen_ai.request.top_k": float(n),
+        }
+        counted = count and "document_frequencies" in engine.capabilities
+        with span(f"retrieval {engine.name}", kind="client", **asked) as search:
+            texts = [shown(query) for query in state["pending"]]
+            search.content("gen_ai.retrieval.query.text", texts)
+            found = await engine.search([*queries, Query("", 0)] if counted else queries)
+            search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
+        return found[: len(queries)], found[-1].total if counted else None
+
+    async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
+        """Return the shares of all documents, where the target or the keywords need them."""
+        evidence = context.rounds and context.strategy.evidence
+        if not (evidence or context.target.parts.get("corpus")):
+            return {}
+        if "corpus_shares" not in self._engine.capabilities:
+            return {}
+        return await self._engine.corpus_shares()
+
+    @traced
+    async def measure(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Measure the exposure of the round's list, and decide whether to stop."""
+        context, opened = self._context(runtime), current_span()
+        number = state["iteration"]
+        dimensions = self._dimensions(context)
+        table = table_of(state["rankings"])
+        found = measured_list(table, dimensions, state["rankings"], number, context)
+        measured = measure(table, dimensions, state["target"], found.ids, context)
+        record = IterationRecord(
+            index=number,
+            queries=[shown(query) for query in state["pending"]],
+            refinements=state["refinements"],
+            ids=found.ids[: context.k],
+            exposure=measured.exposure,
+            divergences=measured.divergences,
+            divergence=measured.divergence,
+            unknown=measured.unknown,
+        )
+        iterations = [*state.get("iterations", []), record]
+        seconds = seconds_since(state["started"])
+        reason = decide_stop(iterations, for_the_loop(context, state), state["usage"], seconds)
+        opened.event("divergence", value=measured.divergence, exposure=measured.exposure)
+        opened.set("fairqr.iteration", number)
+        if reason:
+            opened.set("fairqr.stop_reason", reason)
+        warnings = []
+        if number == 0:
+            warnings = [
+                f"{share:.0%} of the exposure of the plain retrieval went to documents without a "
+                f"label for '{name}'; what is measured is the rest."
+                for name, share in measured.unknown.items()
+                if share > MOSTLY_UNKNOWN
+            ]
+        return {"iterations": [record], "stop_reason": reason, "warnings": warnings}
+
+    @traced
+    async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Name the groups to ask about, and those of them that lack exposure."""
+        context, opened = self._context(runtime), current_span()
+        exposure = state["iterations"][best_iteration(state["iterations"])]["exposure"]
+        limit = context.max_groups
+        calls = for_the_loop(context, state).budget.model_calls
+        if calls is not None:
+            limit = min(limit, calls - state["usage"]["model_calls"])
+        chosen = groups_to_ask_about(state["target"], exposure, context.strategy.groups, limit)
+        lacking = groups_to_ask_about(state["target"], exposure, "lacking", len(chosen))
+        opened.set("fairqr.groups", [f"{name}={group}" for name, group in lacking])
+        return {"chosen": chosen, "lacking": lacking}
+
+    @traced
+    async def refine(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Ask for keywords for all chosen groups at once, and make them into queries."""
+        context, opened = self._context(runtime), current_span()
+        refiner = self._refiner_for(context)
+        if refiner is None:  # begin() refuses this
+            raise ModelUnavailableError("No model is given to refine with.")
+        deadline = None
+        if context.budget.seconds is not None:
+            deadline = max(0.0, context.budget.seconds - seconds_since(state["started"]))
+
+        budget = for_the_loop(context, state).budget
+        calls = budget.model_calls
+        left = None if calls is None else calls - state["usage"]["model_calls"]
+
+        requests = [
+            RefinementRequest(
+                query=state["query"],
+                attribute=attribute,
+                group=group,
+                keywords=state["keywords"].get(attribute, {}).get(group, []),
+                seed=context.seed,
+                temperature=context.temperature,
+                may_ask_again=left is None or left >= 2 * len(state["chosen"]),
+            )
+            for attribute, group in state["chosen"]
+        ]
+        if isinstance(refiner, RoundRefiner):
+            answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
+        else:
+            answers = await run_together([refiner.refine(r, deadline) for r in requests])
+        usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
+        keyed = list(zip(state["chosen"], answers, strict=True))
+        checked = await checked_refinements(self._engine, keyed, state, context)
+        for key, answer in zip(state["chosen"], checked, strict=True):
+            opened.event(
+                "refinement",
+                attribute=key[0],
+                group=key[1],
+                status=answer.refinement.status,
+                keywords=len(answer.refinement.keywords),
+            )
+            opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
+        seconds = seconds_since(state["started"])
+        spent = budget_is_spent(budget, usage_record(usage), seconds)
+        return after_refinement(state, context, checked, usage, budget_is_spent=spent)
+
+    @traced
+    async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Re-rank by the original intent, and put the result together."""
+        context, opened = self._context(runtime), current_span()
+        ranker = self._ranker_for(context)
+        by_model = ModelRanking(self._engine, ranker, context, state) if ranker else None
+        result = await assemble(
+            self._engine,
+            table_of(state["rankings"]),
+            self._dimensions(context),
+            state,
+            context,
+            self._refiner_for(context) if context.rounds else None,
+            by_model,
+        )
+        models = {"refiner": result.model, "ranker": result.ranker}
+        record_outcome(opened, result.usage, [result.prompt], **models)
+        opened.set("fairqr.corpus", result.corpus)
+        opened.set("fairqr.best_iteration", result.best_iteration)
+        opened.set("fairqr.stop_reason", result.stop_reason)
+        opened.event("divergence", value=result.divergence, baseline=result.baseline.divergence)
+        update: Update = {"result": result.model_dump(mode="json")}
+        if by_model is not None:
+            update["usage"] = usage_record(by_model.usage)
+        return update

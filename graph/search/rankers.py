@@ -1,0 +1,128 @@
+"""Which model re-ranks, or is probed, in a run."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fairqr.agents.cache import ReplyCache
+from fairqr.agents.chat import ChatModel
+from fairqr.agents.models import open_model
+from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.open import CAUSAL, RankerName, open_ranker, open_ranking_model
+from fairqr.agents.refiner import Refiner
+from fairqr.errors import ModelUnavailableError
+from fairqr.graph.remembering import Remembering
+from fairqr.graph.search.context import Context
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.settings import default_model
+
+__all__ = ["ASKED", "Rankers", "is_language_model", "open_language_model", "require_refines"]
+
+ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
+"""The rankers that ask a language model by a prompt; the others bring a model of their own."""
+
+
+class Rankers:
+    """What ranks in the runs of a graph.
+
+    Args:
+        ranker: A language model, its name, or what ranks whatever the context names; None for the
+            model.
+        model: That of the graph.
+        prompts: Where prompts come from.
+    """
+
+    def __init__(
+        self,
+        ranker: RankingModel | ItemRanker | str | None,
+        model: object,
+        prompts: PromptLibrary,
+    ) -> None:
+        self._given = ranker
+        self._model = model
+        self._prompts = prompts
+        # Weights are loaded once for all runs.
+        self._neural: dict[str, ItemRanker] = {}
+
+    def language_model(self) -> RankingModel | None:
+        """Return the language model that is asked to rank; None if there is none.
+
+        Raises:
+            ModelUnavailableError: Its name is none.
+        """
+        if isinstance(self._given, str):
+            self._given = open_ranking_model(self._given)
+        for each in (self._given, self._model):
+            if is_language_model(each):
+                return cast("RankingModel", each)
+        return None
+
+    def ranker_for(self, context: Context) -> ItemRanker | None:
+        """Return what re-ranks in a run with this context; None if nothing does.
+
+        It remembers what it was told for as long as it lives, so each run has one of its own.
+
+        Raises:
+            ModelUnavailableError: It needs a language model, and none is given.
+            PromptError: There is no such prompt.
+            InputError: An option is out of its range.
+        """
+        name = context.strategy.ranker
+        if name is None:
+            return None
+        if hasattr(self._given, "rank"):
+            return cast("ItemRanker", self._given)
+        options = context.ranking.options(context.prompts)
+        if name in ASKED:
+            model = self.language_model()
+            return open_ranker(name, model and Remembering(model), self._prompts, options)
+        key = f"{name} {context.ranking.model_dump_json()}"
+        if key not in self._neural:
+            self._neural[key] = open_ranker(name, None, self._prompts, options)
+        return self._neural[key]
+
+
+def is_language_model(model: object) -> bool:
+    """Tell whether something is a language model that can be asked to rank."""
+    return hasattr(model, "weigh") and hasattr(model, "write")
+
+
+def require_refines(model: ChatModel | Refiner | RankingModel) -> None:
+    """Check that a model refines queries.
+
+    Raises:
+        ModelUnavailableError: It can only rank.
+    """
+    if not isinstance(model, ChatModel) and not hasattr(model, "refine"):
+        raise ModelUnavailableError(
+            f"The model {model.name} can rank, but not refine queries; choose a method that does "
+            "not refine, such as listwise, or another model."
+        )
+
+
+def open_language_model(
+    name: str | None = None,
+    *,
+    engine: SearchEngine | None = None,
+    cache: bool | ReplyCache = True,
+    **options: Any,
+) -> ChatModel | Refiner | RankingModel:
+    """Return what a name stands for, be it for refining or for ranking alone.
+
+    Args:
+        name: As :func:`fairqr.agents.models.open_model` or
+            :func:`fairqr.agents.ranking.open.open_ranking_model` takes it; the configured model
+            where None.
+        engine: For ``feedback``.
+        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
+        options: More for a chat model.
+
+    Raises:
+        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
+    """
+    name = name or default_model()
+    if name.partition(":")[0] == CAUSAL:
+        return open_ranking_model(name, cache=cache, **options)
+    return open_model(name, engine=engine, cache=cache, **options)

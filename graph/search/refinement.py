@@ -1,0 +1,177 @@
+"""From keywords to the next round's queries, as pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairqr.agents.refiner import Refinement
+from fairqr.agents.replies import Usage
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
+from fairqr.graph.usage import usage_record
+
+__all__ = ["CheckedRefinement", "after_refinement", "kept_only", "shown"]
+
+# The model did its work, but its words do not help; anything else that is not ok is a failure.
+_OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckedRefinement:
+    """A refinement whose keywords were held against the index.
+
+    Attributes:
+        refinement: With the keywords that are left.
+        topic: Those of them that are of the query's topic.
+    """
+
+    refinement: Refinement
+    topic: tuple[str, ...] = ()
+
+
+def kept_only(
+    refinement: Refinement, kept: Sequence[str], topic: Sequence[str], *, known: bool = False
+) -> CheckedRefinement:
+    """Leave only some keywords; say so in the status where none are left.
+
+    Args:
+        refinement: What was proposed.
+        kept: Keywords to keep.
+        topic: Those of them that are of the topic.
+        known: Whether documents contain any of those that are not kept.
+    """
+    if kept:
+        return CheckedRefinement(
+            dataclasses.replace(refinement, keywords=tuple(kept)), tuple(topic)
+        )
+    return CheckedRefinement(
+        dataclasses.replace(
+            refinement,
+            keywords=(),
+            status="unsupported" if known else "unknown_terms",
+            message=(
+                "The proposed keywords belong neither to the topic nor to the group."
+                if known
+                else "No document contains any of the proposed keywords."
+            ),
+        )
+    )
+
+
+def shown(query: QueryRecord) -> str:
+    """Return a query as it stands in results: its text, and the words that only boost."""
+    return f"{query['text']} {query['boost']}".strip()
+
+
+def after_refinement(
+    state: State,
+    context: Context,
+    answers: Sequence[CheckedRefinement],
+    usage: Usage,
+    *,
+    budget_is_spent: bool = False,
+) -> dict[str, Any]:
+    """Return what a round of refinement changes: the next queries, or why the loop ends.
+
+    It ends where no group has a new keyword: with ``budget`` if that is spent, which may be why the
+    model gave nothing; with ``model_failed`` if the model failed for all groups; and with
+    ``no_improvement`` if it did its work.
+    """
+    refinements = [answer.refinement for answer in answers]
+    # A state that was kept has lists where it had tuples.
+    chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
+    keyed = list(zip(chosen, refinements, strict=True))
+    failed = [r for r in refinements if r.status != "ok" and r.status not in _OF_NO_HELP]
+    update: dict[str, Any] = {
+        "usage": usage_record(usage),
+        "refinements": [
+            RefinementRecord(
+                attribute=name,
+                group=group,
+                keywords=list(refinement.keywords),
+                dropped=list(refinement.drop),
+                reason=refinement.reason,
+                status=refinement.status,
+            )
+            for (name, group), refinement in keyed
+        ],
+    }
+    helped = [key for key, refinement in keyed if refinement.status == "ok"]
+    keywords = _with_new(state["keywords"], keyed)
+    new_topic = [word for answer in answers for word in answer.topic]
+    topic = list(dict.fromkeys([*state["topic_words"], *new_topic]))
+    queries = _queries(state, helped, keywords, topic, context) if helped else []
+    # That nothing new comes up after some rounds is how a loop ends; at first it is worth a word.
+    told = failed if helped or len(state["iterations"]) > 1 else refinements
+    update["warnings"] = list(dict.fromkeys(refinement.message for refinement in told))
+    if not queries:
+        reason = "model_failed" if failed and len(failed) == len(refinements) else "no_improvement"
+        if failed and budget_is_spent:
+            reason = "budget"
+        return {**update, "stop_reason": reason}
+    return {
+        **update,
+        "keywords": keywords,
+        "topic_words": topic,
+        "iteration": state["iteration"] + 1,
+        "pending": queries,
+    }
+
+
+def _with_new(
+    used: Mapping[str, Mapping[str, Sequence[str]]],
+    keyed: Sequence[tuple[GroupKey, Refinement]],
+) -> dict[str, dict[str, list[str]]]:
+    """Add each group's new keywords to those in use, and take out those to drop."""
+    keywords = {
+        name: {group: list(words) for group, words in groups.items()}
+        for name, groups in used.items()
+    }
+    for (name, group), refinement in keyed:
+        if refinement.status == "ok":
+            groups = keywords.setdefault(name, {})
+            kept = [word for word in groups.get(group, []) if word not in refinement.drop]
+            groups[group] = [*kept, *refinement.keywords]
+    return keywords
+
+
+def _queries(
+    state: State,
+    helped: Sequence[GroupKey],
+    keywords: Mapping[str, Mapping[str, Sequence[str]]],
+    topic: Sequence[str],
+    context: Context,
+) -> list[QueryRecord]:
+    """Add the keywords to the original query, whose own terms always stay.
+
+    Refining for one group a round, the query grows by all keywords so far. Refining for several
+    groups, one query has the words of the topic, and one for each group that lacks exposure has
+    these and its own.
+    """
+    query, adds = state["query"], not context.strategy.evidence
+    if context.strategy.groups == "most":
+        words = [word for groups in keywords.values() for used in groups.values() for word in used]
+        return [_query(query, words, helped[0], adds=adds)]
+    queries = [
+        _query(query, [*topic, *keywords[name][group]], (name, group), adds=adds)
+        for name, group in state["lacking"]
+        if (name, group) in helped
+    ]
+    if topic:
+        queries.insert(0, _query(query, topic, (None, None), adds=adds))
+    return queries
+
+
+def _query(
+    query: str, words: Sequence[str], key: tuple[str | None, str | None], *, adds: bool
+) -> QueryRecord:
+    """Return the query with these words, which find documents themselves if they are added."""
+    distinct = " ".join(dict.fromkeys(words))
+    return QueryRecord(
+        text=f"{query} {distinct}" if adds else query,
+        boost="" if adds else distinct,
+        attribute=key[0],
+        group=key[1],
+    )

@@ -1,0 +1,182 @@
+"""The graphs inside the graphs of others, with nodes of others, and with a person in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Overwrite
+from typing_extensions import TypedDict
+
+from fairqr import (
+    AnswerContext,
+    Context,
+    build_answer_graph,
+    build_search_graph,
+    open_engine,
+    search_state_graph,
+)
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.retrieval.engines.engine import SearchEngine
+from tests.integration.model_server import write_people
+
+CONTEXT = Context(attributes=("gender",), k=5, max_iterations=1, threshold=0)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SearchEngine]:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    engine = await open_engine(write_people(tmp_path))
+    yield engine
+    await engine.aclose()
+
+
+class Proposing:
+    """Proposes one word, and counts how often it is asked."""
+
+    name = "proposing"
+    prompt = None
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def start(self) -> None: ...
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        self.asked += 1
+        return Refinement("ok", keywords=("laboratory",))
+
+
+@dataclass
+class Theirs:
+    """The context of a graph that knows nothing of ours."""
+
+    user: str
+
+
+class Desk(TypedDict, total=False):
+    """The state of such a graph."""
+
+    query: str
+    result: dict[str, Any]
+    seen_by: str
+
+
+def desk_of(graph: Any) -> StateGraph[Desk, Theirs, Desk, Desk]:
+    async def greet(state: Desk, runtime: Any) -> Desk:
+        return {"seen_by": runtime.context.user}
+
+    desk = StateGraph(Desk, context_schema=Theirs)
+    desk.add_node("greet", greet)
+    desk.add_node("look_up", graph)
+    desk.add_edge(START, "greet")
+    desk.add_edge("greet", "look_up")
+    desk.add_edge("look_up", END)
+    return desk
+
+
+async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
+    engine: SearchEngine,
+) -> None:
+    """What we are asked to do is then what the graph was built with."""
+    alone = await build_search_graph(engine, Proposing()).ainvoke(
+        {"query": "physicist"}, context=CONTEXT
+    )
+    desk = desk_of(build_search_graph(engine, Proposing(), context=CONTEXT))
+    parent = desk.compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "1"}}
+    names = [
+        update["name"]
+        async for _, update in parent.astream(
+            {"query": "physicist"},
+            config,
+            context=Theirs("Ada"),
+            stream_mode="tasks",
+            subgraphs=True,
+        )
+        if "result" in update
+    ]
+    assert names[:3] == ["greet", "begin", "retrieve"]
+    state = (await parent.aget_state(config)).values
+    assert state["seen_by"] == "Ada"
+    del state["result"]["usage"], alone["result"]["usage"]
+    assert state["result"] == alone["result"]
+    assert len(state["result"]["ranking"]) == 5
+
+
+async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
+    engine: SearchEngine,
+) -> None:
+    class Echo:
+        name = "echo"
+
+        async def start(self) -> None: ...
+
+        async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
+            from fairqr.agents.generation import Generation
+
+            return Generation("ok", request.sources[0]["title"])
+
+    context = AnswerContext(attributes=("gender",), k=4, seed=1)
+    graph = build_answer_graph(engine, generator=Echo(), context=context)
+    found = await desk_of(graph).compile().ainvoke({"query": "physicist"}, context=Theirs("Ada"))
+    assert len(found["result"]["ranking"]) == 4
+    assert list(found["result"]["target"]) == ["gender"]
+    # A search's context is enough for a graph that answers.
+    state = await graph.ainvoke({"query": "physicist"}, context=Context(k=3, method="plain"))
+    assert len(state["result"]["ranking"]) == 3
+    assert state["answer"]["pool"] == 3
+
+
+async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngine) -> None:
+    """Here one that takes documents out before they are measured."""
+    graph = search_state_graph(engine, context=Context(k=5, method="plain"))
+
+    async def hide(state: Any) -> dict[str, Any]:
+        (found,) = state["rankings"]
+        kept = [place for place, id_ in enumerate(found["ids"]) if id_ != "p01"]
+        members = {
+            name: {**coded, "rows": [coded["rows"][place] for place in kept]}
+            for name, coded in found["memberships"].items()
+        }
+        columns = {name: [found[name][place] for place in kept] for name in ("ids", "scores")}
+        return {"rankings": Overwrite([{**found, **columns, "memberships": members}])}
+
+    graph.add_node("hide", hide)
+    graph.edges.remove(("retrieve", "measure"))
+    graph.add_edge("retrieve", "hide")
+    graph.add_edge("hide", "measure")
+    found = await graph.compile().ainvoke({"query": "physicist"})
+    plain = await build_search_graph(engine).ainvoke(
+        {"query": "physicist"}, context=Context(k=5, method="plain")
+    )
+    ids = [[place["id"] for place in it["result"]["ranking"]] for it in (plain, found)]
+    assert "p01" in ids[0]
+    assert "p01" not in ids[1]
+    assert len(ids[1]) == 5
+
+
+async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
+    engine: SearchEngine,
+) -> None:
+    refiner = Proposing()
+    graph = search_state_graph(engine, refiner, context=CONTEXT).compile(
+        checkpointer=InMemorySaver(), interrupt_after=["refine"]
+    )
+    config: Any = {"configurable": {"thread_id": "1"}}
+    await graph.ainvoke({"query": "physicist"}, config)
+    waiting = await graph.aget_state(config)
+    assert waiting.next == ("retrieve",)
+    asked = refiner.asked
+    assert asked > 0
+    pending = [{**query, "boost": "workshop"} for query in waiting.values["pending"]]
+    await graph.aupdate_state(config, {"pending": pending})
+    found = await graph.ainvoke(None, config)
+    assert refiner.asked == asked
+    queries = {query for it in found["result"]["iterations"][1:] for query in it["queries"]}
+    assert queries == {"physicist workshop"}
