@@ -16,6 +16,7 @@ from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.rankers import open_language_model
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.settings import default_corpus, default_model
 
 __all__ = ["answer", "probe", "search"]
@@ -46,10 +47,15 @@ async def _graphs() -> dict[str, Any]:
     async with _building:
         if (corpus, model) not in _built:
             engine = await Catalog().resolve(corpus)
-            given = await asyncio.to_thread(open_language_model, model, engine=engine)
-            _built[corpus, model] = {
-                "search": build_search_graph(engine, given),
-                "answer": build_answer_graph(engine, given, attributor=DEFAULT_ATTRIBUTOR),
-                "probe": build_probe_graph(engine, given),
-            }
+            # Prompts are files, and such a server refuses to wait for one.
+            _built[corpus, model] = await asyncio.to_thread(_build, engine, model)
     return _built[corpus, model]
+
+
+def _build(engine: SearchEngine, name: str) -> dict[str, Any]:
+    model = open_language_model(name, engine=engine)
+    return {
+        "search": build_search_graph(engine, model),
+        "answer": build_answer_graph(engine, model, attributor=DEFAULT_ATTRIBUTOR),
+        "probe": build_probe_graph(engine, model),
+    }

@@ -64,7 +64,7 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         answer = httpx.post(
             f"{server}/runs/wait",
             json={
-                "assistant_id": "fairqr",
+                "assistant_id": "search",
                 "input": {"query": "physicist"},
                 "context": {"attributes": [attribute], "k": 10},
             },
@@ -76,22 +76,32 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         assert result["divergence"] < result["baseline"]["divergence"]
 
 
+SEARCH = {"begin", "retrieve", "measure", "choose_group", "refine", "rerank"}
+NODES = {
+    "search": SEARCH,
+    "answer": {"prepare", "search", "sample", "generate", "collect", "attribute", "summarise"},
+    "probe": {"prepare", "search", "plan", "probe", "conclude"},
+}
+
+
 def test_studio_is_told_what_it_shows(server: str) -> None:
-    """The steps and the way between them; what a run takes, and what the context may say."""
-    (assistant,) = httpx.post(f"{server}/assistants/search", json={}, timeout=30).json()
-    about = f"{server}/assistants/{assistant['assistant_id']}"
-    nodes = {it["id"] for it in httpx.get(f"{about}/graph", timeout=30).json()["nodes"]}
-    assert {"begin", "retrieve", "measure", "choose_group", "refine", "rerank"} <= nodes
-    assert {"sample", "generate", "attribute", "summarise", "probe", "conclude"} <= nodes
-    schemas = httpx.get(f"{about}/schemas", timeout=30).json()
-    assert list(schemas["input_schema"]["properties"]) == ["query"]
-    asked = schemas["context_schema"]["properties"]
-    assert {"attributes", "k", "method", "target", "prompts", "answer", "probe"} <= set(asked)
+    """Each graph's steps and the way between them, its input, and what its context may say."""
+    found = httpx.post(f"{server}/assistants/search", json={}, timeout=30).json()
+    assistants = {it["graph_id"]: f"{server}/assistants/{it['assistant_id']}" for it in found}
+    assert assistants.keys() == NODES.keys()
+    for name, about in assistants.items():
+        nodes = {it["id"] for it in httpx.get(f"{about}/graph", timeout=30).json()["nodes"]}
+        assert nodes == {"__start__", "__end__"} | NODES[name]
+        schemas = httpx.get(f"{about}/schemas", timeout=30).json()
+        assert list(schemas["input_schema"]["properties"]) == ["query"]
+        asked = set(schemas["context_schema"]["properties"])
+        assert {"attributes", "k", "method", "target", "prompts"} <= asked
+        assert asked & {"answer", "probe"} == ({name} - {"search"})
 
 
 def test_its_steps_can_be_streamed(server: str) -> None:
     request = {
-        "assistant_id": "fairqr",
+        "assistant_id": "search",
         "input": {"query": "chemist"},
         "context": {"attributes": ["gender"]},
         "stream_mode": "updates",
