@@ -15,11 +15,9 @@ from measuring import Row, in_turns, in_turns_async, median
 from stubs import InstantEngine, InstantRefiner
 from workspace import Workspace
 
-from fairqr.graph.answer.nodes import Answering
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.nodes import Nodes
-from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["graph_rows", "tracing_rows"]
 
@@ -98,7 +96,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure a run of 5 rounds through the graph, and the same node functions called directly."""
     engine, refiner = InstantEngine(), InstantRefiner()
     graph = build_search_graph(engine, refiner)
-    nodes = Nodes(engine, lambda context: refiner, _no_answers(engine))
+    nodes = Nodes(engine, lambda context: refiner)
     empty = _empty_graph()
 
     async def through_graph(_: int) -> object:
@@ -133,7 +131,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
 def tracing_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure one span, and a run of 5 rounds by bare nodes, with and without OpenTelemetry."""
     engine, refiner = InstantEngine(), InstantRefiner()
-    nodes = Nodes(engine, lambda context: refiner, _no_answers(engine))
+    nodes = Nodes(engine, lambda context: refiner)
     modes: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
         "none": _no_spans,
         "api": contextlib.nullcontext,
@@ -159,11 +157,6 @@ def tracing_rows(workspace: Workspace) -> Iterator[Row]:
                 "no spans",
                 median(taken["none"]),
             )
-
-
-def _no_answers(engine: InstantEngine) -> Answering:
-    """Return the steps of a graph that is not asked for answers."""
-    return Answering(engine, None, None, PromptLibrary())
 
 
 class _NoSpan:
