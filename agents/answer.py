@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.replies import Usage
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
 
-__all__ = ["Answer", "answer_of"]
+__all__ = ["Answer", "answer_of", "has_structured_output", "message_of"]
 
 # Any other word may be the server's own text, which is nothing to be recorded.
 FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
@@ -53,6 +56,25 @@ def answer_of(message: AIMessage) -> Answer:
         first_tokens=_first_tokens(metadata.get("logprobs")),
         finish_reason=reason if reason in FINISH_REASONS else None,
     )
+
+
+def has_structured_output(client: BaseChatModel) -> bool:
+    """Return whether a model has a way to give objects, by tools or by its own."""
+    from langchain_core.language_models import BaseChatModel
+
+    own = type(client)
+    return (
+        own.with_structured_output is not BaseChatModel.with_structured_output
+        or own.bind_tools is not BaseChatModel.bind_tools
+    )
+
+
+def message_of(structured: Mapping[str, Any]) -> AIMessage:
+    """Return the message of a structured output, with the object as its text if it was parsed."""
+    message: AIMessage = structured["raw"]
+    if structured["parsed"] is None:
+        return message
+    return message.model_copy(update={"content": json.dumps(structured["parsed"])})
 
 
 def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:

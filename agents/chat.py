@@ -7,7 +7,7 @@ the embedded one, behind the same client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.asking import Asking, choice_of, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
@@ -17,6 +17,9 @@ from fairqr.agents.forms import ChoiceForm, Form, ObjectForm, TextForm
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, TextReply
 from fairqr.agents.streaming import Telling
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 __all__ = ["ChatModel"]
 
@@ -34,6 +37,8 @@ class ChatModel:
         cache: Where replies are kept; None asks anew each time.
         timeout: Seconds that one request may take.
         attempts: How often a request that can heal is made.
+        client: A chat model of LangChain's to ask, instead of one that is opened by its name; see
+            :meth:`of`.
         model_options: More for ``init_chat_model``.
 
     Raises:
@@ -49,13 +54,31 @@ class ChatModel:
         cache: ReplyCache | None = None,
         timeout: float = 60.0,
         attempts: int = 4,
+        client: BaseChatModel | None = None,
         **model_options: Any,
     ) -> None:
         self.name = name
         self._endpoint = Endpoint(
-            name, base_url=base_url, timeout=timeout, attempts=attempts, options=model_options
+            name,
+            base_url=base_url,
+            timeout=timeout,
+            attempts=attempts,
+            options=model_options,
+            given=client,
         )
         self._asking = Asking(name, cache)
+
+    @classmethod
+    def of(cls, client: BaseChatModel) -> ChatModel:
+        """Return a chat model that asks one of LangChain's, with its own settings and callbacks.
+
+        Nothing is kept in the cache of replies, for we cannot tell what its replies depend on.
+        """
+        told = client._get_ls_params()
+        provider = told.get("ls_provider") or client._llm_type
+        return cls(
+            f"{provider}:{told.get('ls_model_name') or type(client).__name__}", client=client
+        )
 
     @property
     def base_url(self) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.answer import Answer, answer_of
+from fairqr.agents.answer import Answer, answer_of, has_structured_output, message_of
 from fairqr.agents.failures import no_answer_within, redacted, translated
 from fairqr.agents.provider import (
     base_url_for,
@@ -29,6 +29,7 @@ from fairqr.retries import with_retries
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
+    from langchain_core.runnables import Runnable
 
 __all__ = ["Endpoint"]
 
@@ -42,6 +43,8 @@ class Endpoint:
         timeout: Seconds that one request may take.
         attempts: How often a request that can heal is made.
         options: More for ``init_chat_model``.
+        given: A chat model of LangChain's to ask instead of one that is opened by its name. Its own
+            settings count, so a request says neither temperature nor length.
 
     Raises:
         ModelUnavailableError: The name or the URL is malformed.
@@ -61,6 +64,7 @@ class Endpoint:
         timeout: float,
         attempts: int,
         options: Mapping[str, Any],
+        given: BaseChatModel | None = None,
     ) -> None:
         self.name = name
         self.provider, self.model = split_name(name)
@@ -72,6 +76,7 @@ class Endpoint:
         self.timeout = timeout
         self.attempts = attempts
         self._options = options
+        self._given = given
         self.identity: Mapping[str, Any] = {
             "model": name,
             "base_url": self.base_url,
@@ -85,7 +90,13 @@ class Endpoint:
     @property
     def gives_probabilities(self) -> bool:
         """Whether tokens may come with their probabilities, as far as is known."""
-        return speaks_openai(self.provider) and "logprobs" not in self._refused
+        return self._speaks_openai and "logprobs" not in self._refused
+
+    @property
+    def _speaks_openai(self) -> bool:
+        if self._given is None:
+            return speaks_openai(self.provider)
+        return hasattr(self._given, "openai_api_base")  # the client of OpenAI, whatever it reaches
 
     async def client(self, wanted: Wanted = "object") -> BaseChatModel:
         """Return the client of the running event loop, opened on first use.
@@ -97,6 +108,8 @@ class Endpoint:
             ModelUnavailableError: An extra, the weights, or a key is missing, or no provider is so
                 named.
         """
+        if self._given is not None:
+            return self._given
         reading = self.provider == "local" and wanted != "object"
         clients = self._clients[reading]
         return clients.get() or clients.setdefault(await self._new_client(reading))
@@ -139,17 +152,14 @@ class Endpoint:
         client = await self.client(wanted)
         if wanted == "choice" and not self.gives_probabilities:
             raise self.no_probabilities()  # as was learnt while this one waited for its turn
-        parameters = parameters_for(
-            self.provider,
-            question,
-            wanted,
-            stream=telling is not None,
-            without=self._refused,
-        )
+        parameters = self._parameters(question, wanted, stream=telling is not None)
+        structured = self._structured(client, question, wanted)
 
         async def attempt() -> AIMessage:
             try:
                 async with asyncio.timeout(self.timeout):
+                    if structured is not None:
+                        return message_of(await structured.ainvoke(messages))
                     if telling is None:
                         return await client.ainvoke(messages, **parameters)
                     return await streamed(
@@ -157,7 +167,7 @@ class Endpoint:
                         messages,
                         parameters,
                         telling,
-                        must_end=speaks_openai(self.provider),
+                        must_end=self._speaks_openai,
                     )
             except Exception as error:
                 if telling is not None and telling.begun:
@@ -198,6 +208,30 @@ class Endpoint:
         return await self.send(
             messages, question, wanted, limit=limit, on_retry=on_retry, telling=telling
         )
+
+    def _parameters(self, question: Question, wanted: Wanted, *, stream: bool) -> dict[str, Any]:
+        """Return the parameters of a request; a client that was given has its own settings."""
+        if self._given is None:
+            return parameters_for(
+                self.provider, question, wanted, stream=stream, without=self._refused
+            )
+        if not self._speaks_openai:
+            return {}
+        left_out = {"temperature", "presence_penalty", "max_tokens", *self._refused}
+        if wanted == "choice":
+            left_out.remove("max_tokens")
+        return parameters_for("openai", question, wanted, stream=stream, without=left_out)
+
+    def _structured(
+        self, client: BaseChatModel, question: Question, wanted: Wanted
+    ) -> Runnable[Any, Any] | None:
+        """Return the client that gives objects of the question's schema, if it has a way to."""
+        if self._given is None or self._speaks_openai or wanted != "object":
+            return None
+        if question.schema is None or not has_structured_output(client):
+            return None
+        schema = {"title": "reply", "description": "The reply.", **question.schema}
+        return client.with_structured_output(schema, include_raw=True)
 
     def no_probabilities(self) -> ModelError:
         """Return the error of a model that does not tell the probabilities of tokens."""

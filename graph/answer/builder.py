@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.attribution.base import Attributor
@@ -19,7 +20,7 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes
 from fairqr.graph.answer.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
-from fairqr.graph.search.rankers import open_language_model
+from fairqr.graph.search.rankers import model_of
 from fairqr.graph.search.state import InputState
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -36,18 +37,17 @@ CONCURRENCY = 8
 
 def answer_state_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | str | None = None,
+    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
     *,
     context: AnswerContext | None = None,
-    generator: Generator | str | None = None,
+    generator: Generator | BaseChatModel | str | None = None,
     attributor: Attributor | str | None = None,
-    ranker: RankingModel | ItemRanker | str | None = None,
+    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
 ) -> StateGraph[State, AnswerContext, InputState, OutputState]:
     """Return the graph that answers, not compiled; args are those of :func:`build_answer_graph`."""
-    if isinstance(model, str):
-        model = open_language_model(model, engine=engine)
+    model = model_of(model, engine)
     prompts, context = prompts or PromptLibrary(), context or AnswerContext()
     nodes = Nodes(
         engine,
@@ -80,12 +80,12 @@ def answer_state_graph(
 
 def build_answer_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | str | None = None,
+    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
     *,
     context: AnswerContext | None = None,
-    generator: Generator | str | None = None,
+    generator: Generator | BaseChatModel | str | None = None,
     attributor: Attributor | str | None = None,
-    ranker: RankingModel | ItemRanker | str | None = None,
+    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
@@ -130,9 +130,11 @@ def build_answer_graph(
 Model = ChatModel | Refiner | RankingModel | None
 
 
-def _generator(generator: Generator | str | None, model: Model) -> Generator | None:
+def _generator(generator: Generator | BaseChatModel | str | None, model: Model) -> Generator | None:
     if isinstance(generator, str):
         return open_generator(generator)
+    if isinstance(generator, BaseChatModel):
+        return ChatGenerator(ChatModel.of(generator))
     if generator is None and isinstance(model, ChatModel):
         return ChatGenerator(model)
     return generator

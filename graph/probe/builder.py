@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.chat import ChatModel
@@ -14,7 +15,7 @@ from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.nodes import Nodes
 from fairqr.graph.probe.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
-from fairqr.graph.search.rankers import Rankers, open_language_model
+from fairqr.graph.search.rankers import Rankers, model_of
 from fairqr.graph.search.state import InputState
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -31,15 +32,14 @@ CONCURRENCY = 8
 
 def probe_state_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | str | None = None,
+    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
     *,
     context: ProbeContext | None = None,
-    ranker: RankingModel | ItemRanker | str | None = None,
+    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
     prompts: PromptLibrary | None = None,
 ) -> StateGraph[State, ProbeContext, InputState, OutputState]:
     """Return the graph that probes, not compiled; args are those of :func:`build_probe_graph`."""
-    if isinstance(model, str):
-        model = open_language_model(model, engine=engine)
+    model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
     nodes = Nodes(engine, Rankers(ranker, model, prompts).language_model, prompts, context)
     search = search_state_graph(
@@ -64,10 +64,10 @@ def probe_state_graph(
 
 def build_probe_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | str | None = None,
+    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
     *,
     context: ProbeContext | None = None,
-    ranker: RankingModel | ItemRanker | str | None = None,
+    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,

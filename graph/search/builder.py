@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.chat import ChatModel
@@ -13,7 +14,7 @@ from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.expected_cost import Reserve
 from fairqr.graph.search.nodes import Nodes, RefinerFor
-from fairqr.graph.search.rankers import Rankers, open_language_model, require_refines
+from fairqr.graph.search.rankers import Rankers, model_of, require_refines
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -30,10 +31,10 @@ RECURSION_LIMIT = 4 * 100 + 20
 
 def search_state_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | str | None = None,
+    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
     *,
     context: Context | None = None,
-    ranker: RankingModel | ItemRanker | str | None = None,
+    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
     prompts: PromptLibrary | None = None,
     reserve: Reserve | None = None,
 ) -> StateGraph[State, Context, InputState, OutputState]:
@@ -42,8 +43,7 @@ def search_state_graph(
     Args are those of :func:`build_search_graph`; ``reserve`` returns what steps after the search
     will ask at the most, which is put by from the budget.
     """
-    if isinstance(model, str):
-        model = open_language_model(model, engine=engine)
+    model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
     rankers = Rankers(ranker, model, prompts)
     refiner_for = _refiner_source(model, prompts)
@@ -69,10 +69,10 @@ def search_state_graph(
 
 def build_search_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | str | None = None,
+    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
     *,
     context: Context | None = None,
-    ranker: RankingModel | ItemRanker | str | None = None,
+    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
     prompts: PromptLibrary | None = None,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
@@ -85,9 +85,10 @@ def build_search_graph(
 
     Args:
         engine: Where the documents are.
-        model: What refines queries: a chat model or its name, which is asked with the prompt that
-            the context names, or a refiner of your own. None serves contexts with
-            ``max_iterations=0``. A model that can only rank, such as ``causal:…``, refines nothing.
+        model: What refines queries: a chat model of ours or of LangChain's, or its name, which is
+            asked with the prompt that the context names; or a refiner of your own. None serves
+            contexts with ``max_iterations=0``. A model that can only rank, such as ``causal:…``,
+            refines nothing.
         context: What is asked in runs that bring no context of ours, such as those of a parent
             graph that has its own.
         ranker: What re-ranks where the context asks for that: a language model or its name, which

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from langchain_core.language_models import BaseChatModel
+
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.models import open_model
@@ -18,7 +20,14 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.settings import default_model
 
-__all__ = ["ASKED", "Rankers", "is_language_model", "open_language_model", "require_refines"]
+__all__ = [
+    "ASKED",
+    "Rankers",
+    "is_language_model",
+    "model_of",
+    "open_language_model",
+    "require_refines",
+]
 
 ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model by a prompt; the others bring a model of their own."""
@@ -36,11 +45,11 @@ class Rankers:
 
     def __init__(
         self,
-        ranker: RankingModel | ItemRanker | str | None,
+        ranker: RankingModel | ItemRanker | BaseChatModel | str | None,
         model: object,
         prompts: PromptLibrary,
     ) -> None:
-        self._given = ranker
+        self._given = ChatModel.of(ranker) if isinstance(ranker, BaseChatModel) else ranker
         self._model = model
         self._prompts = prompts
         # Weights are loaded once for all runs.
@@ -100,6 +109,21 @@ def require_refines(model: ChatModel | Refiner | RankingModel) -> None:
             f"The model {model.name} can rank, but not refine queries; choose a method that does "
             "not refine, such as listwise, or another model."
         )
+
+
+def model_of(
+    given: ChatModel | Refiner | RankingModel | BaseChatModel | str | None, engine: SearchEngine
+) -> ChatModel | Refiner | RankingModel | None:
+    """Return what refines, answers or ranks, from its name or from a chat model of LangChain's.
+
+    Raises:
+        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
+    """
+    if isinstance(given, str):
+        return open_language_model(given, engine=engine)
+    if isinstance(given, BaseChatModel):
+        return ChatModel.of(given)
+    return given
 
 
 def open_language_model(

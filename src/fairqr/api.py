@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
@@ -34,6 +34,9 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.source import Source, source_of
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 __all__ = ["FairSearch", "Step", "Token", "open_engine"]
 
@@ -87,8 +90,8 @@ class FairSearch:
 
     Args:
         source: An open engine, which stays open, or what :func:`open_engine` takes.
-        model: What refines queries, or its name; defaults to the configured model. It also re-ranks
-            where a ranker is named, and is what is probed.
+        model: What refines queries, also a chat model of LangChain's, or its name; defaults to the
+            configured model. It also re-ranks where a ranker is named, and is what is probed.
         generator: What answers, or its name; defaults to the model.
         ranker: What re-ranks instead of the model: a language model or its name, or a ranker.
         attributor: What judges which documents an answer used, or its name; None leaves that out.
@@ -100,10 +103,10 @@ class FairSearch:
     def __init__(
         self,
         source: SearchEngine | Source | Mapping[str, Any] | Path | str,
-        model: ChatModel | Refiner | RankingModel | str | None = None,
+        model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
         *,
-        ranker: RankingModel | ItemRanker | str | None = None,
-        generator: Generator | str | None = None,
+        ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+        generator: Generator | BaseChatModel | str | None = None,
         attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
         prompts: PromptLibrary | None = None,
         concurrency: int = CONCURRENCY,
@@ -321,7 +324,7 @@ class FairSearch:
         else:
             engine = source
         if model is None or isinstance(model, str):
-            model = open_language_model(model, engine=engine)
+            model = open_language_model(model, engine=engine)  # once for the three graphs
         given: dict[str, Any] = {"ranker": self._ranker, "prompts": self._prompts}
         return Graphs(
             search=build_search_graph(engine, model, **given),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Overwrite
@@ -180,3 +183,58 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     assert refiner.asked == asked
     queries = {query for it in found["result"]["iterations"][1:] for query in it["queries"]}
     assert queries == {"physicist workshop"}
+
+
+class Fixed(GenericFakeChatModel):
+    """A model of LangChain's that has neither tools nor objects of its own."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+        self.asked.append((messages, options))
+        return super()._generate(messages, *args, **options)
+
+
+class Tooled(Fixed):
+    """One that gives objects by a tool."""
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        name = tools[0]["function"]["name"] if "function" in tools[0] else tools[0]["title"]
+        arguments = {"keywords": ["laboratory"], "topic": ["physics"]}
+        call = {"name": name, "args": arguments, "id": "1", "type": "tool_call"}
+        replies = iter(lambda: AIMessage("", tool_calls=[call]), None)
+        return Tooled(messages=replies)
+
+
+def replies() -> Any:
+    return iter(lambda: AIMessage('{"keywords": ["laboratory"], "topic": ["physics"]}'), None)
+
+
+@pytest.mark.parametrize("kind", [Fixed, Tooled])
+async def test_any_chat_model_of_langchain_refines(engine: SearchEngine, kind: Any) -> None:
+    """By objects where it has them, else by text; its own settings are not touched."""
+    Fixed.asked.clear()
+    model = kind(messages=replies())
+    graph = build_search_graph(engine, model, context=CONTEXT)
+    found = (await graph.ainvoke({"query": "physicist"}))["result"]
+    assert found["model"].endswith(kind.__name__)
+    words = [it["keywords"] for it in found["iterations"][1]["refinements"]]
+    assert any("laboratory" in some for some in words), found["warnings"]
+    assert model.asked
+    assert all(not {"temperature", "max_tokens"} & options.keys() for _, options in model.asked)
+
+
+async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> None:
+    class Counting(BaseCallbackHandler):
+        ended = 0
+
+        def on_llm_end(self, *args: Any, **more: Any) -> None:
+            self.ended += 1
+
+    handler = Counting()
+    model = Fixed(messages=iter([AIMessage("Marie.")]), callbacks=[handler])
+    context = AnswerContext(attributes=("gender",), k=4, seed=1)
+    graph = build_answer_graph(engine, model, context=context)
+    state = await graph.ainvoke({"query": "Who was a physicist?"})
+    assert state["answer"]["answers"][0]["text"] == "Marie."
+    assert handler.ended == 1
