@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fairqr.graph.search.builder import build_search_graph, search_state_graph
     from fairqr.graph.search.context import Context
     from fairqr.graph.search.result import SearchResult
+    from fairqr.parts import FairReranker, FairRetriever, search_tool
     from fairqr.retrieval.engines.langchain import from_langchain
     from fairqr.retrieval.source import Source
 
@@ -25,6 +26,8 @@ __all__ = [
     "AnswerResult",
     "AnswerSettings",
     "Context",
+    "FairReranker",
+    "FairRetriever",
     "FairSearch",
     "FairqrError",
     "ProbeContext",
@@ -42,6 +45,7 @@ __all__ = [
     "open_model",
     "probe_state_graph",
     "search_state_graph",
+    "search_tool",
 ]
 
 _HOMES = {
@@ -49,6 +53,8 @@ _HOMES = {
     "AnswerResult": "fairqr.graph.answer.result",
     "AnswerSettings": "fairqr.graph.answer.context",
     "Context": "fairqr.graph.search.context",
+    "FairReranker": "fairqr.parts",
+    "FairRetriever": "fairqr.parts",
     "FairSearch": "fairqr.api",
     "FairqrError": "fairqr.errors",
     "ProbeContext": "fairqr.graph.probe.context",
@@ -66,6 +72,7 @@ _HOMES = {
     "open_model": "fairqr.agents.models",
     "probe_state_graph": "fairqr.graph.probe.builder",
     "search_state_graph": "fairqr.graph.search.builder",
+    "search_tool": "fairqr.parts",
 }
 
 

@@ -18,6 +18,7 @@ from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.background import Background
+from fairqr.errors import InputError
 from fairqr.graph.answer.builder import CONCURRENCY, build_answer_graph
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.answer.result import AnswerResult
@@ -25,18 +26,21 @@ from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import make_context
+from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import open_language_model
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.source import Source, source_of
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+
+    from fairqr.parts import FairRetriever
 
 __all__ = ["FairSearch", "Step", "Token", "open_engine"]
 
@@ -70,6 +74,7 @@ async def open_engine(
 class Graphs(NamedTuple):
     """The three graphs over one engine."""
 
+    engine: SearchEngine
     search: Any
     answer: Any
     probe: Any
@@ -126,33 +131,48 @@ class FairSearch:
         self._background: Background | None = None
 
     async def asearch(
-        self, query: str, *, attribute: str | Sequence[str] | None = None, **context: Any
+        self,
+        query: str,
+        context: Context | None = None,
+        *,
+        attribute: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> SearchResult:
         """Search.
 
         Args:
             query: What to search for.
+            context: What is asked, as one object.
             attribute: One attribute or several, instead of ``attributes`` in the context.
-            context: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``.
+            options: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``,
+                instead of a context.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
         result: dict[str, Any] = {}
-        async with aclosing(self.stream(query, attribute=attribute, **context)) as steps:
+        steps = self.stream(query, context, attribute=attribute, **options)
+        async with aclosing(steps):
             async for step in steps:
                 result = step.update.get("result", result)
         return SearchResult.model_validate(result)
 
     async def stream(
-        self, query: str, *, attribute: str | Sequence[str] | None = None, **context: Any
+        self,
+        query: str,
+        context: Context | None = None,
+        *,
+        attribute: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> AsyncGenerator[Step, None]:
         """Search, and yield each step as it happens. Arguments are those of :meth:`asearch`.
 
         The search goes on when the next step is asked for. It ends when the generator is closed:
         leave it early inside of ``contextlib.aclosing``, or call its ``aclose``.
         """
-        asked = make_context(attribute=attribute, **context)
+        asked = _only(context, {"attribute": attribute, **options}) or make_context(
+            attribute=attribute, **options
+        )
         async with aclosing(run_graph((await self._ready()).search, query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
@@ -221,13 +241,18 @@ class FairSearch:
                 yield event
 
     def search(
-        self, query: str, *, attribute: str | Sequence[str] | None = None, **context: Any
+        self,
+        query: str,
+        context: Context | None = None,
+        *,
+        attribute: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> SearchResult:
         """Search, from code that is not asynchronous. Arguments are those of :meth:`asearch`.
 
         It may be called from several threads, and inside a running event loop, as in a notebook.
         """
-        return self._run(self.asearch(query, attribute=attribute, **context))
+        return self._run(self.asearch(query, context, attribute=attribute, **options))
 
     def probe(self, query: str, *, attribute: str, protected: str, **options: Any) -> ProbeResult:
         """Probe, from code that is not asynchronous. Arguments are those of :meth:`aprobe`.
@@ -244,6 +269,27 @@ class FairSearch:
         It may be called where :meth:`search` may be.
         """
         return self._run(self.aanswer(question, attribute=attribute, **options))
+
+    async def adocuments(self, ids: Sequence[str]) -> list[Document]:
+        """Return the titles and texts of documents, in this order; unknown ones are left out."""
+        return await (await self._ready()).engine.documents(ids)
+
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return documents, from code that is not asynchronous; see :meth:`adocuments`."""
+        return self._run(self.adocuments(ids))
+
+    def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
+        """Return a retriever of LangChain whose results are this search's, with their texts.
+
+        Args:
+            context: What each search is asked to do.
+            options: The values of a context, instead of one.
+        """
+        from fairqr.parts import FairRetriever
+
+        return FairRetriever(
+            search=self, context=_only(context, options) or make_context(**options)
+        )
 
     async def aclose(self) -> None:
         """Close what was opened here: the engine's clients on this event loop, and all else."""
@@ -327,6 +373,7 @@ class FairSearch:
             model = open_language_model(model, engine=engine)  # once for the three graphs
         given: dict[str, Any] = {"ranker": self._ranker, "prompts": self._prompts}
         return Graphs(
+            engine=engine,
             search=build_search_graph(engine, model, **given),
             answer=build_answer_graph(
                 engine,
@@ -346,3 +393,15 @@ class FairSearch:
                 self._background = Background()
             loop = self._background.loop
         return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+def _only(context: Context | None, options: Mapping[str, Any]) -> Context | None:
+    """Return the context, if one is given.
+
+    Raises:
+        InputError: Values are given beside it.
+    """
+    given = sorted(name for name, value in options.items() if value is not None)
+    if context is not None and given:
+        raise InputError(f"'{given[0]}' is given beside a context; put it into the context.")
+    return context
