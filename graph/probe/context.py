@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.ranking.base import Shown
 from fairqr.errors import InputError
-from fairqr.graph.search.context import Context, Method, checked_context
+from fairqr.graph.search.context import Context, Method, checked_context, parse_target
 from fairqr.graph.search.ranking_context import require_step
 from fairqr.retrieval.dimension import factors_of
+from fairqr.retrieval.target import Target
 
 __all__ = ["ProbeContext", "ProbeKind", "ProbeSettings", "probe_context"]
 
@@ -78,13 +79,15 @@ class ProbeContext(Context):
     """What a run that probes is asked to do: the search, and what is asked about its ranking.
 
     The method is ``plain`` where nothing else is said, and exposure is measured by the attribute of
-    the probe where no attributes are named.
+    the probe where no attributes are named. No probe reads the target, so that of the search is
+    uniform, which needs nothing of the corpus.
 
     Attributes:
         probe: What is asked.
     """
 
     method: Method = "plain"
+    target: Annotated[Target, BeforeValidator(parse_target)] = Target.parse("uniform:1")
     probe: ProbeSettings
 
     @model_validator(mode="after")

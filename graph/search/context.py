@@ -27,6 +27,7 @@ __all__ = [
     "Strategy",
     "checked_context",
     "make_context",
+    "parse_target",
 ]
 
 Method = Literal[
@@ -150,7 +151,8 @@ def _parse_discount(value: object) -> object:
     return Discount.parse(value) if isinstance(value, str) else value
 
 
-def _parse_target(value: object) -> object:
+def parse_target(value: object) -> object:
+    """Read a target that is written as a text or as several; leave others as they are."""
     if isinstance(value, str) or (
         isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     ):
@@ -191,7 +193,7 @@ class Context(BaseModel):
 
     attributes: tuple[str, ...] = ()
     intersect: bool = False
-    target: Annotated[Target, BeforeValidator(_parse_target)] = DEFAULT_TARGET
+    target: Annotated[Target, BeforeValidator(parse_target)] = DEFAULT_TARGET
     k: int = Field(20, ge=1, le=10_000)
     method: Method = "fairqr"
     depth: int | None = Field(None, ge=1, le=100_000)

@@ -195,13 +195,25 @@ class FairSearch:
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
-        asked = probe_context(attribute=attribute, protected=protected, **options)
         result: dict[str, Any] | None = None
+        steps = self.stream_probe(query, attribute=attribute, protected=protected, **options)
+        async with aclosing(steps):
+            async for step in steps:
+                result = step.update.get("probe") or result
+        return ProbeResult.model_validate(result)
+
+    async def stream_probe(
+        self, query: str, *, attribute: str, protected: str, **options: Any
+    ) -> AsyncGenerator[Step, None]:
+        """Probe, and yield each step as it happens.
+
+        Arguments are those of :meth:`aprobe`; see :meth:`stream` for when it ends.
+        """
+        asked = probe_context(attribute=attribute, protected=protected, **options)
         async with aclosing(run_graph((await self._ready()).probe, query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
-                    result = event.update.get("probe") or result
-        return ProbeResult.model_validate(result)
+                    yield event
 
     async def aanswer(
         self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any

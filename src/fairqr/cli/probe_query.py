@@ -31,7 +31,7 @@ from fairqr.cli.probe_build import read_words
 from fairqr.errors import ModelError
 
 if TYPE_CHECKING:
-    from fairqr.graph.probe_result import ProbeResult
+    from fairqr.graph.probe.result import ProbeResult
 
 __all__ = ["query"]
 
@@ -93,39 +93,33 @@ def query(
     """
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
     text = text.encode(errors="replace").decode()
-    context: dict[str, Any] = {
-        "attributes": [attribute],
-        # No probe reads the target; this one needs nothing of the corpus.
-        "target": "uniform:1",
+    asked: dict[str, Any] = {
+        "attribute": attribute,
+        "protected": protected,
+        "words": read_words(words),
+        "kinds": kind,
+        "pairs": pairs_,
+        "by": by,
+        "window": window,
+        "step": step,
+        "shown": shown,
+        "length": length,
+        "seed": seed,
         "k": k,
-        "method": "plain",
         "prompts": pairs(prompt or [], "a version of a prompt", "pairwise=v2"),
-        "probe": {
-            "attribute": attribute,
-            "protected": protected,
-            "words": read_words(words),
-            **({"kinds": kind} if kind else {}),
-            "pairs": pairs_,
-            "by": by,
-            "window": window,
-            "step": step,
-            "shown": shown,
-            "length": length,
-            "seed": seed,
-        },
     }
 
     async def work() -> ProbeResult:
         from fairqr.agents.ranking.base import Cost
         from fairqr.agents.ranking.open import open_ranking_model
         from fairqr.api import FairSearch
-        from fairqr.graph.context import make_context
-        from fairqr.graph.probe_result import ProbeResult
+        from fairqr.graph.probe.context import probe_context
+        from fairqr.graph.probe.result import ProbeResult
         from fairqr.prompts.library import PromptLibrary
         from fairqr.settings import default_corpus
 
         library = PromptLibrary(prompts)
-        for id_, version in make_context(**context).prompts.items():
+        for id_, version in probe_context(**asked).prompts.items():
             library.get(id_, version)
         probed = open_ranking_model(model, cache=not no_cache, base_url=base_url, timeout=timeout)
         # What is missing is better known before a large corpus is indexed.
@@ -136,10 +130,10 @@ def query(
         try:
             fair = FairSearch(engine, probed, prompts=library)
             with notes().status("probing"):
-                async with contextlib.aclosing(fair.stream(text, **context)) as steps:
+                async with contextlib.aclosing(fair.stream_probe(text, **asked)) as steps:
                     async for each in steps:
                         if cost := each.update.get("cost"):
-                            agree(Cost(cost["probe_calls"], cost["probe_tokens"]), yes=yes)
+                            agree(Cost(cost["reserved_calls"], cost["reserved_tokens"]), yes=yes)
                         result = each.update.get("probe") or result
         finally:
             await engine.aclose()

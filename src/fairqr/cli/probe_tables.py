@@ -21,7 +21,7 @@ from fairqr.evaluation.probes.measured import (
 )
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
-from fairqr.graph.probe_result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
+from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
 from fairqr.statistics import Interval
 
 __all__ = ["print_listwise", "print_pairwise", "print_probe"]

@@ -312,7 +312,8 @@ async def test_the_search_that_is_probed_is_a_search_like_any_other(engine: Sear
     context = probe_context(attribute="gender", protected="female", depth=12, k=20)
     state = await build_probe_graph(engine, model).ainvoke({"query": "science"}, context=context)
     alone = await build_search_graph(engine).ainvoke(
-        {"query": "science"}, context=make_context(attribute="gender", k=20, method="plain")
+        {"query": "science"},
+        context=make_context(attribute="gender", k=20, method="plain", target=context.target),
     )
     result, probe = (SearchResult.model_validate(it["result"]) for it in (state, alone))
     assert result.model_dump(exclude={"usage"}) == probe.model_dump(exclude={"usage"})
