@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
-from langgraph.runtime import Runtime
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.runtime import Runtime, get_runtime
 
 from fairqr.graph.journal import step_journal
 from fairqr.graph.search.context import Context
+from fairqr.loops import run_blocking
 from fairqr.telemetry import span
 
-__all__ = ["Update", "context_of", "forgotten", "traced"]
+__all__ = ["Node", "Route", "Update", "context_of", "forgotten", "traced"]
 
 Update = dict[str, Any]
 """What a node changes in the state."""
 
-Node = TypeVar("Node", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def traced(node: Node) -> Node:
+def traced(node: Method) -> Method:
     """Time a node in a span of its name, and keep what models answer in it, where that is asked."""
 
     @functools.wraps(node)
@@ -30,7 +32,51 @@ def traced(node: Node) -> Node:
             return update
 
     # LangGraph and type checkers look at the node's own parameters.
-    return cast("Node", timed)
+    return cast("Method", timed)
+
+
+class Node(Runnable[Any, Any]):
+    """A node that runs in ``ainvoke``, and in ``invoke`` too.
+
+    Args:
+        step: Does the work.
+    """
+
+    def __init__(self, step: Callable[[Any, Runtime[Any]], Coroutine[Any, Any, Update]]) -> None:
+        self._step = step
+        self.name = step.__name__
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Update:
+        """Do the step, and wait for it."""
+        return run_blocking(self._step(input, get_runtime()))
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Update:
+        """Do the step."""
+        return await self._step(input, get_runtime())
+
+
+class Route(Runnable[Any, Any]):
+    """Chooses the next nodes from the state alone.
+
+    LangGraph would send a function that is not asynchronous to a thread.
+
+    Args:
+        choose: Returns the name of a node, or what is to be sent to nodes.
+    """
+
+    def __init__(self, choose: Callable[[Any], Any]) -> None:
+        self._choose = choose
+        self.name = choose.__name__
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Choose."""
+        return self._choose(input)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Choose."""
+        return self._choose(input)
 
 
 C = TypeVar("C", bound=Context)

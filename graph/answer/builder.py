@@ -17,11 +17,12 @@ from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.answer.nodes import Nodes
+from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
 from fairqr.graph.search.rankers import model_of
 from fairqr.graph.search.state import InputState
+from fairqr.graph.steps import Node, Route
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -60,19 +61,19 @@ def answer_state_graph(
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("prepare", nodes.prepare)
+    graph.add_node("prepare", Node(nodes.prepare))
     graph.add_node("search", search.compile(name="fair_search"))
-    graph.add_node("sample", nodes.sample)
-    graph.add_node("generate", nodes.generate)
-    graph.add_node("collect", nodes.collect)
-    graph.add_node("attribute", nodes.attribute)
-    graph.add_node("summarise", nodes.summarise)
+    graph.add_node("sample", Node(nodes.sample))
+    graph.add_node("generate", Node(nodes.generate))
+    graph.add_node("collect", Node(nodes.collect))
+    graph.add_node("attribute", Node(nodes.attribute))
+    graph.add_node("summarise", Node(nodes.summarise))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "search")
     graph.add_edge("search", "sample")
-    graph.add_conditional_edges("sample", nodes.to_generate, ["generate"])
+    graph.add_conditional_edges("sample", Route(to_generate), ["generate"])
     graph.add_edge("generate", "collect")
-    graph.add_conditional_edges("collect", nodes.to_attribute, ["attribute", "summarise"])
+    graph.add_conditional_edges("collect", Route(nodes.to_attribute), ["attribute", "summarise"])
     graph.add_edge("attribute", "summarise")
     graph.add_edge("summarise", END)
     return graph

@@ -38,7 +38,7 @@ from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.telemetry import current_span
 
-__all__ = ["PROMPT", "Nodes"]
+__all__ = ["PROMPT", "Nodes", "to_generate"]
 
 PROMPT = "answer"
 """The id of the prompt that answers are asked for with."""
@@ -114,24 +114,6 @@ class Nodes:
             )
         return {"sampled": sampled, "warnings": warnings}
 
-    async def to_generate(self, state: State, runtime: Runtime[AnswerContext]) -> list[Send]:
-        """Send each distinct ranking to be answered from."""
-        settings = self._context(runtime).answer
-        return [
-            Send(
-                "generate",
-                GenerationTask(
-                    query=state["query"],
-                    ranking=ranking,
-                    seed=state["seed"],
-                    started=state["started"],
-                    # Pieces of several answers at once are of no use to a reader.
-                    stream=settings.stream and len(state["sampled"]) == 1,
-                ),
-            )
-            for ranking in state["sampled"]
-        ]
-
     @traced
     async def generate(self, state: GenerationTask, runtime: Runtime[AnswerContext]) -> Update:
         """Answer the question from the documents of one ranking."""
@@ -158,7 +140,7 @@ class Nodes:
             runtime.stream_writer({"ranking": ranking["number"], "token": piece})
 
         found = await self._given_generator().generate(
-            request, deadline, tell if state["stream"] else None
+            request, deadline, tell if settings.stream and state["is_alone"] else None
         )
         opened.set("fairqr.status", found.status)
         opened.content("fairqr.answer", found.text)
@@ -184,7 +166,7 @@ class Nodes:
         samples = self._context(runtime).answer.samples
         return {"warnings": [f"{lost} of {samples} samples have no answer. {first}".rstrip()]}
 
-    async def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
+    def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
         """Send each answer to be judged, if there are any and somebody judges."""
         if self._attributor is None:
             return "summarise"
@@ -246,6 +228,23 @@ class Nodes:
                 "No model is given to answer with; name a chat model, or give a generator."
             )
         return self._generator
+
+
+def to_generate(state: State) -> list[Send]:
+    """Send each distinct ranking to be answered from."""
+    return [
+        Send(
+            "generate",
+            GenerationTask(
+                query=state["query"],
+                ranking=ranking,
+                seed=state["seed"],
+                started=state["started"],
+                is_alone=len(state["sampled"]) == 1,
+            ),
+        )
+        for ranking in state["sampled"]
+    ]
 
 
 _NOTHING_TO_JUDGE = Verdict("empty_document", message="The document has no text.")

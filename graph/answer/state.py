@@ -36,13 +36,17 @@ class SampledRanking(TypedDict):
 
 
 class GenerationTask(TypedDict):
-    """What one node that generates is sent."""
+    """What one node that generates is sent.
+
+    ``is_alone`` says whether there is one ranking to answer from: pieces of several answers at once
+    are of no use to a reader.
+    """
 
     query: str
     ranking: SampledRanking
     seed: int
     started: float
-    stream: bool
+    is_alone: bool
 
 
 class GenerationRecord(TypedDict):

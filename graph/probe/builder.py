@@ -12,11 +12,12 @@ from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.probe.nodes import Nodes
+from fairqr.graph.probe.nodes import Nodes, to_probe
 from fairqr.graph.probe.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
 from fairqr.graph.search.rankers import Rankers, model_of
 from fairqr.graph.search.state import InputState
+from fairqr.graph.steps import Node, Route
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -48,15 +49,15 @@ def probe_state_graph(
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("prepare", nodes.prepare)
+    graph.add_node("prepare", Node(nodes.prepare))
     graph.add_node("search", search.compile(name="fair_search"))
-    graph.add_node("plan", nodes.plan)
-    graph.add_node("probe", nodes.probe)
-    graph.add_node("conclude", nodes.conclude)
+    graph.add_node("plan", Node(nodes.plan))
+    graph.add_node("probe", Node(nodes.probe))
+    graph.add_node("conclude", Node(nodes.conclude))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "search")
     graph.add_edge("search", "plan")
-    graph.add_conditional_edges("plan", nodes.to_probe, ["probe", "conclude"])
+    graph.add_conditional_edges("plan", Route(to_probe), ["probe", "conclude"])
     graph.add_edge("probe", "conclude")
     graph.add_edge("conclude", END)
     return graph

@@ -34,7 +34,7 @@ from fairqr.retrieval.sides import Sides, parse_sides
 from fairqr.statistics import stream
 from fairqr.telemetry import current_span
 
-__all__ = ["Nodes", "sides_of"]
+__all__ = ["Nodes", "sides_of", "to_probe"]
 
 PAIRS_AT_ONCE = 5
 """Pairs of one task, compared one after the other; tasks run side by side."""
@@ -122,6 +122,8 @@ class Nodes:
             undecided=of_side[-1],
             pairs=[],
             order=[],
+            asker=settings.asker,
+            askers=list(settings.askers),
         )
         lacking = [sides.words[1 - side] for side in (1, 0) if not of_side[side]]
         if lacking:
@@ -143,31 +145,6 @@ class Nodes:
         if "listwise" in settings.kinds:
             plan["order"] = order
         return {"plan": plan}
-
-    async def to_probe(
-        self, state: State, runtime: Runtime[ProbeContext]
-    ) -> list[Send] | Literal["conclude"]:
-        """Send each batch of pairs, and the list once for each asker, if anything is asked."""
-        plan, settings = state["plan"], self._context(runtime).probe
-        if plan["status"] != "ok":
-            return "conclude"
-        base = ProbeTask(
-            query=state["query"],
-            started=state["started"],
-            number=0,
-            words=plan["words"],
-            pairs=[],
-            order=[],
-            asker=settings.asker,
-        )
-        pairs = plan["pairs"]
-        batches = [pairs[at : at + PAIRS_AT_ONCE] for at in range(0, len(pairs), PAIRS_AT_ONCE)]
-        tasks = [ProbeTask(**{**base, "pairs": batch}) for batch in batches]
-        if plan["order"]:
-            lists = {"order": plan["order"]}
-            tasks += [ProbeTask(**{**base, **lists, "asker": it}) for it in settings.askers]  # type: ignore[typeddict-item]
-        sends = [Send("probe", {**task, "number": number}) for number, task in enumerate(tasks)]
-        return sends or "conclude"
 
     @traced
     async def probe(self, state: ProbeTask, runtime: Runtime[ProbeContext]) -> Update:
@@ -203,6 +180,29 @@ class Nodes:
         usage = UsageReport(**total, milliseconds=result.usage.milliseconds)
         record_outcome(opened, usage, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
+
+
+def to_probe(state: State) -> list[Send] | Literal["conclude"]:
+    """Send each batch of pairs, and the list once for each asker, if anything is asked."""
+    plan = state["plan"]
+    if plan["status"] != "ok":
+        return "conclude"
+    base = ProbeTask(
+        query=state["query"],
+        started=state["started"],
+        number=0,
+        words=plan["words"],
+        pairs=[],
+        order=[],
+        asker=plan["asker"],
+    )
+    pairs = plan["pairs"]
+    batches = [pairs[at : at + PAIRS_AT_ONCE] for at in range(0, len(pairs), PAIRS_AT_ONCE)]
+    tasks: list[ProbeTask] = [{**base, "pairs": batch} for batch in batches]
+    if plan["order"]:
+        tasks += [{**base, "order": plan["order"], "asker": asker} for asker in plan["askers"]]
+    sends = [Send("probe", {**task, "number": number}) for number, task in enumerate(tasks)]
+    return sends or "conclude"
 
 
 def sides_of(engine: SearchEngine, settings: ProbeSettings) -> Sides:

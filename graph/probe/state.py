@@ -30,6 +30,8 @@ class ProbePlan(TypedDict):
     undecided: list[str]
     pairs: list[tuple[str, str]]
     order: list[str]
+    asker: str
+    askers: list[str]
 
 
 class ProbeTask(TypedDict):

@@ -16,6 +16,7 @@ from fairqr.graph.search.expected_cost import Reserve
 from fairqr.graph.search.nodes import Nodes, RefinerFor
 from fairqr.graph.search.rankers import Rankers, model_of, require_refines
 from fairqr.graph.search.state import InputState, OutputState, State
+from fairqr.graph.steps import Node, Route
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -51,12 +52,12 @@ def search_state_graph(
     graph = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("begin", nodes.begin)
-    graph.add_node("retrieve", nodes.retrieve)
-    graph.add_node("measure", nodes.measure)
-    graph.add_node("choose_group", nodes.choose_group)
-    graph.add_node("refine", nodes.refine)
-    graph.add_node("rerank", nodes.rerank)
+    graph.add_node("begin", Node(nodes.begin))
+    graph.add_node("retrieve", Node(nodes.retrieve))
+    graph.add_node("measure", Node(nodes.measure))
+    graph.add_node("choose_group", Node(nodes.choose_group))
+    graph.add_node("refine", Node(nodes.refine))
+    graph.add_node("rerank", Node(nodes.rerank))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "retrieve")
     graph.add_edge("retrieve", "measure")
@@ -103,12 +104,11 @@ def build_search_graph(
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 
 
-# Routes are asynchronous, since LangGraph sends those that are not to a thread.
-def _unless_over(node: str) -> Any:
-    async def route(state: State) -> str:
+def _unless_over(node: str) -> Route:
+    def unless_over(state: State) -> str:
         return "rerank" if state["stop_reason"] else node
 
-    return route
+    return Route(unless_over)
 
 
 Model = ChatModel | Refiner | RankingModel | None

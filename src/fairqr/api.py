@@ -17,7 +17,6 @@ from fairqr.agents.generation import Generator
 from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
-from fairqr.background import Background
 from fairqr.errors import InputError
 from fairqr.graph.answer.builder import CONCURRENCY, build_answer_graph
 from fairqr.graph.answer.context import answer_context
@@ -30,6 +29,7 @@ from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import open_language_model
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.loops import Background
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document

@@ -1,12 +1,14 @@
-"""What belongs to an event loop, such as HTTP clients, and tasks that run in it together."""
+"""Event loops: what belongs to one, tasks that run in it together, and one for blocking code."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-__all__ = ["PerLoop", "run_together"]
+__all__ = ["Background", "PerLoop", "run_blocking", "run_together"]
 
 T = TypeVar("T")
 
@@ -51,3 +53,45 @@ async def run_together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         first = errors.exceptions[0]
         raise first from first.__cause__
     return [task.result() for task in tasks]
+
+
+class Background:
+    """An event loop on a thread of its own, for code that is not asynchronous.
+
+    It runs ``loop`` until :meth:`end`, and at the longest as long as the program.
+    """
+
+    def __init__(self) -> None:
+        started: Future[asyncio.AbstractEventLoop] = Future()
+
+        async def serve() -> None:
+            self._ended = asyncio.Event()
+            started.set_result(asyncio.get_running_loop())
+            await self._ended.wait()
+
+        # It cancels what is under way when it ends, and closes its loop.
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(serve()), name="fairqr", daemon=True
+        )
+        self._thread.start()
+        self.loop = started.result()
+
+    def end(self) -> None:
+        """End the thread, and what is under way on it."""
+        self.loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+
+_shared: Background | None = None
+_sharing = threading.Lock()
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine and wait for it, on a loop that all such calls of the program share.
+
+    It may be called where a loop runs, as in a notebook, but not on the shared loop itself.
+    """
+    global _shared
+    with _sharing:
+        _shared = _shared or Background()
+    return asyncio.run_coroutine_threadsafe(work, _shared.loop).result()

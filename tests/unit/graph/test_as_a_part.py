@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ class Desk(TypedDict, total=False):
 
 
 def desk_of(graph: Any) -> StateGraph[Desk, Theirs, Desk, Desk]:
-    async def greet(state: Desk, runtime: Any) -> Desk:
+    def greet(state: Desk, runtime: Any) -> Desk:
         return {"seen_by": runtime.context.user}
 
     desk = StateGraph(Desk, context_schema=Theirs)
@@ -238,3 +239,21 @@ async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> No
     state = await graph.ainvoke({"query": "Who was a physicist?"})
     assert state["answer"]["answers"][0]["text"] == "Marie."
     assert handler.ended == 1
+
+
+def test_code_that_is_not_asynchronous_runs_the_graphs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    engine = asyncio.run(open_engine(write_people(tmp_path)))
+    search = build_search_graph(engine, Proposing(), context=CONTEXT)
+    found = search.invoke({"query": "physicist"})
+    again = asyncio.run(search.ainvoke({"query": "physicist"}))
+    del found["result"]["usage"], again["result"]["usage"]
+    assert found == again
+    model = Fixed(messages=iter([AIMessage("Marie.")]))
+    answer = build_answer_graph(engine, model, context=AnswerContext(k=4, seed=1))
+    state = desk_of(answer).compile().invoke({"query": "physicist"}, context=Theirs("Ada"))
+    assert state["seen_by"] == "Ada"
+    names = [name for step in search.stream({"query": "physicist"}) for name in step]
+    assert names[:2] == ["begin", "retrieve"]

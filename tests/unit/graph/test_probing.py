@@ -19,16 +19,17 @@ from fairqr import (
     SearchResult,
     build_probe_graph,
     build_search_graph,
-    probe_state_graph,
 )
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.verdict import VerdictKind
 from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.graph.probe.context import probe_context
+from fairqr.graph.probe.nodes import Nodes
 from fairqr.graph.probe.result import ProbeResult, ProbeVerdict
 from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure_ratio import exposure_ratio
@@ -365,14 +366,15 @@ async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
 
 async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: SearchEngine) -> None:
     """Texts of the result may be longer than those that the cost was estimated by."""
-    graph = probe_state_graph(engine, Planted())
+    model = Planted()
     context = probe_context(
         attribute="gender", protected="female", k=10, budget={"model_calls": 20}
     )
     plain = await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
     result = {**plain["result"], "usage": {**plain["result"]["usage"], "model_calls": 15}}
     state = State(query="science", started=time.time(), result=result)
-    update = await graph.nodes["plan"].runnable.ainvoke(state, runtime=Runtime(context=context))
+    nodes = Nodes(engine, lambda: model, PromptLibrary(), context)
+    update = await nodes.plan(state, Runtime())
     plan = update["plan"]
     assert (plan["status"], plan["pairs"], plan["order"]) == ("budget", [], [])
     assert "and 5 of the budget are left" in plan["message"]
