@@ -9,9 +9,9 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
 from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.refiner import RefinementRequest, Refiner, RoundRefiner
+from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelUnavailableError, QueryError
+from fairqr.errors import InputError, ModelUnavailableError, QueryError, one_line
 from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.running_time import seconds_since
 from fairqr.graph.search.assembly import assemble
@@ -310,10 +310,18 @@ class Nodes:
             )
             for attribute, group in state["chosen"]
         ]
-        if isinstance(refiner, RoundRefiner):
-            answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
-        else:
-            answers = await run_together([refiner.refine(r, deadline) for r in requests])
+        try:
+            if isinstance(refiner, RoundRefiner):
+                answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
+            else:
+                answers = await run_together(
+                    [_refined(refiner, request, deadline) for request in requests]
+                )
+        except Exception as error:
+            # Ours give a status instead; the other groups of the round are not asked any more.
+            failed = f"The refiner {refiner.name} failed: {one_line(error, 300)}"
+            opened.set("error.type", type(error).__name__)
+            return {"refinements": [], "warnings": [failed], "stop_reason": "model_failed"}
         usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
         keyed = list(zip(state["chosen"], answers, strict=True))
         checked = await checked_refinements(self._engine, keyed, state, context)
@@ -355,3 +363,11 @@ class Nodes:
         if by_model is not None:
             update["usage"] = usage_record(by_model.usage)
         return update
+
+
+async def _refined(
+    refiner: Refiner, request: RefinementRequest, deadline: float | None
+) -> Refinement:
+    asked = {"fairqr.attribute": request.attribute, "fairqr.group": request.group}
+    with span("fairqr.refine_group", **asked):
+        return await refiner.refine(request, deadline)

@@ -257,3 +257,39 @@ def test_code_that_is_not_asynchronous_runs_the_graphs_too(
     assert state["seen_by"] == "Ada"
     names = [name for step in search.stream({"query": "physicist"}) for name in step]
     assert names[:2] == ["begin", "retrieve"]
+
+
+class Failing:
+    """Fails for one group, and is slow for the other."""
+
+    name = "failing"
+    prompt = None
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    async def start(self) -> None: ...
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        if request.group == "female":
+            raise RuntimeError("no such\ngroup")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.ended.append(request.group)
+        return Refinement("ok", keywords=("laboratory",))
+
+
+async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
+    engine: SearchEngine,
+) -> None:
+    """The plain retrieval is shown, and nobody is left asking."""
+    refiner = Failing()
+    graph = build_search_graph(engine, refiner, context=CONTEXT)
+    result = (await graph.ainvoke({"query": "physicist"}))["result"]
+    assert result["stop_reason"] == "model_failed"
+    assert result["warnings"] == ["The refiner failing failed: no such group"]
+    assert refiner.ended == ["male"]
+    assert [place["id"] for place in result["ranking"]] == [
+        place["id"] for place in result["baseline"]["ranking"]
+    ]
