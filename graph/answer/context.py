@@ -53,8 +53,8 @@ class AnswerSettings(BaseModel):
 class AnswerContext(Context):
     """What a run that answers is asked to do: the search, and how its ranking is answered from.
 
-    The method is ``plain`` where nothing else is said. The budget bounds the time of answering, but
-    not its calls: these are as many as there are distinct rankings.
+    The method is ``plain`` where nothing else is said. The budget bounds the time of answering and
+    judging, but not their calls: these are as many as there are distinct rankings.
 
     Attributes:
         answer: How rankings are drawn, and how answers are written and judged.

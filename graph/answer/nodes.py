@@ -6,6 +6,7 @@ run once for each distinct ranking, several at a time.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from fairqr.graph.answer.state import (
 )
 from fairqr.graph.answer.summary import summarised
 from fairqr.graph.outcome_span import record_outcome
-from fairqr.graph.running_time import seconds_since
+from fairqr.graph.search.model_ranking import seconds_left
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import usage_record
 from fairqr.prompts.library import PromptLibrary
@@ -132,9 +133,7 @@ class Nodes:
             # Without chance a seed would only keep the cache from answering.
             seed=state["seed"] if is_random else None,
         )
-        deadline = None
-        if context.budget.seconds is not None:
-            deadline = max(0.0, context.budget.seconds - seconds_since(state["started"]))
+        deadline = seconds_left(context, state)
 
         def tell(piece: str) -> None:
             runtime.stream_writer({"ranking": ranking["number"], "token": piece})
@@ -174,7 +173,11 @@ class Nodes:
         sends = [
             Send(
                 "attribute",
-                AttributionTask(ranking=rankings[record["number"]], text=record["text"]),
+                AttributionTask(
+                    ranking=rankings[record["number"]],
+                    text=record["text"],
+                    started=state["started"],
+                ),
             )
             for record in state["generations"]
             if record["status"] == "ok"
@@ -190,9 +193,12 @@ class Nodes:
         hypothesis = hypothesis_of(state["text"], self._context(runtime).answer.hypothesis)
         documents = {d.id: d for d in await self._engine.documents(ranking["ids"])}
         premises = [_premise(documents.get(id_)) for id_ in ranking["ids"]]
-        judged = await self._attributor.judge(
-            [Pair(premise, hypothesis) for premise in premises if premise]
-        )
+        pairs = [Pair(premise, hypothesis) for premise in premises if premise]
+        try:
+            async with asyncio.timeout(seconds_left(self._context(runtime), state)):
+                judged = await self._attributor.judge(pairs)
+        except TimeoutError:
+            judged = [Verdict("timeout", message=_NO_TIME_LEFT)] * len(pairs)
         left = iter(judged)
         verdicts = [next(left) if premise else _NOTHING_TO_JUDGE for premise in premises]
         opened.set("fairqr.ranking", ranking["number"])
@@ -247,6 +253,7 @@ def to_generate(state: State) -> list[Send]:
     ]
 
 
+_NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
 _NOTHING_TO_JUDGE = Verdict("empty_document", message="The document has no text.")
 
 

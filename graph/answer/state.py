@@ -64,6 +64,7 @@ class AttributionTask(TypedDict):
 
     ranking: SampledRanking
     text: str
+    started: float
 
 
 class VerdictRecord(TypedDict):

@@ -27,7 +27,7 @@ from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_lo
 from fairqr.graph.search.final import final_step
 from fairqr.graph.search.lists import hits_of, measured_list, table_of
 from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, measure
-from fairqr.graph.search.model_ranking import ModelRanking
+from fairqr.graph.search.model_ranking import ModelRanking, seconds_left
 from fairqr.graph.search.refinement import after_refinement, shown
 from fairqr.graph.search.state import (
     IterationRecord,
@@ -290,10 +290,7 @@ class Nodes:
         refiner = self._refiner_for(context)
         if refiner is None:  # begin() refuses this
             raise ModelUnavailableError("No model is given to refine with.")
-        deadline = None
-        if context.budget.seconds is not None:
-            deadline = max(0.0, context.budget.seconds - seconds_since(state["started"]))
-
+        deadline = seconds_left(context, state)
         budget = for_the_loop(context, state).budget
         calls = budget.model_calls
         left = None if calls is None else calls - state["usage"]["model_calls"]

@@ -541,3 +541,14 @@ async def test_the_steps_are_traced_and_answers_only_as_content(
     assert one["attributes"]["fairqr.status"] == "ok"
     assert "It is" not in text
     assert "It is Person-" in (await traced(content=True))[1]
+
+
+async def test_the_budget_of_time_bounds_judging_too(answer: Answer) -> None:
+    class Slow(KnownAttributor):
+        async def judge(self, pairs: Any) -> Any:
+            await asyncio.sleep(60)
+
+    result = await answer(attributor=Slow(), budget={"seconds": 0.3})
+    assert result.answers[0].verdicts == ["timeout"] * len(result.answers[0].ids)
+    assert any("time of the budget was spent" in warning for warning in result.warnings)
+    assert result.usage.milliseconds < 10_000
