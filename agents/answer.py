@@ -31,6 +31,7 @@ class Answer:
         first_tokens: The probabilities of the likeliest tokens that it could have begun with, as
             far as they were asked for; None where the server gave none.
         finish_reason: Why the reply ended, where the server says it in a known word.
+        model, id: Which model replied, and the reply's id, where the server says so.
     """
 
     text: str
@@ -38,6 +39,8 @@ class Answer:
     usage: Usage
     first_tokens: list[tuple[str, float]] | None = None
     finish_reason: str | None = None
+    model: str | None = None
+    id: str | None = None
 
 
 def answer_of(message: AIMessage) -> Answer:
@@ -55,7 +58,14 @@ def answer_of(message: AIMessage) -> Answer:
         ),
         first_tokens=_first_tokens(metadata.get("logprobs")),
         finish_reason=reason if reason in FINISH_REASONS else None,
+        model=_short(metadata.get("model_name")),
+        id=_short(metadata.get("id")),
     )
+
+
+def _short(value: object) -> str | None:
+    """Return a text of a server that is short enough to be recorded."""
+    return value[:200] if isinstance(value, str) and value else None
 
 
 def has_structured_output(client: BaseChatModel) -> bool:

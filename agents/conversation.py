@@ -96,6 +96,7 @@ async def _asked(
         async with asyncio.timeout(limit):
             for _ in range(2 if form.may_ask_again else 1):
                 step.content("gen_ai.input.messages", input_messages(messages))
+                asked = time.perf_counter()
                 answer = await endpoint.send(
                     messages,
                     question,
@@ -107,6 +108,13 @@ async def _asked(
                 usage += answer.usage
                 if answer.finish_reason:
                     step.set("gen_ai.response.finish_reasons", [answer.finish_reason])
+                if answer.model:
+                    step.set("gen_ai.response.model", answer.model)
+                if answer.id:
+                    step.set("gen_ai.response.id", answer.id)
+                if telling is not None and telling.began is not None:
+                    seconds = telling.began - asked
+                    step.set("gen_ai.response.time_to_first_chunk", seconds)
                 reason = answer.finish_reason
                 step.content("gen_ai.output.messages", output_messages(answer.text, reason))
                 if answer.declined:

@@ -59,8 +59,8 @@ def model_span(
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
         "gen_ai.request.model": model,
         **_server(base_url),
-        "fairqr.prompt.id": prompt.id,
-        "fairqr.prompt.version": prompt.version,
+        "gen_ai.prompt.name": prompt.id,
+        "gen_ai.prompt.version": prompt.version,
         "fairqr.prompt.sha256": prompt.sha256,
     }
     attributes |= {f"gen_ai.request.{key}": it for key, it in request.items() if it is not None}

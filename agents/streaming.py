@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
@@ -33,18 +34,27 @@ class Telling:
 
     Args:
         on_token: Who is told.
+
+    Attributes:
+        began: When the first piece was told, by :func:`time.perf_counter`.
     """
 
     def __init__(self, on_token: OnToken) -> None:
         self._on_token: OnToken | None = on_token
-        self.begun = False
+        self.began: float | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a piece was told."""
+        return self.began is not None
 
     def tell(self, piece: str) -> None:
         """Pass a piece on, unless nobody listens any more."""
         if not self.begun:
             piece = piece.lstrip()
         if piece and self._on_token is not None:
-            self.begun = True
+            if self.began is None:
+                self.began = time.perf_counter()
             self._on_token(piece)
 
     def stop(self) -> None:

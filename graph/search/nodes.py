@@ -214,7 +214,7 @@ class Nodes:
         asked = {
             "gen_ai.operation.name": "retrieval",
             "gen_ai.data_source.id": engine.name,
-            "gen_ai.request.top_k": float(n),
+            "gen_ai.retrieval.top_k": n,
         }
         counted = count and "document_frequencies" in engine.capabilities
         with span(f"retrieval {engine.name}", kind="client", **asked) as search:
@@ -365,6 +365,7 @@ class Nodes:
 async def _refined(
     refiner: Refiner, request: RefinementRequest, deadline: float | None
 ) -> Refinement:
-    asked = {"fairqr.attribute": request.attribute, "fairqr.group": request.group}
-    with span("fairqr.refine_group", **asked):
+    with span("fairqr.refine_group") as opened:
+        opened.set("fairqr.attribute", request.attribute)
+        opened.set("fairqr.group", request.group)
         return await refiner.refine(request, deadline)

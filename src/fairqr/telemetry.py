@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.metadata import version
 from typing import Any, Literal
 
 from opentelemetry import context as otel_context
@@ -43,8 +44,11 @@ _KINDS: dict[Kind, SpanKind] = {
     "client": SpanKind.CLIENT,
     "server": SpanKind.SERVER,
 }
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+"""Of the conventions whose names the spans use."""
+
 # It leads to whatever provider the application has set when a span is opened.
-_tracer = trace.get_tracer("fairqr")
+_tracer = trace.get_tracer("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
 # Baggage is not taken over: it would put texts of strangers into our spans.
 _propagator = TraceContextTextMapPropagator()
 _MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]"

@@ -139,12 +139,14 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     run = "invoke_workflow fairqr"
     (name,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
     steps = ["begin", "retrieve", "measure", "choose_group", "refine", "rerank"]
-    steps += ["sample", "generate", "collect", "attribute", "summarise", "probe", "conclude"]
+    steps += ["prepare", "sample", "generate", "collect", "attribute", "summarise"]
+    steps += ["plan", "probe", "conclude"]
     assert exported.tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
         (name, "fairqr.retrieve"),
-        ("chat fake", "fairqr.refine"),
+        ("fairqr.refine_group", "fairqr.refine"),
+        ("chat fake", "fairqr.refine_group"),
         ("chat fake", "fairqr.generate"),
         ("chat fake", "fairqr.probe"),
     }
@@ -164,7 +166,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert dict(retrieval.attributes or {}) == {
         "gen_ai.operation.name": "retrieval",
         "gen_ai.data_source.id": name.removeprefix("retrieval "),
-        "gen_ai.request.top_k": 500.0,
+        "gen_ai.retrieval.top_k": 500,
         "fairqr.documents": (60,),
     }
 
@@ -173,7 +175,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     port = int(model_server.base_url.rsplit(":")[-1].removesuffix("/v1"))
     assert chat.kind is SpanKind.CLIENT
     assert len(str(said.pop("fairqr.prompt.sha256"))) == 64
-    assert said.pop("fairqr.prompt.version")
+    assert said.pop("gen_ai.prompt.version")
     assert said.pop("gen_ai.request.max_tokens")
     assert said == {
         "gen_ai.operation.name": "chat",
@@ -182,11 +184,13 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         "gen_ai.request.temperature": 0.0,
         "gen_ai.output.type": "json",
         "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.response.model": "fake",
+        "gen_ai.response.id": "chatcmpl-1",
         "gen_ai.usage.input_tokens": 100,
         "gen_ai.usage.output_tokens": 10,
         "server.address": "127.0.0.1",
         "server.port": port,
-        "fairqr.prompt.id": "refine",
+        "gen_ai.prompt.name": "refine",
         "fairqr.status": "ok",
     }
 

@@ -148,8 +148,8 @@ def _cost(told: RunSummary, spans: Sequence[Span]) -> None:
         told.output_tokens += _number(held.get("gen_ai.usage.output_tokens")) or 0
         provider, model = held.get("gen_ai.provider.name"), held["gen_ai.request.model"]
         told.models.setdefault("asked", f"{provider}:{model}")
-        if id_ := _text(held.get("fairqr.prompt.id")):
-            version = f"{held.get('fairqr.prompt.version')} {held.get('fairqr.prompt.sha256')}"
+        if id_ := _text(held.get("gen_ai.prompt.name")):
+            version = f"{held.get('gen_ai.prompt.version')} {held.get('fairqr.prompt.sha256')}"
             told.prompts[id_] = version
 
 

@@ -24,8 +24,8 @@ _HIDDEN = {
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.output_tokens",
     "gen_ai.workflow.name",
-    "fairqr.prompt.id",
-    "fairqr.prompt.version",
+    "gen_ai.prompt.name",
+    "gen_ai.prompt.version",
     "fairqr.prompt.sha256",
 }
 
@@ -60,9 +60,9 @@ def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]]) -> Non
 def _line(span: Span) -> Any:
     line = Text.assemble((printable(span["name"]), "bold"), f"  {span['milliseconds']:.1f} ms")
     attributes = span["attributes"]
-    if "fairqr.prompt.id" in attributes:
-        version = attributes.get("fairqr.prompt.version")
-        line.append(printable(f"  {attributes['fairqr.prompt.id']}={version}"))
+    if "gen_ai.prompt.name" in attributes:
+        version = attributes.get("gen_ai.prompt.version")
+        line.append(printable(f"  {attributes['gen_ai.prompt.name']}={version}"))
         sha256 = f" {attributes.get('fairqr.prompt.sha256', '')!s:.12}"
         line.append(printable(sha256), style="dim")
     if "gen_ai.usage.input_tokens" in attributes:

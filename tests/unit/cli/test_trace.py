@@ -51,8 +51,8 @@ class TestShowing:
             "gen_ai.usage.input_tokens": 120,
             "gen_ai.usage.output_tokens": 9,
             "gen_ai.provider.name": "openai",
-            "fairqr.prompt.id": "refine",
-            "fairqr.prompt.version": "v2",
+            "gen_ai.prompt.name": "refine",
+            "gen_ai.prompt.version": "v2",
             "fairqr.prompt.sha256": "0123456789abcdef",
         }
         event = {"name": "divergence", "attributes": {"value": 0.123456, "groups": {"a": 0.5}}}
