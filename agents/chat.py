@@ -72,7 +72,8 @@ class ChatModel:
     def of(cls, client: BaseChatModel) -> ChatModel:
         """Return a chat model that asks one of LangChain's, with its own settings and callbacks.
 
-        Nothing is kept in the cache of replies, for we cannot tell what its replies depend on.
+        Nothing is kept in the cache of replies, for we cannot tell what its replies depend on, and
+        nothing is asked again but by the client itself.
         """
         told = client._get_ls_params()
         provider = told.get("ls_provider") or client._llm_type

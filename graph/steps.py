@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 
 from fairqr.graph.journal import step_journal
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import Context, checked_context
 from fairqr.loops import run_blocking
 from fairqr.telemetry import span
 
@@ -88,19 +88,21 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
     Args:
         runtime: Of a step.
         default: What the graph was built with. It counts where the caller gave no context, and
-            where the graph is a part of another one whose context is its own.
+            where the graph is a part of another one whose context is its own. What a context of
+            another of our graphs says takes the place of the same in the default.
+
+    Raises:
+        InputError: The two do not fit.
     """
     given = runtime.context
     if isinstance(given, type(default)):
         return given
-    if isinstance(given, Context):  # that of a search, given to a graph that does more
-        values = {**_fields(default), **_fields(given)}
-        return type(default).model_validate(values)
+    if isinstance(given, Context):  # that of another of our graphs
+        kind = type(default)
+        said = {name for name in given.model_fields_set if name in kind.model_fields}
+        values = {name: getattr(default, name) for name in default.model_fields_set}
+        return checked_context(kind, {**values, **{name: getattr(given, name) for name in said}})
     return default
-
-
-def _fields(context: Context) -> dict[str, Any]:
-    return {name: getattr(context, name) for name in type(context).model_fields}
 
 
 def forgotten(state: Mapping[str, Any], *results: str) -> Update:

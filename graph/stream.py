@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Overwrite, StateSnapshot
 
 from fairqr.graph.answer.context import AnswerContext
@@ -90,6 +92,12 @@ async def run_graph(
             given = None
     if thread:
         config["metadata"] = {_PAUSED: paused}
+    # A run of ours keeps its own states, or none. Inside a node of another graph it would else take
+    # that graph's checkpointer along, and its mark that it goes on after an interrupt.
+    apart = contextvars.copy_context()
+    if (outer := var_child_runnable_config.get()) is not None:
+        config["callbacks"] = outer.get("callbacks")
+        apart.run(var_child_runnable_config.set, None)
     events: asyncio.Queue[Step | Token | None] = asyncio.Queue()
 
     async def run() -> None:
@@ -117,7 +125,7 @@ async def run_graph(
 
     # A generator runs in the context of whoever asks it for the next step or closes it, so that
     # a span cannot be open across its yields. A task has a context of its own.
-    task = asyncio.create_task(run())
+    task = asyncio.create_task(run(), context=apart)
     try:
         while (event := await events.get()) is not None:
             yield event
@@ -181,9 +189,10 @@ def _pause(kept: StateSnapshot) -> float:
     return before + max(0.0, time.time() - at)
 
 
-def _event(mode: str, update: dict[str, Any]) -> Step | Token | None:
-    if mode == "custom":
-        return Token(update["token"])
+def _event(mode: str, update: Any) -> Step | Token | None:
+    if mode == "custom":  # parts that others have written may tell what they like
+        ours = isinstance(update, Mapping) and "token" in update
+        return Token(update["token"]) if ours else None
     if "result" not in update or update["error"] is not None:  # it begins, or has failed
         return None
     if update["name"] == SEARCH:

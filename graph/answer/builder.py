@@ -47,7 +47,11 @@ def answer_state_graph(
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
 ) -> StateGraph[State, AnswerContext, InputState, OutputState]:
-    """Return the graph that answers, not compiled; args are those of :func:`build_answer_graph`."""
+    """Return the graph that answers, not compiled; args are those of :func:`build_answer_graph`.
+
+    Here ``concurrency`` is of the questions of a chat model that judges alone; for the rankings,
+    set ``max_concurrency`` in the config.
+    """
     model = model_of(model, engine)
     prompts, context = prompts or PromptLibrary(), context or AnswerContext()
     nodes = Nodes(

@@ -75,7 +75,7 @@ async def assemble(
     groups = _groups_of(table, shown, engine.schema, attributes)
     # The last refinements stand in no round if no query came of them.
     was_in_vain = state["refinements"] != state["iterations"][-1]["refinements"]
-    if not state["refinements"]:
+    if not state["refinements"] and state["stop_reason"] != "model_failed":
         refiner = None  # it was not needed
     return SearchResult(
         query=state["query"],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
@@ -28,7 +30,7 @@ from fairqr.graph.search.final import final_step
 from fairqr.graph.search.lists import hits_of, measured_list, table_of
 from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.search.model_ranking import ModelRanking, seconds_left
-from fairqr.graph.search.refinement import after_refinement, shown
+from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.state import (
     IterationRecord,
     QueryRecord,
@@ -36,7 +38,7 @@ from fairqr.graph.search.state import (
     State,
     ranking_of,
 )
-from fairqr.graph.steps import Update, context_of, traced
+from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import usage_record
 from fairqr.loops import run_together
 from fairqr.retrieval.dimension import Dimension, dimensions_of
@@ -129,11 +131,12 @@ class Nodes:
             await ranker.start()
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         return {
+            # A thread of a checkpointer may hold an earlier search.
+            **forgotten(state, "result"),
             "query": query,
             "started": time.time(),
             "iteration": 0,
             "pending": [original],
-            # A thread of a checkpointer may hold an earlier search.
             "rankings": Overwrite([]),
             "iterations": Overwrite([]),
             "warnings": Overwrite(warnings),
@@ -153,8 +156,12 @@ class Nodes:
         first = state["iteration"] == 0
         n = max(depth, TARGET_DEPTH) if first else depth
         opened.set("fairqr.iteration", state["iteration"])
+        # Made here, so that a person may change the keywords before.
+        pending = state["pending"]
+        if not first:
+            pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
 
-        rankings, size = await self._retrieved(state, n, count=first)
+        rankings, size = await self._retrieved(pending, n, count=first)
         said = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
         warnings = [warning for warning in said if warning not in state.get("warnings", [])]
         dimensions = self._dimensions(context)
@@ -167,10 +174,10 @@ class Nodes:
                 scores=hits.scores,
                 memberships=coded(hits.memberships, attributes),
             )
-            for query, hits in zip(state["pending"], rankings, strict=True)
+            for query, hits in zip(pending, rankings, strict=True)
         ]
         if not first:
-            return {"rankings": records, "warnings": warnings}
+            return {"rankings": records, "pending": pending, "warnings": warnings}
         if size is not None and context.k > size:
             raise InputError(
                 f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
@@ -206,11 +213,11 @@ class Nodes:
         }
 
     async def _retrieved(
-        self, state: State, n: int, *, count: bool
+        self, pending: Sequence[QueryRecord], n: int, *, count: bool
     ) -> tuple[list[Hits], int | None]:
         """Return what each pending query finds, and the number of all documents if it is asked."""
         engine = self._engine
-        queries = [Query(query["text"], n, boost=query["boost"]) for query in state["pending"]]
+        queries = [Query(query["text"], n, boost=query["boost"]) for query in pending]
         asked = {
             "gen_ai.operation.name": "retrieval",
             "gen_ai.data_source.id": engine.name,
@@ -218,7 +225,7 @@ class Nodes:
         }
         counted = count and "document_frequencies" in engine.capabilities
         with span(f"retrieval {engine.name}", kind="client", **asked) as search:
-            texts = [shown(query) for query in state["pending"]]
+            texts = [shown(query) for query in pending]
             search.content("gen_ai.retrieval.query.text", texts)
             found = await engine.search([*queries, Query("", 0)] if counted else queries)
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
@@ -314,8 +321,11 @@ class Nodes:
                 answers = await run_together(
                     [_refined(refiner, request, deadline) for request in requests]
                 )
+        except GraphBubbleUp:
+            raise  # it asks a person
         except Exception as error:
             # Ours give a status instead; the other groups of the round are not asked any more.
+            logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
             failed = f"The refiner {refiner.name} failed: {one_line(error, 300)}"
             opened.set("error.type", type(error).__name__)
             return {"refinements": [], "warnings": [failed], "stop_reason": "model_failed"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fairqr.agents.refiner import Refinement
 from fairqr.agents.replies import Usage
@@ -12,7 +12,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
 from fairqr.graph.usage import usage_record
 
-__all__ = ["CheckedRefinement", "after_refinement", "kept_only", "shown"]
+__all__ = ["CheckedRefinement", "after_refinement", "kept_only", "refined_queries", "shown"]
 
 # The model did its work, but its words do not help; anything else that is not ok is a failure.
 _OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
@@ -102,7 +102,9 @@ def after_refinement(
     keywords = _with_new(state["keywords"], keyed)
     new_topic = [word for answer in answers for word in answer.topic]
     topic = list(dict.fromkeys([*state["topic_words"], *new_topic]))
-    queries = _queries(state, helped, keywords, topic, context) if helped else []
+    words = {"keywords": keywords, "topic_words": topic}
+    after = cast("State", {**state, **update, **words})
+    queries = refined_queries(after, context)
     # That nothing new comes up after some rounds is how a loop ends; at first it is worth a word.
     told = failed if helped or len(state["iterations"]) > 1 else refinements
     update["warnings"] = list(dict.fromkeys(refinement.message for refinement in told))
@@ -111,13 +113,7 @@ def after_refinement(
         if failed and budget_is_spent:
             reason = "budget"
         return {**update, "stop_reason": reason}
-    return {
-        **update,
-        "keywords": keywords,
-        "topic_words": topic,
-        "iteration": state["iteration"] + 1,
-        "pending": queries,
-    }
+    return {**update, **words, "iteration": state["iteration"] + 1}
 
 
 def _with_new(
@@ -137,19 +133,18 @@ def _with_new(
     return keywords
 
 
-def _queries(
-    state: State,
-    helped: Sequence[GroupKey],
-    keywords: Mapping[str, Mapping[str, Sequence[str]]],
-    topic: Sequence[str],
-    context: Context,
-) -> list[QueryRecord]:
-    """Add the keywords to the original query, whose own terms always stay.
+def refined_queries(state: State, context: Context) -> list[QueryRecord]:
+    """Return the queries of a round that was refined; none if nothing new came up.
 
-    Refining for one group a round, the query grows by all keywords so far. Refining for several
-    groups, one query has the words of the topic, and one for each group that lacks exposure has
-    these and its own.
+    The keywords are added to the original query, whose own terms always stay. Refining for one
+    group a round, the query grows by all keywords so far. Refining for several groups, one query
+    has the words of the topic, and one for each group that lacks exposure has these and its own.
     """
+    ok = [record for record in state["refinements"] if record["status"] == "ok"]
+    helped = [(record["attribute"], record["group"]) for record in ok]
+    if not helped:
+        return []
+    keywords, topic = state["keywords"], state["topic_words"]
     query, adds = state["query"], not context.strategy.evidence
     if context.strategy.groups == "most":
         words = [word for groups in keywords.values() for used in groups.values() for word in used]
@@ -157,7 +152,7 @@ def _queries(
     queries = [
         _query(query, [*topic, *keywords[name][group]], (name, group), adds=adds)
         for name, group in state["lacking"]
-        if (name, group) in helped
+        if (name, group) in helped and keywords.get(name, {}).get(group)
     ]
     if topic:
         queries.insert(0, _query(query, topic, (None, None), adds=adds))

@@ -403,8 +403,8 @@ class FairSearch:
         with self._lock:
             if self._background is None:
                 self._background = Background()
-            loop = self._background.loop
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+            background = self._background
+        return background.run(work)
 
 
 def _only(context: Context | None, options: Mapping[str, Any]) -> Context | None:

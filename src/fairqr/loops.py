@@ -76,6 +76,17 @@ class Background:
         self._thread.start()
         self.loop = started.result()
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and wait for it.
+
+        Raises:
+            RuntimeError: This is called on the loop itself, which would wait for ever.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("Blocking code cannot wait here; call the asynchronous method.")
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
     def end(self) -> None:
         """End the thread, and what is under way on it."""
         self.loop.call_soon_threadsafe(self._ended.set)
@@ -89,9 +100,12 @@ _sharing = threading.Lock()
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine and wait for it, on a loop that all such calls of the program share.
 
-    It may be called where a loop runs, as in a notebook, but not on the shared loop itself.
+    It may be called where a loop runs, as in a notebook.
+
+    Raises:
+        RuntimeError: It is called on the shared loop itself, from a part of a run.
     """
     global _shared
     with _sharing:
         _shared = _shared or Background()
-    return asyncio.run_coroutine_threadsafe(work, _shared.loop).result()
+    return _shared.run(work)

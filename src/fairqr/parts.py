@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from langchain_core.documents import Document as Passage
 from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch
-from fairqr.errors import FairqrError
-from fairqr.graph.search.context import Context
+from fairqr.errors import FairqrError, QueryError, one_line
+from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.search.result import RankedDocument, SearchResult
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -32,6 +33,7 @@ from fairqr.retrieval.source import Source
 
 __all__ = ["FairReranker", "FairRetriever", "search_tool"]
 
+_OF_SEARCH = frozenset(Context.model_fields)
 LINE = 200
 """So many characters of a document's text are shown to a model that calls the tool."""
 
@@ -43,7 +45,7 @@ class SearchArguments(BaseModel):
     attributes: list[str] | None = Field(
         None, description="Whose groups get a fair share of exposure, such as gender."
     )
-    k: int = Field(10, ge=1, le=50, description="How many results.")
+    k: int | None = Field(None, ge=1, le=50, description="How many results, if it matters.")
 
 
 def search_tool(
@@ -67,18 +69,18 @@ def search_tool(
     """
     search = source if isinstance(source, FairSearch) else FairSearch(source, model)
 
-    def asked(attributes: list[str] | None, k: int) -> Context:
-        given = context or Context()
-        update: dict[str, Any] = {"k": k}
-        if attributes:
-            update["attributes"] = attributes
-        if given.depth is not None:
-            update["depth"] = max(given.depth, k)
-        fields = {field: getattr(given, field) for field in type(given).model_fields}
-        return Context.model_validate({**fields, **update})
+    bound = Context(k=10) if context is None else context
+    said = {field: getattr(bound, field) for field in bound.model_fields_set & _OF_SEARCH}
+
+    def asked(attributes: list[str] | None, k: int | None) -> Context:
+        values = {**said, **({"attributes": attributes} if attributes else {})}
+        if k is not None:
+            values["k"] = k
+            values["depth"] = bound.depth and max(bound.depth, k)
+        return checked_context(Context, values)
 
     async def afair_search(
-        query: str, attributes: list[str] | None = None, k: int = 10
+        query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
         try:
             result = await search.asearch(query, asked(attributes, k))
@@ -88,7 +90,7 @@ def search_tool(
         return in_words(result, texts), result.model_dump(mode="json")
 
     def fair_search(
-        query: str, attributes: list[str] | None = None, k: int = 10
+        query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
         try:
             result = search.search(query, asked(attributes, k))
@@ -133,7 +135,7 @@ def _place_in_words(place: RankedDocument, text: str) -> str:
     line = " ".join(text.split())
     if len(line) > LINE:
         line = f"{line[:LINE].rsplit(' ', 1)[0]} …"
-    return f"{place.rank}. {place.title} [{groups}] {line}".rstrip()
+    return f"{place.rank}. {one_line(place.title, LINE)} [{groups}] {line}".rstrip()
 
 
 def _passages(places: Sequence[RankedDocument], documents: Sequence[Document]) -> list[Passage]:
@@ -170,16 +172,26 @@ class FairRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Passage]:
-        result = await self.search.asearch(query, self.context)
+        try:
+            result = await self.search.asearch(query, self.context)
+        except QueryError:
+            return []  # nothing matches
         documents = await self.search.adocuments([place.id for place in result.ranking])
         return _passages(result.ranking, documents)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Passage]:
-        result = self.search.search(query, self.context)
+        try:
+            result = self.search.search(query, self.context)
+        except QueryError:
+            return []
         documents = self.search.documents([place.id for place in result.ranking])
         return _passages(result.ranking, documents)
+
+
+ANY_QUERY = "documents"
+"""The documents are there already, whatever was asked."""
 
 
 class _Given(BaseRetriever):
@@ -210,6 +222,13 @@ class FairReranker(BaseDocumentCompressor):
     labels: Schema | Mapping[str, Any] | str | Path
     context: Context = Context()
 
+    @field_validator("context")
+    @classmethod
+    def _asks_no_model(cls, context: Context) -> Context:
+        if context.strategy.ranker is not None:
+            raise ValueError("no model is asked here; leave out a ranker as method or rerank")
+        return context
+
     async def acompress_documents(
         self, documents: Sequence[Passage], query: str, callbacks: Callbacks | None = None
     ) -> list[Passage]:
@@ -217,7 +236,7 @@ class FairReranker(BaseDocumentCompressor):
         if not documents:
             return []
         async with self._over(documents) as search:
-            result = await search.asearch(query, self._asked(len(documents)))
+            result = await search.asearch(ANY_QUERY, self._asked(len(documents)))
         return self._ordered(documents, result)
 
     def compress_documents(
@@ -227,7 +246,7 @@ class FairReranker(BaseDocumentCompressor):
         if not documents:
             return []
         with self._over(documents) as search:
-            result = search.search(query, self._asked(len(documents)))
+            result = search.search(ANY_QUERY, self._asked(len(documents)))
         return self._ordered(documents, result)
 
     def _over(self, documents: Sequence[Passage]) -> FairSearch:
@@ -245,4 +264,7 @@ class FairReranker(BaseDocumentCompressor):
         return self.context.model_copy(update={"k": k, "depth": depth, "max_iterations": 0})
 
     def _ordered(self, documents: Sequence[Passage], result: SearchResult) -> list[Passage]:
+        for warning in result.warnings:
+            if "No population is stated" not in warning:
+                warnings.warn(warning, stacklevel=3)
         return [documents[int(place.id)] for place in result.ranking]

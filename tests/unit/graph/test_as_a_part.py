@@ -14,18 +14,22 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Overwrite
+from langgraph.types import Command, Overwrite, interrupt
 from typing_extensions import TypedDict
 
 from fairqr import (
     AnswerContext,
     Context,
+    FairSearch,
+    ProbeContext,
     build_answer_graph,
+    build_probe_graph,
     build_search_graph,
     open_engine,
     search_state_graph,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 
@@ -53,7 +57,8 @@ class Proposing:
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         self.asked += 1
-        return Refinement("ok", keywords=("laboratory",))
+        (word, *_) = [word for word in ("laboratory", "she") if word not in request.keywords]
+        return Refinement("ok", keywords=(word,))
 
 
 @dataclass
@@ -168,8 +173,10 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
 async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     engine: SearchEngine,
 ) -> None:
+    """What was rejected does not come back in the rounds that follow."""
     refiner = Proposing()
-    graph = search_state_graph(engine, refiner, context=CONTEXT).compile(
+    context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
+    graph = search_state_graph(engine, refiner, context=context).compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -178,12 +185,19 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     assert waiting.next == ("retrieve",)
     asked = refiner.asked
     assert asked > 0
-    pending = [{**query, "boost": "workshop"} for query in waiting.values["pending"]]
-    await graph.aupdate_state(config, {"pending": pending})
+    keywords = {"gender": {"female": ["workshop"], "male": []}}
+    await graph.aupdate_state(config, {"keywords": keywords, "topic_words": []})
+    await graph.ainvoke(None, config)
+    waiting = await graph.aget_state(config)
+    assert refiner.asked > asked, "the next round asks again"
+    asked = refiner.asked
+    queries = [shown(record["query"]) for record in waiting.values["rankings"]]
+    assert queries == ["physicist", "physicist workshop"]
+    await graph.aupdate_state(config, {"keywords": keywords, "topic_words": []})
     found = await graph.ainvoke(None, config)
     assert refiner.asked == asked
-    queries = {query for it in found["result"]["iterations"][1:] for query in it["queries"]}
-    assert queries == {"physicist workshop"}
+    for round_ in found["result"]["iterations"][1:]:
+        assert set(round_["queries"]) == {"physicist workshop"}
 
 
 class Fixed(GenericFakeChatModel):
@@ -293,3 +307,70 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     assert [place["id"] for place in result["ranking"]] == [
         place["id"] for place in result["baseline"]["ranking"]
     ]
+
+
+async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: SearchEngine) -> None:
+    """Nor are its states kept by the checkpointer of the graph around it."""
+    search = FairSearch(engine, Proposing())
+
+    async def node(state: Any) -> Any:
+        found = await search.asearch("physicist", CONTEXT)
+        word = interrupt("which word?")
+        return {"result": found.model_dump(mode="json"), "seen_by": word}
+
+    desk: Any = StateGraph(Desk)
+    desk.add_node("node", node)
+    desk.add_edge(START, "node")
+    saver = InMemorySaver()
+    graph = desk.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "1"}}
+    await graph.ainvoke({"query": "physicist"}, config)
+    found = await graph.ainvoke(Command(resume="composer"), config)
+    assert found["seen_by"] == "composer"
+    assert len(found["result"]["ranking"]) == 5
+    assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
+
+
+async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
+    class Asking(Proposing):
+        async def refine(
+            self, request: RefinementRequest, deadline: float | None = None
+        ) -> Refinement:
+            return Refinement("ok", keywords=(interrupt(f"words for {request.group}?"),))
+
+    context = CONTEXT.model_copy(update={"max_groups": 1})
+    graph = search_state_graph(engine, Asking(), context=context).compile(
+        checkpointer=InMemorySaver()
+    )
+    config: Any = {"configurable": {"thread_id": "1"}}
+    waiting: Any = await graph.ainvoke({"query": "physicist"}, config)
+    assert "words for" in waiting["__interrupt__"][0].value
+    found = await graph.ainvoke(Command(resume="laboratory"), config)
+    assert found["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
+
+
+async def test_the_context_of_a_search_changes_only_what_it_says(engine: SearchEngine) -> None:
+    context = ProbeContext.model_validate(
+        {"probe": {"attribute": "gender", "protected": "female"}, "k": 6}
+    )
+    graph = build_probe_graph(engine, Fixed(messages=replies()), context=context)
+    found = await graph.ainvoke({"query": "physicist"}, context=Context(prompts={}))
+    assert len(found["result"]["ranking"]) == 6
+    assert found["result"]["method"] == "plain"
+
+
+async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_ever(
+    engine: SearchEngine,
+) -> None:
+    inner = build_search_graph(engine, context=Context(k=3, method="plain"))
+
+    class Blocking(Proposing):
+        async def refine(
+            self, request: RefinementRequest, deadline: float | None = None
+        ) -> Refinement:
+            inner.invoke({"query": "chemist"})
+            raise AssertionError("it was let through")
+
+    outer = build_search_graph(engine, Blocking(), context=CONTEXT)
+    found = await asyncio.to_thread(outer.invoke, {"query": "physicist"})
+    assert "call the asynchronous method" in found["result"]["warnings"][0]

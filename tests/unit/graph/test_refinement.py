@@ -7,8 +7,13 @@ from typing import Any, cast
 from fairqr.agents.refiner import Refinement
 from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.refinement import CheckedRefinement, after_refinement, shown
-from fairqr.graph.search.state import State
+from fairqr.graph.search.refinement import (
+    CheckedRefinement,
+    after_refinement,
+    refined_queries,
+    shown,
+)
+from fairqr.graph.search.state import QueryRecord, State
 from fairqr.graph.usage import usage_record
 
 FEMALE, MALE = ("gender", "female"), ("gender", "male")
@@ -29,6 +34,11 @@ def state(**more: Any) -> State:
     return cast("State", known)
 
 
+def asked(update: dict[str, Any], context: Context | None = None, **more: Any) -> list[QueryRecord]:
+    """The queries of the round that follows."""
+    return refined_queries(cast("State", {**state(**more), **update}), context or Context())
+
+
 def answer(*keywords: str, topic: tuple[str, ...] = ()) -> CheckedRefinement:
     return CheckedRefinement(Refinement("ok", keywords), topic)
 
@@ -39,11 +49,11 @@ def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_
         answer("quantum", "man", topic=("quantum",)),
     ]
     update = after_refinement(state(), Context(), answers, Usage())
-    assert [(shown(query), query["group"]) for query in update["pending"]] == [
+    assert [(shown(query), query["group"]) for query in asked(update)] == [
         ("physics atom quantum", None),
         ("physics atom quantum woman", "female"),
     ]
-    assert all(query["text"] == "physics" for query in update["pending"])
+    assert all(query["text"] == "physics" for query in asked(update))
     assert update["topic_words"] == ["atom", "quantum"]
 
 
@@ -51,19 +61,19 @@ def test_without_evidence_keywords_find_documents_themselves() -> None:
     update = after_refinement(
         state(), Context(evidence=False), [answer("woman"), answer("man")], Usage()
     )
-    (query,) = update["pending"]
+    (query,) = asked(update, Context(evidence=False))
     assert (query["text"], query["boost"], query["group"]) == ("physics woman", "", "female")
 
 
 def test_words_for_who_lacks_nothing_are_of_no_help_alone() -> None:
     nothing = CheckedRefinement(Refinement("empty", message="nothing"))
     update = after_refinement(state(), Context(), [nothing, answer("man")], Usage())
-    assert "pending" not in update
+    assert "iteration" not in update
     assert update["stop_reason"] == "no_improvement"
     helped = after_refinement(
         state(), Context(), [nothing, answer("atom", topic=("atom",))], Usage()
     )
-    assert [shown(query) for query in helped["pending"]] == ["physics atom"]
+    assert [shown(query) for query in asked(helped)] == ["physics atom"]
 
 
 def test_the_papers_query_grows_by_all_words() -> None:
@@ -74,5 +84,5 @@ def test_the_papers_query_grows_by_all_words() -> None:
         [answer("man")],
         Usage(),
     )
-    (query,) = update["pending"]
+    (query,) = asked(update, Context(method="fair-qr"), lacking=[MALE])
     assert (query["text"], query["group"]) == ("physics woman man", "male")
