@@ -178,7 +178,7 @@ def _no_spans() -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext(_NoSpan())
 
     patched = contextlib.ExitStack()
-    for module in ("nodes", "steps"):
+    for module in ("search.nodes", "steps"):
         patched.enter_context(mock.patch(f"fairqr.graph.{module}.span", no_span))
     return patched
 
