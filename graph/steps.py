@@ -8,8 +8,10 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Overwrite
 
 from fairqr.graph.journal import step_journal
+from fairqr.graph.running_time import running_from, running_seconds
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.loops import run_blocking
 from fairqr.telemetry import span
@@ -23,15 +25,26 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def traced(node: Method) -> Method:
-    """Time a node in a span of its name, and keep what models answer in it, where that is asked."""
+    """Time a node, in a span of its name, and keep what models answer in it, where that is asked.
+
+    The state's ``seconds`` are those that the steps took until the node's end, and what the node
+    adds to them. The first node of a graph overwrites them, since a thread may hold those of an
+    earlier run.
+    """
 
     @functools.wraps(node)
     async def timed(self: object, state: Any, runtime: Runtime[Any]) -> Update:
-        with span(f"fairqr.{node.__name__}"), step_journal(runtime.execution_info):
+        with (
+            span(f"fairqr.{node.__name__}"),
+            step_journal(runtime.execution_info),
+            running_from(before := state.get("seconds", 0.0)),
+        ):
             update: Update = await node(self, state, runtime)
-            return update
+            if isinstance(update.get("seconds"), Overwrite):
+                return {**update, "seconds": Overwrite(running_seconds() - before)}
+            return {"seconds": running_seconds() + update.pop("seconds", 0.0), **update}
 
-    # LangGraph and type checkers look at the node's own parameters.
+    # Type checkers look at the node's own parameters.
     return cast("Method", timed)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -16,7 +14,6 @@ from langgraph.types import Overwrite, StateSnapshot
 
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import Replies, kept_replies
-from fairqr.graph.running_time import paused_for
 from fairqr.graph.search.context import Context
 from fairqr.telemetry import span
 
@@ -70,14 +67,11 @@ async def run_graph(
         resume: Go on with what is kept of the thread, under the same query and context. What had
             happened before the last state that was kept is not told again, but for the results that
             there are; of the steps that follow it, those that had ended are. Where the run was
-            over, nothing more happens. Where nothing is kept, it begins. The time between the last
-            state that was kept and now counts neither for the budget of seconds nor in what the
-            result says.
+            over, nothing more happens. Where nothing is kept, it begins.
     """
     config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
     given: dict[str, Any] | None = {"query": query}
     replies = Replies(graph.checkpointer, thread) if thread else None
-    paused = 0.0
     if replies and resume:
         kept = await graph.aget_state(config, subgraphs=True)
         if kept.values:
@@ -86,12 +80,8 @@ async def run_graph(
             # Not `next`, which leaves out what has ended since, though its state was not kept yet.
             if not kept.tasks:
                 return
-            states = list(_states(kept))
-            await replies.load(state.config for state in states)
-            paused = _pause(states[-1])
+            await replies.load(state.config for state in _states(kept))
             given = None
-    if thread:
-        config["metadata"] = {_PAUSED: paused}
     # A run of ours keeps its own states, or none. Inside a node of another graph it would else take
     # that graph's checkpointer along, and its mark that it goes on after an interrupt.
     apart = contextvars.copy_context()
@@ -113,7 +103,6 @@ async def run_graph(
             with (
                 span("invoke_workflow fairqr", **_asked(context, thread, given is None)),
                 kept_replies(replies),
-                paused_for(paused),
             ):
                 async with aclosing(updates):
                     async for _, mode, update in updates:
@@ -145,10 +134,6 @@ _MODES = ["tasks", "custom"]
 _OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
 """The steps that end a part of a run, and what each then has."""
 
-_PAUSED = "fairqr_paused"
-"""Kept with each state: for how many seconds the run was not running before it."""
-
-
 SEARCH = "search"
 """The node that is a graph itself, whose steps are told instead of it."""
 
@@ -175,18 +160,6 @@ def _told_before(kept: StateSnapshot) -> Iterator[Step]:
                 yield Step("rerank", _plain(task.result))
             else:
                 yield Step(task.name, _plain(task.result), task.id)
-
-
-def _pause(kept: StateSnapshot) -> float:
-    """Return for how many seconds the run has not been running since it began."""
-    if "started" not in kept.values:
-        return 0.0
-    metadata: Mapping[str, Any] = kept.metadata or {}
-    before = float(metadata.get(_PAUSED, 0.0))
-    if kept.created_at is None:
-        return before
-    at = datetime.fromisoformat(kept.created_at).timestamp()
-    return before + max(0.0, time.time() - at)
 
 
 def _event(mode: str, update: Any) -> Step | Token | None:

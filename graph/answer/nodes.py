@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -30,7 +29,7 @@ from fairqr.graph.answer.state import (
 )
 from fairqr.graph.answer.summary import summarised
 from fairqr.graph.outcome_span import record_outcome
-from fairqr.graph.search.model_ranking import seconds_left
+from fairqr.graph.running_time import seconds_left
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import usage_record
 from fairqr.prompts.library import PromptLibrary
@@ -88,7 +87,7 @@ class Nodes:
             await self._attributor.start()
         return {
             **forgotten(state, "result", "answer"),
-            "started": time.time(),
+            "seconds": Overwrite(0.0),
             "seed": secrets.randbelow(2**31) if context.seed is None else context.seed,
             "sampled": [],
             "generations": Overwrite([]),
@@ -113,7 +112,11 @@ class Nodes:
                 f"The generator was to read {settings.documents} documents, but only {read} take "
                 "part; it read these."
             )
-        return {"sampled": sampled, "warnings": warnings}
+        return {
+            "sampled": sampled,
+            "warnings": warnings,
+            "seconds": state["result"]["usage"]["milliseconds"] / 1000,
+        }
 
     @traced
     async def generate(self, state: GenerationTask, runtime: Runtime[AnswerContext]) -> Update:
@@ -133,7 +136,7 @@ class Nodes:
             # Without chance a seed would only keep the cache from answering.
             seed=state["seed"] if is_random else None,
         )
-        deadline = seconds_left(context, state)
+        deadline = seconds_left(context)
 
         def tell(piece: str) -> None:
             runtime.stream_writer({"ranking": ranking["number"], "token": piece})
@@ -176,7 +179,7 @@ class Nodes:
                 AttributionTask(
                     ranking=rankings[record["number"]],
                     text=record["text"],
-                    started=state["started"],
+                    seconds=state["seconds"],
                 ),
             )
             for record in state["generations"]
@@ -195,7 +198,7 @@ class Nodes:
         premises = [_premise(documents.get(id_)) for id_ in ranking["ids"]]
         pairs = [Pair(premise, hypothesis) for premise in premises if premise]
         try:
-            async with asyncio.timeout(seconds_left(self._context(runtime), state)):
+            async with asyncio.timeout(seconds_left(self._context(runtime))):
                 judged = await self._attributor.judge(pairs)
         except TimeoutError:
             judged = [Verdict("timeout", message=_NO_TIME_LEFT)] * len(pairs)
@@ -245,7 +248,7 @@ def to_generate(state: State) -> list[Send]:
                 query=state["query"],
                 ranking=ranking,
                 seed=state["seed"],
-                started=state["started"],
+                seconds=state["seconds"],
                 is_alone=len(state["sampled"]) == 1,
             ),
         )

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput
-from fairqr.graph.usage import UsageRecord
+from fairqr.graph.usage import UsageRecord, longest
 
 __all__ = [
     "AttributionTask",
@@ -45,7 +45,7 @@ class GenerationTask(TypedDict):
     query: str
     ranking: SampledRanking
     seed: int
-    started: float
+    seconds: float
     is_alone: bool
 
 
@@ -64,7 +64,7 @@ class AttributionTask(TypedDict):
 
     ranking: SampledRanking
     text: str
-    started: float
+    seconds: float
 
 
 class VerdictRecord(TypedDict):
@@ -91,7 +91,7 @@ class State(InputState, OutputState, total=False):
     """What the nodes that answer share.
 
     Attributes:
-        started: When the run began, in seconds since the epoch.
+        seconds: How long the steps took so far, those of the search included.
         seed: Of the samples.
         sampled: The distinct rankings among them.
         generations: What was answered from each.
@@ -99,7 +99,7 @@ class State(InputState, OutputState, total=False):
         warnings: Sentences for people.
     """
 
-    started: float
+    seconds: Annotated[float, longest]
     seed: int
     sampled: list[SampledRanking]
     generations: Annotated[list[GenerationRecord], operator.add]

@@ -21,7 +21,7 @@ from fairqr.graph.answer.result import (
     RankingAnswer,
 )
 from fairqr.graph.answer.state import State
-from fairqr.graph.running_time import seconds_since
+from fairqr.graph.running_time import running_seconds
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.usage import UsageReport, usage_of, usage_record
 from fairqr.prompts.template import PromptReference
@@ -182,7 +182,7 @@ def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -
 def _usage(state: State) -> UsageReport:
     records = [*state["generations"], *state["verdicts"]]
     total = sum((Usage(**record["usage"]) for record in records), usage_of(state["result"]))
-    milliseconds = round(seconds_since(state["started"]) * 1000, 1)
+    milliseconds = round(running_seconds() * 1000, 1)
     return UsageReport(**usage_record(total), milliseconds=milliseconds)
 
 

@@ -13,8 +13,9 @@ from fairqr.agents.replies import Usage
 from fairqr.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask
+from fairqr.graph.running_time import seconds_left
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.model_ranking import items_of, seconds_left
+from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.ranking_context import half
 from fairqr.graph.usage import usage_record
 from fairqr.prompts.library import PromptLibrary
@@ -139,7 +140,7 @@ class Asking:
             if protected not in items or unprotected not in items:
                 found.append(None)  # it was deleted meanwhile
                 continue
-            left = seconds_left(context, task)
+            left = seconds_left(context)
             pair = items[protected], items[unprotected]
             found.append(await judge.compare(task["query"], *pair, group=group, deadline=left))
         asked = [preference for it in found if it for preference in (it.one_first, it.other_first)]
@@ -169,7 +170,7 @@ class Asking:
             task["query"],
             items,
             group=group_of(task["asker"], task["words"]),
-            deadline=seconds_left(context, task),
+            deadline=seconds_left(context),
         )
         return ProbedRecord(
             number=task["number"],

@@ -6,7 +6,6 @@ pairs and for each asker, several at a time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -79,7 +78,7 @@ class Nodes:
         sides_of(self._engine, context.probe)
         await self._asking.start(context, context.probe)
         earlier = forgotten(state, "result", "probe")
-        return {**earlier, "started": time.time(), "probed": Overwrite([])}
+        return {**earlier, "seconds": Overwrite(0.0), "probed": Overwrite([])}
 
     async def cost(self, query: str, found: Sequence[str], context: Context) -> Cost:
         """Return what the probe will cost at the most.
@@ -103,6 +102,7 @@ class Nodes:
         context = self._context(runtime)
         settings = context.probe
         places = state["result"]["ranking"]
+        searched = state["result"]["usage"]["milliseconds"] / 1000
         ids = [place["id"] for place in places[: _depth(context, settings)]]
         sides = sides_of(self._engine, settings)
         dimension = Dimension.named(self._engine.schema, settings.attribute)
@@ -132,11 +132,14 @@ class Nodes:
                 f"None of the {len(ids)} documents is {' or '.join(lacking)}, so there is nothing "
                 "to compare; raise k, or choose another query or attribute."
             )
-            return {"plan": plan}
+            return {"plan": plan, "seconds": searched}
         items = await items_of(self._engine, ids)
         needed = self._asking.cost(state["query"], items, context, settings)
         if problem := _beyond(context, usage_of(state["result"]), needed):
-            return {"plan": {**plan, "status": "budget", "message": problem}}
+            return {
+                "plan": {**plan, "status": "budget", "message": problem},
+                "seconds": searched,
+            }
         random = stream(settings.seed, f"probe: {state['query']}")
         one, other = (random.permutation(of_side[side]).tolist() for side in (1, 0))
         order = random.permutation([*of_side[1], *of_side[0]]).tolist()
@@ -144,7 +147,7 @@ class Nodes:
             plan["pairs"] = list(zip(one, other, strict=False))[: settings.pairs]
         if "listwise" in settings.kinds:
             plan["order"] = order
-        return {"plan": plan}
+        return {"plan": plan, "seconds": searched}
 
     @traced
     async def probe(self, state: ProbeTask, runtime: Runtime[ProbeContext]) -> Update:
@@ -189,7 +192,7 @@ def to_probe(state: State) -> list[Send] | Literal["conclude"]:
         return "conclude"
     base = ProbeTask(
         query=state["query"],
-        started=state["started"],
+        seconds=state["seconds"],
         number=0,
         words=plan["words"],
         pairs=[],

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput
-from fairqr.graph.usage import UsageRecord
+from fairqr.graph.usage import UsageRecord, longest
 
 __all__ = ["OutputState", "ProbePlan", "ProbeTask", "ProbedRecord", "State"]
 
@@ -38,7 +38,7 @@ class ProbeTask(TypedDict):
     """What one node that probes is sent: pairs to compare, or a list to order for an asker."""
 
     query: str
-    started: float
+    seconds: float
     number: int
     words: list[str]
     pairs: list[tuple[str, str]]
@@ -78,11 +78,11 @@ class State(InputState, OutputState, total=False):
     """What the nodes that probe share.
 
     Attributes:
-        started: When the run began, in seconds since the epoch.
+        seconds: How long the steps took so far, those of the search included.
         plan: What is probed.
         probed: What came of each task of the plan.
     """
 
-    started: float
+    seconds: Annotated[float, longest]
     plan: ProbePlan
     probed: Annotated[list[ProbedRecord], operator.add]

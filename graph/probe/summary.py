@@ -22,7 +22,7 @@ from fairqr.graph.probe.result import (
     ProbeVerdict,
 )
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, State
-from fairqr.graph.running_time import seconds_since
+from fairqr.graph.running_time import running_seconds
 from fairqr.graph.usage import UsageReport, usage_record
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.exposure_ratio import exposure_ratio
@@ -68,9 +68,7 @@ def concluded(
         listwise=_listwise(ordered, plan) if ordered else None,
         prompts=list(prompts),
         seed=settings.seed,
-        usage=UsageReport(
-            **usage_record(usage), milliseconds=round(seconds_since(state["started"]) * 1000, 1)
-        ),
+        usage=UsageReport(**usage_record(usage), milliseconds=round(running_seconds() * 1000, 1)),
         # One of a kind says enough: a model that fails, fails often.
         warnings=list(dict.fromkeys(messages))[:3],
     )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from fairqr.agents.refiner import Refiner
-from fairqr.graph.running_time import seconds_since
+from fairqr.graph.running_time import running_seconds
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.final import Final, best_final
 from fairqr.graph.search.measurement import Measurement, measure, rank_key
@@ -111,7 +111,7 @@ async def assemble(
         baseline=_baseline(original, plain, documents, groups),
         usage=UsageReport(
             **(usage_record(asked.usage) if asked else state["usage"]),
-            milliseconds=round(seconds_since(state["started"]) * 1000, 1),
+            milliseconds=round(running_seconds() * 1000, 1),
         ),
         warnings=warnings,
     )

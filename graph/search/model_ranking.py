@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.replies import Usage
-from fairqr.graph.running_time import seconds_since
+from fairqr.graph.running_time import seconds_left
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Reranking
 from fairqr.graph.search.state import State
@@ -21,21 +20,12 @@ __all__ = [
     "ModelRanking",
     "counts_in_words",
     "items_of",
-    "seconds_left",
 ]
 
 
 async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
     """Return what a ranker may know of these documents; those that are gone are left out."""
     return [RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
-
-
-def seconds_left(context: Context, state: Mapping[str, Any]) -> float | None:
-    """Return how much of the budget of time a run still has; None without such a budget."""
-    if context.budget.seconds is None:
-        return None
-    started: float = state["started"]
-    return max(0.0, context.budget.seconds - seconds_since(started))
 
 
 class ModelRanking:
@@ -94,7 +84,7 @@ class ModelRanking:
             opened.set("fairqr.ranker", self._ranker.name)
             opened.set("fairqr.documents", len(items))
             found = await self._ranker.rank(
-                self._state["query"], items, deadline=seconds_left(self._context, self._state)
+                self._state["query"], items, deadline=seconds_left(self._context)
             )
             opened.set("fairqr.asked", found.asked)
             opened.set("fairqr.failures", dict(found.failures))

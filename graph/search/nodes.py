@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from langgraph.errors import GraphBubbleUp
@@ -15,7 +14,7 @@ from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundR
 from fairqr.agents.replies import Usage
 from fairqr.errors import InputError, ModelUnavailableError, QueryError, one_line
 from fairqr.graph.outcome_span import record_outcome
-from fairqr.graph.running_time import seconds_since
+from fairqr.graph.running_time import running_seconds, seconds_left
 from fairqr.graph.search.assembly import assemble
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import (
@@ -29,7 +28,7 @@ from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_lo
 from fairqr.graph.search.final import final_step
 from fairqr.graph.search.lists import hits_of, measured_list, table_of
 from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, measure
-from fairqr.graph.search.model_ranking import ModelRanking, seconds_left
+from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.state import (
     IterationRecord,
@@ -134,7 +133,7 @@ class Nodes:
             # A thread of a checkpointer may hold an earlier search.
             **forgotten(state, "result"),
             "query": query,
-            "started": time.time(),
+            "seconds": Overwrite(0.0),
             "iteration": 0,
             "pending": [original],
             "rankings": Overwrite([]),
@@ -260,7 +259,7 @@ class Nodes:
             unknown=measured.unknown,
         )
         iterations = [*state.get("iterations", []), record]
-        seconds = seconds_since(state["started"])
+        seconds = running_seconds()
         reason = decide_stop(iterations, for_the_loop(context, state), state["usage"], seconds)
         opened.event("divergence", value=measured.divergence, exposure=measured.exposure)
         opened.set("fairqr.iteration", number)
@@ -297,7 +296,7 @@ class Nodes:
         refiner = self._refiner_for(context)
         if refiner is None:  # begin() refuses this
             raise ModelUnavailableError("No model is given to refine with.")
-        deadline = seconds_left(context, state)
+        deadline = seconds_left(context)
         budget = for_the_loop(context, state).budget
         calls = budget.model_calls
         left = None if calls is None else calls - state["usage"]["model_calls"]
@@ -341,7 +340,7 @@ class Nodes:
                 keywords=len(answer.refinement.keywords),
             )
             opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
-        seconds = seconds_since(state["started"])
+        seconds = running_seconds()
         spent = budget_is_spent(budget, usage_record(usage), seconds)
         return after_refinement(state, context, checked, usage, budget_is_spent=spent)
 

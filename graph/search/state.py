@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 # Before Python 3.12 pydantic makes no JSON schema of typing's own; Studio's forms are made of it.
 from typing_extensions import TypedDict
 
-from fairqr.graph.usage import UsageRecord
+from fairqr.graph.usage import UsageRecord, longest
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.table import CodedMemberships
 
@@ -116,7 +116,7 @@ class State(InputState, OutputState, total=False):
     """What the nodes of a search share.
 
     Attributes:
-        started: When the run began, in seconds since the epoch.
+        seconds: How long the steps took so far.
         iteration: The round that is under way; 0 is the original query's.
         pending: The queries that the next step retrieves by.
         rankings: All that was retrieved so far.
@@ -134,7 +134,7 @@ class State(InputState, OutputState, total=False):
         cost: Of a model that re-ranks, as far as it is known beforehand.
     """
 
-    started: float
+    seconds: Annotated[float, longest]
     iteration: int
     pending: list[QueryRecord]
     rankings: Annotated[list[RankingRecord], operator.add]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from fairqr import (
     search_state_graph,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.graph.search.context import Budget
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
@@ -374,3 +376,22 @@ async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_eve
     outer = build_search_graph(engine, Blocking(), context=CONTEXT)
     found = await asyncio.to_thread(outer.invoke, {"query": "physicist"})
     assert "call the asynchronous method" in found["result"]["warnings"][0]
+
+
+async def test_a_persons_time_to_think_is_not_charged(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget(seconds=60)
+    more = {"budget": budget, "max_iterations": 2, "patience": 5}
+    context = CONTEXT.model_copy(update=more)
+    graph = search_state_graph(engine, Proposing(), context=context).compile(
+        checkpointer=InMemorySaver(), interrupt_after=["refine"]
+    )
+    config: Any = {"configurable": {"thread_id": "1"}}
+    await graph.ainvoke({"query": "physicist"}, config)
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + 3600)
+    while (await graph.aget_state(config)).next:
+        found = await graph.ainvoke(None, config)
+    assert len(found["result"]["iterations"]) == 3
+    assert 0 < found["result"]["usage"]["milliseconds"] < 60_000

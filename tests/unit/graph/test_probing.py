@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -372,7 +371,7 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     )
     plain = await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
     result = {**plain["result"], "usage": {**plain["result"]["usage"], "model_calls": 15}}
-    state = State(query="science", started=time.time(), result=result)
+    state = State(query="science", seconds=0.0, result=result)
     nodes = Nodes(engine, lambda: model, PromptLibrary(), context)
     update = await nodes.plan(state, Runtime())
     plan = update["plan"]
