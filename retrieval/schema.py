@@ -7,7 +7,8 @@ ranking is seen to be absent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from functools import cached_property
 from itertools import combinations
@@ -22,6 +23,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -62,6 +64,19 @@ class Range(BaseModel):
     gt: float | date | None = Field(None, description="More than this.")
     lte: float | date | None = Field(None, description="At most this.")
     lt: float | date | None = Field(None, description="Less than this.")
+
+    @field_validator("gte", "gt", "lte", "lt", mode="wrap")
+    @classmethod
+    def _is_a_number_or_a_date(
+        cls, bound: object, handler: ValidatorFunctionWrapHandler
+    ) -> float | date | None:
+        found: float | date | None = math.nan
+        if not isinstance(bound, bool):
+            with suppress(ValidationError):
+                found = handler(bound)
+        if isinstance(found, float) and not math.isfinite(found):
+            raise ValueError(f"a bound must be a number or a date, not '{one_line(bound, 60)}'")
+        return found
 
     @model_validator(mode="after")
     def _has_one_sensible_bound_a_side(self) -> Range:
@@ -142,13 +157,22 @@ class Attribute(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _mapped_groups_become_values(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or not isinstance(data.get("groups"), Mapping):
+        if not isinstance(data, Mapping):
             return data
-        values: dict[str, Any] = {}
-        for group, given in data["groups"].items():
-            several = [given] if isinstance(given, str | bool | int | float) else given
-            is_list = isinstance(several, Sequence)
-            values[str(group)] = list(map(as_text, several)) if is_list else given
+        groups = data.get("groups")
+        for named in (groups, data.get("population")):
+            if isinstance(named, Mapping | Sequence):
+                _refuse_booleans("the name of a group", named)
+        if not isinstance(groups, Mapping):
+            return data
+        given = {str(group): _given_values(str(group), its) for group, its in groups.items()}
+        held = [one for its in given.values() for one in (its if isinstance(its, list) else [its])]
+        if not all(isinstance(value, bool) for value in held):  # as those of a boolean field are
+            _refuse_booleans("a value of a group", held)
+        values = {
+            group: list(map(as_text, its)) if isinstance(its, list) else its
+            for group, its in given.items()
+        }
         return {**data, "groups": list(values), "values": values}
 
     @field_validator("field")
@@ -280,6 +304,31 @@ class Attribute(BaseModel):
         return found
 
 
+def _given_values(group: str, given: object) -> Range | list[object]:
+    """Return the values that a file gives to a group, or their range."""
+    if given is None:
+        raise ValueError(f"the group '{group}' has no values")
+    if isinstance(given, Range | Mapping):
+        try:
+            return Range.model_validate(given)
+        except ValidationError as error:
+            where, reason = first_problem(error)
+            place = f" at {where}" if where else ""
+            raise ValueError(f"the range of '{group}' is wrong{place}: {reason}") from None
+    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+
+
+def _refuse_booleans(what: str, found: Iterable[object]) -> None:
+    """Refuse what YAML took for a boolean where a text is meant: ``no`` may stand for Norway."""
+    for one in found:
+        if isinstance(one, bool):
+            words = "'yes' and 'on'" if one else "'no' and 'off'"
+            raise ValueError(
+                f"{what} is the boolean {as_text(one)}, as which YAML reads {words}; put the word "
+                "in quotes"
+            )
+
+
 def _weights(label: object) -> dict[object, float]:
     """Turn each way to write a label into weights by value."""
     if label is None or label == "":
@@ -351,19 +400,28 @@ class Described(BaseModel):
     @classmethod
     def _attributes_know_their_names(cls, data: Any) -> Any:
         """Let the file say each attribute's name once, as the key."""
-        if isinstance(data, Mapping) and isinstance(data.get("attributes"), Mapping):
-            named = {
-                key: {"name": key, **value} if isinstance(value, Mapping) else value
-                for key, value in data["attributes"].items()
-            }
-            return {**data, "attributes": named}
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        attributes = data.get("attributes")
+        if attributes is None:  # A draft may have the key alone.
+            return {**data, "attributes": {}}
+        if not isinstance(attributes, Mapping):
+            return data
+        _refuse_booleans("the name of an attribute", attributes)
+        named = {
+            key: {"name": key, **value} if isinstance(value, Mapping) else value
+            for key, value in attributes.items()
+        }
+        return {**data, "attributes": named}
 
     @field_validator("attributes", check_fields=False)
     @classmethod
     def _there_is_an_attribute(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
         if not attributes:
-            raise ValueError(f"a {cls.what} needs at least one attribute")
+            raise ValueError(
+                f"a {cls.what} needs at least one attribute, such as "
+                "'attributes: {gender: {field: sex, groups: [female, male]}}'"
+            )
         return attributes
 
 

@@ -87,6 +87,35 @@ def test_memberships_are_shares(weights: dict[str, float]) -> None:
             "attributes: {g: {field: f, groups: {a: {lt: 1950}, b: {gte: 1940-01-01}}}}",
             "the ranges of 'a' and 'b' mix numbers and dates",
         ),
+        ("attributes:", "at attributes: a schema needs at least one attribute, such as 'attrib"),
+        ("other: 1", "at least one attribute"),
+        (
+            "attributes: {g: {field: f, groups: {a: {lt: 1950}, b: {gte: abc}}}}",
+            "at attributes.g: the range of 'b' is wrong at gte: a bound must be a number or a "
+            "date, not 'abc'",
+        ),
+        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {gte: .nan}}}}", "not 'nan'"),
+        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {gt: .inf}}}}", "not 'inf'"),
+        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {gt: yes}}}}", "not 'True'"),
+        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {}}}}", "'b' is wrong: a range needs"),
+        ("attributes: {g: {field: f, groups: {a: {lt: 1}, b: {le: 2}}}}", "'b' is wrong at le: "),
+        ("attributes: {g: {field: f, groups: {a: [1], b: }}}", "the group 'b' has no values"),
+        (
+            "attributes: {land: {field: f, groups: {north: [no, SE], south: [IT]}}}",
+            "at attributes.land: a value of a group is the boolean false, as which YAML reads 'no' "
+            "and 'off'; put the word in quotes",
+        ),
+        ("attributes: {g: {field: f, groups: {a: on, b: {gte: 1}}}}", "reads 'yes' and 'on'"),
+        (
+            "attributes: {g: {field: f, groups: {yes: [F], M: [M]}}}",
+            "at attributes.g: the name of a group is the boolean true",
+        ),
+        ('attributes: {g: {field: f, groups: [NO, "a: b"]}}', "name of a group is the boolean"),
+        (
+            "attributes: {g: {field: f, groups: {'no': N, SE: S}, population: {no: 1}}}",
+            "the name of a group is the boolean false",
+        ),
+        ("attributes: {yes: {field: f, groups: [a, b]}}", "name of an attribute is the boolean"),
         ("attributes: {g: {field: id, groups: [a, b]}}", "'id' belongs"),
         ("attributes: {g: {field: title, groups: [a, b]}}", "'title' belongs"),
         ("attributes: {g: {field: text, groups: [a, b]}}", "'text' belongs"),
@@ -126,6 +155,20 @@ def test_a_number_is_a_year_and_never_a_day(
         groups = {"old": {"lt": bound}, "new": {"gte": bound}}
         era = Attribute.model_validate({"name": "era", "field": "born", "groups": groups})
         assert era.group_of(value) == expected
+
+
+def test_booleans_are_values_of_a_field_that_holds_nothing_else(tmp_path: Path) -> None:
+    """So a word that YAML takes for one is refused among others, and quotes make it a text."""
+    path = tmp_path / "schema.yaml"
+    path.write_text(
+        "attributes:\n"
+        "  alive: {field: alive, groups: {'yes': true, 'no': [false]}}\n"
+        "  land: {field: land, groups: {north: ['no', SE], south: [IT]}}\n"
+    )
+    schema = load_schema(path)
+    alive, land = schema.attribute("alive"), schema.attribute("land")
+    assert [alive.group_of(value) for value in (True, "false", "no")] == ["yes", "no", None]
+    assert [land.group_of(value) for value in ("no", False)] == ["north", None]
 
 
 def test_a_key_may_stand_again_over_a_merged_one(tmp_path: Path) -> None:
