@@ -48,6 +48,10 @@ WITHOUT_ID = (
     "Some documents have no id, so a hash of their text is used; two documents with the same text "
     "count as one."
 )
+SHARED_ID = (
+    "Some documents with different texts have the same id, and only the first of them counts; name "
+    "in 'id' a field that differs."
+)
 
 
 class LangChainEngine:
@@ -125,14 +129,22 @@ class LangChainEngine:
         found = (await self._client.search(text, query.n))[: query.n]
         documents: dict[str, Document] = {}
         scores: list[object] = []
+        shared_id = False
         for item, relevance in found:
             document = self._document(item)
-            if documents.setdefault(document.id, document) is document:
+            first = documents.setdefault(document.id, document)
+            if first is document:
                 scores.append(value_at(item.metadata, self._score) if self._score else relevance)
+            shared_id |= first.text != document.text
         self._met.add(documents.values())
         kept = list(documents.values())
         without_id = any(self._own_id(item) is None for item, _ in found)
-        warnings = [*([WITHOUT_ID] if without_id else []), *self._without_labels(kept)]
+        warnings = [
+            *([WITHOUT_ID] if without_id else []),
+            *([SHARED_ID] if shared_id else []),
+            *self._without_fields([item for item, _ in found]),
+            *self._without_labels(kept),
+        ]
         return self._hits(kept, _never_increasing(scores), query.n, warnings)
 
     def _hits(
@@ -158,6 +170,15 @@ class LangChainEngine:
         id_ = value_at(found.metadata, self._id) if self._id else None
         id_ = found.id if id_ is None else id_
         return None if id_ in (None, "") else str(id_)
+
+    def _without_fields(self, found: Sequence[Found]) -> list[str]:
+        named = {"id": self._id, "title": self._title, "score": self._score}
+        return [
+            f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
+            "correct it, or leave it out."
+            for option, field in named.items()
+            if found and field and all(value_at(item.metadata, field) is None for item in found)
+        ]
 
     def _without_labels(self, documents: Sequence[Document]) -> list[str]:
         return [

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairqr.errors import FairqrError, IndexUnavailableError, one_line
+from fairqr.errors import FairqrError, IndexUnavailableError, InputError, one_line
 from fairqr.retries import with_retries
 from fairqr.retrieval.engines.limits import Limits
 
@@ -43,8 +43,18 @@ class LangChainClient:
 
         Raises:
             IndexUnavailableError: The search failed.
+            InputError: It returned something else than documents.
         """
-        return await self._call(partial(self._search, text, n))
+        from langchain_core.documents import Document
+
+        found = await self._call(partial(self._search, text, n))
+        for item, _ in found:
+            if not isinstance(item, Document):
+                raise InputError(
+                    f"The retriever '{self._name}' ({type(self._wrapped).__name__}) returns "
+                    f"{type(item).__name__} objects; let it return LangChain's Document objects."
+                )
+        return found
 
     async def read(self, ids: list[str]) -> Sequence[Found]:
         """Return documents by their own ids; none if that is not possible.

@@ -46,6 +46,9 @@ __all__ = ["FairSearch", "Step", "Token", "open_engine"]
 
 T = TypeVar("T")
 
+_NAMED = (str, Path, Source, Mapping)
+"""What a source is opened from; all else is an engine that is open."""
+
 
 async def open_engine(
     source: str | Path | Source | Mapping[str, Any],
@@ -103,6 +106,9 @@ class FairSearch:
         prompts: Where prompts come from.
         concurrency: How many rankings are answered from, or judged, at the same time; and how many
             questions a chat model that judges is asked, if it is named here.
+
+    Raises:
+        InputError: The source is none of these.
     """
 
     def __init__(
@@ -116,6 +122,11 @@ class FairSearch:
         prompts: PromptLibrary | None = None,
         concurrency: int = CONCURRENCY,
     ) -> None:
+        if not isinstance(source, _NAMED) and not hasattr(source, "capabilities"):
+            raise InputError(
+                "FairSearch takes an open engine, or the name, file or content of a source, not "
+                f"{type(source).__name__}; from_langchain makes an engine of a retriever."
+            )
         self._source = source
         self._engine: SearchEngine | None = None
         self._model = model
@@ -377,7 +388,7 @@ class FairSearch:
 
     async def _built(self) -> Graphs:
         source, model = self._source, self._model
-        if isinstance(source, str | Path | Source | Mapping):
+        if isinstance(source, _NAMED):
             engine = self._engine = await open_engine(source)
         else:
             engine = source

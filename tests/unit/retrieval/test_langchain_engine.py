@@ -228,6 +228,37 @@ async def test_of_documents_with_the_same_id_the_first_is_kept() -> None:
     hits = await search(engine, "x")
     assert (hits.ids, hits.scores) == (["p0001", "p0002"], [1.0, 0.5])
     assert (await engine.documents(["p0001"]))[0].text == "tennis player 1 of the club"
+    assert hits.warnings == (
+        "Some documents with different texts have the same id, and only the first of them counts; "
+        "name in 'id' a field that differs.",
+    )
+    found.pop()
+    found.append(player(1))
+    assert (await search(engine, "x")).warnings == ()
+
+
+async def test_named_fields_that_no_document_has_are_told() -> None:
+    found = [player(1), player(2, metadata={"doi": 2, "person": {"sex": "F"}})]
+    retriever = CallingRetriever(call=lambda query: found)
+    engine = from_langchain(retriever, schema=SCHEMA, id="doi", title="nose", score="nosuch")
+    hits = await search(engine, "x")
+    assert (hits.ids, hits.scores) == (["p0001", "2"], [1.0, 0.5])
+    assert hits.warnings == tuple(
+        f"None of the documents found has '{field}' in its metadata, which '{option}' names; "
+        "correct it, or leave it out."
+        for option, field in (("title", "nose"), ("score", "nosuch"))
+    )
+    engine = from_langchain(retriever, schema=SCHEMA, id="nosuch")
+    (warning,) = (await search(engine, "x")).warnings
+    assert "has 'nosuch' in its metadata, which 'id' names" in warning
+
+
+async def test_a_retriever_of_other_things_than_documents_is_one_sentence() -> None:
+    retriever = CallingRetriever(call=lambda query: ["a text"])  # type: ignore[list-item]
+    engine = from_langchain(retriever, schema=SCHEMA, name="club")
+    told = r"'club' \(CallingRetriever\) returns str objects; let it return LangChain's Document"
+    with pytest.raises(InputError, match=told):
+        await search(engine, "x")
 
 
 async def test_words_that_boost_are_read_after_the_text() -> None:
@@ -432,6 +463,10 @@ async def test_the_check_tells_what_a_query_finds() -> None:
 def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes a BaseRetriever or a VectorStore, not str"):
         from_langchain("club", schema=SCHEMA)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="not CallingRetriever; from_langchain makes an engine"):
+        fairqr.FairSearch(CallingRetriever(call=lambda query: []))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"takes an open engine, or the name, .* not int;"):
+        fairqr.FairSearch(5)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match=r"The schema is wrong at attributes: Field required\."):
         from_langchain(stored(1), schema={})
     with pytest.raises(SchemaError, match="cannot be read"):
