@@ -240,9 +240,9 @@ def _rankings(result: SearchResult, width: int) -> Table:
         rows.append(
             (
                 str(row + 1),
-                shortened(old.title, TITLE) if old else "",
+                shortened(old.title or old.id, TITLE) if old else "",
                 ", ".join(labels_of(old)) if old else "",
-                shortened(new.title, TITLE) if new else "",
+                shortened(new.title or new.id, TITLE) if new else "",
                 ", ".join(labels_of(new)) if new else "",
                 _move(new, place) if new else "",
             )
@@ -265,7 +265,7 @@ def _rankings(result: SearchResult, width: int) -> Table:
         cells = [Text(rank)]
         for ranking, (title, labels) in ((before, widths[1:3]), (after, widths[3:5])):
             document = ranking[row] if row < len(ranking) else None
-            cells.append(Text(shortened(document.title, title) if document else ""))
+            cells.append(Text(shortened(document.title or document.id, title) if document else ""))
             cells.append(Text(_fitted(labels_of(document), labels) if document else ""))
         table.add_row(*cells, Text(moved, style=_MOVED.get(moved[:1], "")))
     return table

@@ -59,6 +59,15 @@ def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -
     assert "[red]Ma rie" in shown
 
 
+def test_a_document_without_a_title_is_shown_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """In both rankings."""
+    plain = result(title="")
+    place = plain.ranking[0].model_copy(update={"id": "doc-42"})
+    baseline = plain.baseline.model_copy(update={"ranking": [place]})
+    print_result(plain.model_copy(update={"ranking": [place], "baseline": baseline}))
+    assert capsys.readouterr().out.count("doc-42") == 2
+
+
 def test_a_measure_that_is_undefined_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Without any label there is no divergence, and no error either."""
     print_result(result(divergence=None))
