@@ -117,7 +117,11 @@ async def read_index(server: Server, index: str) -> IndexMapping:
         IndexNotFoundError: There is no such index.
     """
     wanted = "*.mappings,*.settings.index.max_result_window"
-    answer = await server.request("GET", path_of(index), params={"filter_path": wanted})
+    # A server that is not there should not be waited for four times.
+    total = 2 * server.connection.timeout
+    answer = await server.request(
+        "GET", path_of(index), params={"filter_path": wanted}, total=total
+    )
     if not answer:
         raise server.no_index(index)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -116,6 +117,7 @@ class Server:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         judge: Callable[[Any], None] | None = None,
+        total: float = math.inf,
     ) -> Any:
         """Send a request, again if it failed with an error that can heal, and return the answer.
 
@@ -125,6 +127,7 @@ class Server:
             params: Of the address.
             body: An object; or several, which are sent a line each.
             judge: Looks at each answer, and may raise :class:`BusyServer`.
+            total: Seconds after which no further attempt begins.
 
         Raises:
             IndexUnavailableError: The server cannot be reached, or refuses.
@@ -140,10 +143,14 @@ class Server:
                 judge(answer)
             return answer
 
-        return await self.call(send)
+        return await self.call(send, total=total)
 
-    async def call(self, send: Callable[[Any], Awaitable[T]]) -> T:
+    async def call(self, send: Callable[[Any], Awaitable[T]], *, total: float = math.inf) -> T:
         """Await ``send(client)``, again if it failed with an error that can heal.
+
+        Args:
+            send: Sends the request.
+            total: Seconds after which no further attempt begins.
 
         Raises:
             FairqrError: As :meth:`request` does.
@@ -161,7 +168,7 @@ class Server:
                     raise
 
         try:
-            return await with_retries(attempt, attempts=self.connection.attempts)
+            return await with_retries(attempt, attempts=self.connection.attempts, total=total)
         except self.errors as error:
             raise self.translated(error) from None
         except BusyServer as error:
@@ -262,7 +269,7 @@ class Server:
             )
         if slow:
             return IndexUnavailableError(
-                f"{self.product} at {self.url} did not answer within "
+                f"{self.product} at {self.url} did not answer any attempt within "
                 f"{self.connection.timeout:g} seconds; try again, or raise 'timeout'."
             )
         return IndexUnavailableError(

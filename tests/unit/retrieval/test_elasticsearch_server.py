@@ -221,9 +221,25 @@ async def test_a_slow_server(kind: type[Server]) -> None:
 
     with (
         answering(answer) as (url, _),
-        pytest.raises(IndexUnavailableError, match=r"did not answer within 0\.1 seconds; try"),
+        pytest.raises(IndexUnavailableError, match=r"answer any attempt within 0\.1 seconds; try"),
     ):
         await count(url, kind, timeout=0.1, attempts=1)
+
+
+@KINDS
+async def test_a_server_that_never_answers_at_opening_is_given_up_soon(kind: type[Server]) -> None:
+    """No attempt begins after twice the time limit, in place of four attempts."""
+
+    def answer(*_: Any) -> Answer:
+        time.sleep(0.5)
+        return of_json(200, {})
+
+    with answering(answer) as (url, asked):
+        server = kind(Connection(urls=(url,), timeout=0.2))
+        with pytest.raises(IndexUnavailableError, match="did not answer any attempt"):
+            await read_index(server, "hr")
+        assert len(asked.times) == 1
+        await server.aclose()
 
 
 @KINDS
