@@ -271,11 +271,18 @@ class Catalog:
             SourceError: The file does not describe a source.
             InputError: The name belongs to something else.
         """
-        name = load_source(path).name
+        self.refuse_taken_by_others(load_source(path).name, path)
+        return self._attached.attach(path)
+
+    def refuse_taken_by_others(self, name: str, path: Path) -> None:
+        """Refuse a name for the source of a file that belongs to something that is no source.
+
+        Raises:
+            InputError: It is the name of a built-in corpus, or of an index.
+        """
         if name in BUILT_IN or name in self._indexes.names():
             what = "a built-in corpus" if name in BUILT_IN else "an index"
             raise InputError(f"'{name}' is the name of {what}; give the source {path} another one.")
-        return self._attached.attach(path)
 
     def detach(self, name: str) -> None:
         """Forget an attached source; its file and its engine stay as they are.

@@ -58,6 +58,7 @@ class Offers:
     Raises:
         SourceError: Such a file is wrong.
         ConfigError: Two have the same name.
+        InputError: One has the name of a built-in corpus, or of an index.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Offers:
             default_model(): ModelEntry(),
             FeedbackRefiner.name: ModelEntry(),
         }
-        self.sources = _sources(settings.sources)
+        self.sources = _sources(settings.sources, catalog)
         # What is listed as a source is offered; `corpora` is about the rest.
         self._corpora = settings.corpora and (*settings.corpora, *self.sources)
 
@@ -256,9 +257,11 @@ class Offers:
         return next(matching, None)
 
 
-def _sources(files: Iterable[Path]) -> dict[str, Source]:
+def _sources(files: Iterable[Path], catalog: Catalog) -> dict[str, Source]:
     found: dict[str, Source] = {}
-    for source in map(load_source, files):
+    for file in files:
+        source = load_source(file)
+        catalog.refuse_taken_by_others(source.name, file)
         if source.name in found:
             raise ConfigError(f"Two sources of the service are named '{source.name}'; rename one.")
         found[source.name] = source

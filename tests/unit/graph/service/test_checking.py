@@ -208,3 +208,7 @@ def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
         check(offers, "search", corpus={"engine": "http", "url": "http://inside/"})
     with pytest.raises(ConfigError, match="Two sources"):
         make_offers(tmp_path, sources=(file, file))
+    file.write_text(file.read_text().replace("name: web", "name: notables"))
+    taken = r"'notables' is the name of a built-in corpus; give the source .*yaml another one"
+    with pytest.raises(InputError, match=taken):
+        make_offers(tmp_path, sources=(file,))
