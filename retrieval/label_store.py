@@ -58,13 +58,21 @@ class LabelStore:
 
     def memberships(self, ids: Sequence[str]) -> FloatArray:
         """Return the share of each group in these documents, shape (len(ids), G)."""
+        places, held = self._places(ids)
+        found: FloatArray = self.rows[np.where(held, self.codes[places], len(self.rows) - 1)]
+        return found
+
+    def names_any(self, ids: Sequence[str]) -> bool:
+        """Return whether the file names one of these documents, with whatever label."""
+        return bool(self._places(ids)[1].any())
+
+    def _places(self, ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Return where each document stands if the file names it, and whether it does."""
         # In order they are found in two thirds of the time, since neighbours share pages.
         wanted, inverse = np.unique(digests(ids)[:, 0], return_inverse=True)
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
-        codes = np.where(self.hashes[places] == wanted, self.codes[places], len(self.rows) - 1)
-        found: FloatArray = self.rows[codes[inverse]]
-        return found
+        return places[inverse], (self.hashes[places] == wanted)[inverse]
 
 
 def digests(ids: Iterable[str]) -> NDArray[np.uint64]:

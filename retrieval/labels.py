@@ -130,7 +130,8 @@ class LabelReader:
             ids: Of these documents.
 
         Raises:
-            SourceError: A file of labels has none of these documents, and they are many.
+            SourceError: A file of labels has none of these documents, or only values that no group
+                takes, and the documents are many.
         """
         return [
             self.field_report(name, labels[name])
@@ -145,6 +146,18 @@ class LabelReader:
         rows = store.memberships(ids)[:, : len(attribute.groups)]
         labelled = int(rows.any(axis=1).sum())
         if not labelled and len(ids) >= ENOUGH:
+            if store.names_any(ids):
+                values = [one_line(one.value, 30) for one in store.report.without_group[:10]]
+                remedy = (
+                    f"no group takes {', '.join(values)}; write in 'groups' which values belong to "
+                    "which group"
+                    if values
+                    else "write the groups into the file"
+                )
+                raise SourceError(
+                    f"The labels {attribute.labels} give none of the {len(ids):,} documents that "
+                    f"were looked at a group; {remedy}."
+                )
             raise SourceError(
                 f"The labels {attribute.labels} have none of the {len(ids):,} documents that were "
                 f"looked at, such as '{one_line(ids[0], 80)}'; check which column holds the ids."

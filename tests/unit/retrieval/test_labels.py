@@ -166,6 +166,22 @@ async def test_a_file_that_has_none_of_the_documents_is_refused(tmp_path: Path) 
     assert (some.documents, some.labelled) == (21, 1)
 
 
+async def test_a_file_whose_values_no_group_takes_is_told_so(tmp_path: Path) -> None:
+    """The ids are right then, and another column would not help."""
+    ids = [f"d{number}" for number in range(20)]
+    lines = "".join(f"{id_},{['asia', 'EU'][len(id_) % 2]}\n" for id_ in ids)
+    labels = await opened(tmp_path, content=f"id,group\n{lines}zz1,Asia\n")
+    said = r"none of the 20 documents .* a group; no group takes EU, asia; write in 'groups'"
+    with pytest.raises(SourceError, match=said):
+        labels.reports({}, ids)
+    (some,) = labels.reports({}, [*ids, "zz1"])
+    assert (some.documents, some.labelled) == (21, 1)
+    lines = "".join(f"{id_},\n" for id_ in ids)
+    labels = await opened(tmp_path, content=f"id,group\n{lines}")
+    with pytest.raises(SourceError, match=r"looked at a group; write the groups into the file\."):
+        labels.reports({}, ids)
+
+
 CSV_START = "must begin with a line that names the columns 'id' and 'group' (or 'origin')"
 
 
