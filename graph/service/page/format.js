@@ -54,6 +54,7 @@ export const NO_WORDS = {
 /** What a step does, while the next one is under way. */
 export const UNDER_WAY = {
   queued: "Waiting for its turn",
+  prepare: "Searching the index",
   begin: "Searching the index",
   retrieve: "Measuring who is shown",
   measure: "Looking at the target",
@@ -65,6 +66,7 @@ export const UNDER_WAY = {
   collect: "Looking at what was used",
   attribute: "Looking at what was used",
   summarise: "Counting",
+  plan: "Asking the model to rank",
   probe: "Asking the model to rank",
   conclude: "Counting",
 };
