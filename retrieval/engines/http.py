@@ -31,7 +31,7 @@ from fairqr.retrieval.source import HttpSource
 __all__ = ["HttpEngine", "check", "open_http"]
 
 ENOUGH = 10
-"""If none of so many documents has a label, the source names the wrong place."""
+"""If none of so many documents has a label, or a text, the source names the wrong place."""
 
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
@@ -131,7 +131,7 @@ async def check(engine: HttpEngine) -> SourceReport:
     """Send sample queries, and report what they find and which labels that has.
 
     Raises:
-        SourceError: An attribute's field is in none of ten or more hits.
+        SourceError: A field of labels, titles or texts is in none of ten or more hits.
     """
     source = engine.source
     info = await engine.info()
@@ -140,12 +140,14 @@ async def check(engine: HttpEngine) -> SourceReport:
         if len(hits):
             break
     documents = await engine.documents(hits.ids)
-    if len(documents) >= ENOUGH:
-        for attribute in engine.labels.unlabelled(documents):
-            raise SourceError(
-                f"In the source '{engine.name}', 'field: {attribute.field}' of {attribute.name} "
-                f"finds nothing in any of {len(documents)} hits; correct it."
-            )
+    empty = _empty_texts(source, documents)
+    unlabelled = engine.labels.unlabelled(documents)
+    missing = [*(f"'field: {one.field}' of {one.name}" for one in unlabelled), *empty]
+    if missing and len(documents) >= ENOUGH:
+        raise SourceError(
+            f"In the source '{engine.name}', {missing[0]} finds nothing in any of "
+            f"{len(documents)} hits; correct it."
+        )
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
     return SourceReport(
         name=engine.name,
@@ -154,8 +156,25 @@ async def check(engine: HttpEngine) -> SourceReport:
         attributes=attributes,
         sample_query=sample,
         sample=sample_hits(engine.schema, hits, documents),
-        remarks=[*_remarks(source, len(hits)), *remarks_on_labels(attributes)],
+        remarks=[
+            *_remarks(source, len(hits)),
+            *(f"{where} finds nothing in the hits; correct it." for where in empty),
+            *remarks_on_labels(attributes),
+        ],
     )
+
+
+def _empty_texts(source: HttpSource, documents: Sequence[Document]) -> list[str]:
+    """Return the expressions of titles and texts that find nothing in any document."""
+    found = {
+        "title": (source.title, [document.title for document in documents]),
+        "text": (source.text, [document.text for document in documents]),
+    }
+    return [
+        f"'{name}: {expression}'"
+        for name, (expression, texts) in found.items()
+        if documents and expression and not any(texts)
+    ]
 
 
 def _remarks(source: HttpSource, found: int) -> list[str]:

@@ -501,10 +501,25 @@ async def test_the_check_refuses_a_field_that_no_hit_has(
         await check(await engine())
 
 
+@pytest.mark.parametrize("named", [{"title": "person.nam"}, {"text": "paragraph"}])
+async def test_the_check_refuses_a_title_or_a_text_that_no_hit_has(
+    model_server: ModelServer, engine: Open, named: dict[str, str]
+) -> None:
+    ((part, expression),) = named.items()
+    where = f"'{part}: {expression}' finds nothing in"
+    model_server.does(answer(*map(hit, range(10))), answer(*map(hit, range(9))))
+    people = await engine(**named)
+    with pytest.raises(SourceError, match=f"{where} any of 10 hits; correct it"):
+        await check(people)
+    # Few hits may lack it by chance.
+    assert f"{where} the hits; correct it." in (await check(people)).remarks
+
+
 async def test_the_check_says_that_no_group_takes_any_label(
     model_server: ModelServer, engine: Open
 ) -> None:
-    model_server.does(answer(*(hit(number, person={"sex": "X"}) for number in range(12))))
+    person = {"sex": "X", "name": "Somebody"}
+    model_server.does(answer(*(hit(number, person=person) for number in range(12))))
     report = await check(await engine())
     warning = (
         "gender: no document that was looked at has a group, so no exposure can be measured; "
