@@ -6,18 +6,18 @@ from fairqr.errors import SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_counts import grouped
+from fairqr.retrieval.engines.elasticsearch_counts import existing, grouped
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch_mapping import read_index
 from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
-from fairqr.retrieval.label_values import values_of
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource, OpenSearchSource
 
 __all__ = ["ElasticsearchEngine", "check", "open_elasticsearch"]
 
 SAMPLED = 100
+SAMPLED_LABELS = 1000
 
 
 async def open_elasticsearch(
@@ -80,21 +80,24 @@ async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:
         for label in engine.reader.labels
         if hits and not memberships[label.attribute.name][:, : len(label.attribute.groups)].any()
     ]
+    body["size"] = body["terminate_after"] = min(SAMPLED_LABELS, engine.mapping.window)
     answers = await engine.msearch(
         [
-            {"query": engine.filtered(grouped(label)), **body, "size": 1, "terminate_after": 1}
+            {"query": engine.filtered(query), **body}
             for label in suspects
+            for query in (existing(label), grouped(label) or {"match_none": {}})
         ]
     )
-    for label, answer in zip(suspects, answers, strict=True):
-        found = answer["hits"]["hits"]
-        name = label.attribute.name
-        if found and label.label(found[0].get("fields", {})) is not None:
+    for label, there, taken in zip(suspects, answers[::2], answers[1::2], strict=True):
+        found = [*there["hits"]["hits"], *taken["hits"]["hits"]]
+        report = engine.labels.field_report(
+            label.attribute.name, [label.label(hit.get("fields", {})) for hit in found]
+        )
+        if report.labelled:
             continue
-        here = f"The field '{label.name}' of the attribute '{name}'"
-        known = {one_line(one, 30) for label in values[name] for one in values_of(label)}
-        if known:
-            shown = ", ".join(sorted(known)[:10])
+        here = f"The field '{label.name}' of the attribute '{report.name}'"
+        if report.values:
+            shown = ", ".join(one_line(one.value, 30) for one in report.values[:10])
             raise SourceError(
                 f"{here} holds {shown}, and no group takes any of these; write in 'groups' which "
                 "values belong to which group."

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairqr.errors import FairqrError
-from fairqr.retrieval.engines.elasticsearch_counts import is_countable, value_reports
+from fairqr.retrieval.engines.elasticsearch_counts import (
+    grouped,
+    is_countable,
+    value_reports,
+)
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Capability, Query
 from fairqr.retrieval.engines.report import (
@@ -45,7 +49,9 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
     remarks = [*_on_mapping(engine), *remarks_on_labels(attributes), *await _on_privileges(engine)]
     if not documents:
         remarks.append("There are no documents; correct the index, or the filter.")
-    elif query and not sample:
+    elif not query:
+        remarks.append("No sample query was tried, since the documents have no texts to read.")
+    elif not sample:
         remarks.append(f"The sample query '{query}' finds nothing; check the searched fields.")
     return SourceReport(
         name=source.name,
@@ -89,7 +95,7 @@ def _frequent_word(texts: list[str]) -> str:
 
 
 async def _attributes(engine: ElasticsearchEngine, ids: list[str]) -> list[AttributeReport]:
-    countable = [one for one in engine.reader.labels if is_countable(one) and not one.weights]
+    countable = [one for one in engine.reader.labels if is_countable(one) and grouped(one)]
     counted = {one.name: one for one in await value_reports(engine, countable)}
     if not ids or len(counted) == len(engine.schema.attributes):
         return [*counted.values()]

@@ -21,13 +21,13 @@ from fairqr.retrieval.schema import UNKNOWN, Attribute, Range, as_text
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 
-__all__ = ["corpus_shares", "grouped", "is_countable", "value_reports"]
+__all__ = ["corpus_shares", "existing", "grouped", "is_countable", "value_reports"]
 
 Body = dict[str, Any]
 
 MOST_VALUES = 10_000
 VALUES_SHOWN = 100
-KEYWORDS = frozenset({"constant_keyword", "keyword", "wildcard"})
+KEYWORDS = frozenset({"constant_keyword", "keyword", "version", "wildcard"})
 SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
 SHARE_OF_WEIGHTS = """
 double all = 0; double own = 0;
@@ -93,14 +93,14 @@ async def value_reports(
 
     Args:
         engine: The index.
-        labels: Fields that the server can count.
+        labels: Fields that the server can count, and by groups.
     """
     body = {"size": 0, "track_total_hits": True, "query": engine.filtered({"match_all": {}})}
     answers = await engine.msearch([{**body, "aggs": _values(label)} for label in labels])
     return [_report(*pair) for pair in zip(labels, answers, strict=True)]
 
 
-def _existing(label: LabelField) -> Body:
+def existing(label: LabelField) -> Body:
     """Return the query for the documents that have a label."""
     if label.mixed:
         held = [{"exists": {"field": name}} for name in label.number_fields]
@@ -108,14 +108,11 @@ def _existing(label: LabelField) -> Body:
     return _of_parents(label, {"exists": {"field": label.name}})
 
 
-def grouped(label: LabelField) -> Body:
-    """Return the query for the documents whose label a group takes.
-
-    Where the server cannot tell, these are the documents that have a label.
-    """
+def grouped(label: LabelField) -> Body | None:
+    """Return the query for the documents whose label a group takes; None if there is no such."""
     queries = [_group_query(label, group) for group in label.attribute.groups]
     if label.weights or None in queries:
-        return _existing(label)
+        return None
     return {"bool": {"should": queries}}
 
 
@@ -174,7 +171,7 @@ def _plain_counts(label: LabelField) -> Body:
     """Return the aggregations that give the sums where a document has one label at most."""
     queries = [_group_query(label, group) for group in label.attribute.groups]
     inner: Body = {"held": {"value_count": {"field": label.name}}}
-    outer: Body = {"labelled": {"filter": _existing(label)}}
+    outer: Body = {"labelled": {"filter": existing(label)}}
     if None not in queries:
         outer["groups"] = {"filters": {"filters": queries}}
     else:
@@ -203,7 +200,7 @@ def _values(label: LabelField) -> Body:
     queries = [_group_query(label, group) for group in label.attribute.groups]
     aggregations: Body = {"labelled": {"filter": grouped(label)}}
     ranges = [isinstance(values, Range) for values in label.attribute.values.values()]
-    if ranges and all(ranges) and None not in queries:
+    if ranges and all(ranges):
         return aggregations | {"groups": {"filters": {"filters": queries}}}
     terms = _terms(label, VALUES_SHOWN)
     if label.mapped.nested:
@@ -236,8 +233,9 @@ def _group_query(label: LabelField, group: str) -> Body | None:
     kind = label.mapped.type
     query: Body | None
     if isinstance(values, Range):
-        bounds = _bounds(values, kind)
-        query = None if bounds is None else {"range": {label.name: bounds}}
+        query = _range_query(label.name, values, kind)
+    elif "normalizer" in label.mapped.settings:
+        query = None  # The server would take the values for others than they are.
     elif kind in KEYWORDS:
         query = {"terms": {label.name: list(values)}}
     elif kind in NUMBERS:
@@ -249,8 +247,8 @@ def _group_query(label: LabelField, group: str) -> Body | None:
     return None if query is None else _of_parents(label, query)
 
 
-def _bounds(wanted: Range, kind: str) -> Body | None:
-    """Return the bounds of a range as the server compares them, or None if it cannot.
+def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
+    """Return the query for the values in a range, or None if the server cannot compare them.
 
     Dates are compared by their year with a number, and by their day with a date; so each bound
     becomes the first day that lies in the range, or the first that does not.
@@ -261,21 +259,33 @@ def _bounds(wanted: Range, kind: str) -> Body | None:
         if (bound := getattr(wanted, name)) is not None
     }
     if kind in NUMBERS:
-        return None if any(isinstance(bound, date) for bound in given.values()) else given
+        return {"match_none": {}} if wanted.is_of_dates else {"range": {name: given}}
     if kind not in DATES:
         return None
     bounds: Body = {"format": "yyyy-MM-dd"}
-    for name, bound in given.items():
-        later = name in ("gt", "lte")
-        if isinstance(bound, date):
-            day = (bound + timedelta(days=1) if later else bound).isoformat()
-        else:
-            year = math.floor(bound) + 1 if later else math.ceil(bound)
-            if not 0 < year < 10_000:
-                return None
-            day = f"{year:04}-01-01"
-        bounds["gte" if name in ("gte", "gt") else "lt"] = day
-    return bounds
+    for side, bound in given.items():
+        is_lower = side in ("gte", "gt")
+        first = _first_day(bound, later=side in ("gt", "lte"))
+        if isinstance(first, date):
+            bounds["gte" if is_lower else "lt"] = first.isoformat()
+        elif is_lower == (first > 0):
+            return {"match_none": {}}  # All dates lie before it, or none does.
+    return {"range": {name: bounds}}
+
+
+def _first_day(bound: float | date, *, later: bool) -> date | float:
+    """Return the first day at a bound or after it; infinite if that is beyond all dates.
+
+    Args:
+        bound: A day, or a year.
+        later: Whether the day or the year of the bound itself is left out.
+    """
+    if isinstance(bound, date):
+        return math.inf if later and bound == date.max else bound + timedelta(days=later)
+    year = math.floor(bound) + 1 if later else math.ceil(bound)
+    if date.min.year <= year <= date.max.year:
+        return date(year, 1, 1)
+    return math.inf if year > 0 else -math.inf
 
 
 def _counts(terms: Any) -> dict[object, int]:

@@ -171,7 +171,7 @@ def _attributes(counts: dict[str, dict[str, int]]) -> Iterator[str]:
         if len(groups) < 2:
             continue
         taken.add(name)
-        yield f"  {name}:"
+        yield f"  {_yaml(name)}:"
         yield f"    field: {_yaml(field)}"
         yield "    groups:"
         for value, count in groups.items():

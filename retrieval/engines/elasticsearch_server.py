@@ -312,6 +312,11 @@ class Server:
             )
         if kind in ("index_not_found_exception", "aliases_not_found_exception"):
             return self.no_index(str(body["error"].get("index") or "that is named"))
+        if kind == "index_closed_exception":
+            return IndexUnavailableError(
+                f"The index '{one_line(body['error'].get('index'), 100)}' at {self.url} is closed; "
+                "open it there, or name another in 'index'."
+            )
         if "maxClauseCount" in str(body) or "too_many" in kind:
             return QueryError(f"The query has more words than {self.product} takes; shorten it.")
         return IndexUnavailableError(

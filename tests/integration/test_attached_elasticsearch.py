@@ -142,6 +142,9 @@ async def test_where_documents_are_not_kept_labels_come_from_columns(server: Ser
             hits = await hits_of(engine, "physicist", 200)
             (document,) = await engine.documents([hits.ids[0]])
         assert (document.id, document.title, document.text) == (hits.ids[0], "", "")
+        report = await check_source(described(server.url, "hr-no-source"))
+        assert (report.sample_query, report.sample) == ("", [])
+        assert any("No sample query was tried" in remark for remark in report.remarks)
         for id_, row in zip(hits.ids, hits.memberships["gender"].tolist(), strict=True):
             assert row == group_of(PEOPLE[id_]["person"].get("sex"))
         attributes = {"job": {"field": "jobs.field", "groups": ["science", "art"]}}
@@ -541,6 +544,39 @@ def gender(field: str, **more: Any) -> dict[str, Any]:
     return {"attributes": {"gender": {"field": field, "groups": ["F", "M"], **more}}}
 
 
+KINDS_MAPPING = {
+    "properties": {
+        "bio": {"type": "text"},
+        "day": {"type": "date"},
+        "year": {"type": "integer"},
+        "address": {"type": "ip"},
+        "version": {"type": "version"},
+        "lower": {"type": "keyword", "normalizer": "lowercase"},
+        "late": {"type": "keyword"},
+    }
+}
+KINDS: dict[str, dict[str, Any]] = {
+    f"{n:03}": {
+        "bio": "people",
+        "day": ["1950-06-15", "1990-06-15"][n % 2],
+        "year": [1950, 1990][n % 2],
+        "address": f"10.0.0.{1 + n % 2}",
+        "version": f"{1 + n % 2}.0.0",
+        "lower": "FM"[n % 2],
+        **({"late": "X"} if n == 299 else {}),
+    }
+    for n in range(300)
+}
+
+
+def kinds(field: str, groups: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "title": None,
+        "text": ["bio"],
+        "attributes": {"it": {"field": field, "groups": groups}},
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -572,6 +608,64 @@ async def test_a_source_that_does_not_fit_is_one_sentence(
     message = str(bad.value)
     assert message.endswith((".", "?"))
     assert "\n" not in message
+
+
+async def test_an_index_that_is_closed_is_told_so(server: Server) -> None:
+    with server.index("hr-closed", {}):
+        server.ask("POST", "/hr-closed/_close")
+        said = "The index 'hr-closed' at http.* is closed; open it there, or name another"
+        with pytest.raises(IndexUnavailableError, match=said):
+            async with attached(described(server.url, "hr-closed")):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("field", "groups", "held"),
+    [
+        ("day", {"old": ["1950-06-15"], "young": ["1990-06-15"]}, r"1950-06-15T00:00:00\.000Z, "),
+        ("day", {"old": {"lt": 0}, "young": {"gte": 10_000}}, r"1950-06-15T00:00:00\.000Z, "),
+        ("year", {"old": {"lt": "1960-01-01"}, "young": {"gte": "1960-01-01"}}, "1950, 1990"),
+        ("address", {"home": ["10.0.0.0/8"], "abroad": ["::1"]}, r"10\.0\.0\.1, 10\.0\.0\.2"),
+        ("version", {"first": ["1"], "second": ["2"]}, r"1\.0\.0, 2\.0\.0"),
+        ("lower", {"female": ["F"], "male": ["M"]}, "f, m"),
+        ("late", {"female": ["F"], "male": ["M"]}, "X"),
+    ],
+)
+async def test_a_field_whose_values_no_group_takes_is_refused(
+    server: Server, field: str, groups: dict[str, Any], held: str
+) -> None:
+    """Also where the server cannot count groups, or would, and fairqr does not."""
+    with server.index("hr-kinds", KINDS, KINDS_MAPPING):
+        source = described(server.url, "hr-kinds", **kinds(field, groups))
+        said = f"'{field}' .* holds {held}.*and no group takes any of these; write in 'groups'"
+        with pytest.raises(SourceError, match=said):
+            async with attached(source):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("field", "groups", "labelled"),
+    [
+        ("day", {"old": {"gt": -5, "lt": 1960}, "young": {"gte": 1960, "lte": 10_000}}, 300),
+        (
+            "day",
+            {"old": {"lt": "1960-01-01"}, "young": {"lte": "9999-12-31", "gte": "1960-01-01"}},
+            300,
+        ),
+        ("day", {"old": {"lt": "1960-01-01"}, "none": {"gt": "9999-12-31"}}, 150),
+        ("day", {"old": ["1950-06-15T00:00:00.000Z"], "none": ["1970"]}, 150),
+        ("address", {"home": ["10.0.0.1"], "abroad": ["::1"]}, 150),
+        ("version", {"first": ["1.0.0"], "other": ["2"]}, 150),
+        ("lower", {"female": ["F", "f"], "male": ["M"]}, 150),
+    ],
+)
+async def test_the_check_counts_the_labels_that_searches_read(
+    server: Server, field: str, groups: dict[str, Any], labelled: int
+) -> None:
+    with server.index("hr-kinds", KINDS, KINDS_MAPPING):
+        report = await check_source(described(server.url, "hr-kinds", **kinds(field, groups)))
+    (found,) = report.attributes
+    assert (found.documents, found.labelled) == (300, labelled)
 
 
 async def test_a_label_that_the_server_leaves_out_of_source_is_told(server: Server) -> None:
@@ -802,6 +896,28 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     (tmp_path / "people.source.yaml").write_text(text)
     report = await check_source(load_source(tmp_path / "people.source.yaml"))
     assert all(not attribute.without_group for attribute in report.attributes)
+
+
+async def test_a_draft_quotes_what_yaml_would_read_as_something_else(
+    server: Server, tmp_path: Path
+) -> None:
+    """A field may be called yes, and a country no."""
+    mapping = {"properties": {"bio": {"type": "text"}, "yes": {"type": "keyword"}}}
+    documents = {country: {"bio": "people", "yes": country} for country in ("no", "se")}
+    path = tmp_path / "yes.source.yaml"
+    with server.index("hr-yes", documents, mapping):
+        path.write_text(await draft(server.url, "hr-yes"))
+        (found,) = (await check_source(load_source(path))).attributes
+    assert (found.name, found.origin, found.labelled) == ("yes", "yes", 2)
+
+
+async def test_a_draft_without_attributes_says_what_to_add(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "bare.source.yaml"
+    with server.index("hr-bare", {}, {"properties": {"bio": {"type": "text"}}}):
+        path.write_text(await draft(server.url, "hr-bare"))
+    said = "at attributes: a source needs at least one attribute, such as 'attributes: {gender: "
+    with pytest.raises(SourceError, match=said):
+        load_source(path)
 
 
 # --- vectors ----------------------------------------------------------------------------------
