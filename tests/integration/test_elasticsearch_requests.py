@@ -13,6 +13,8 @@ from fairqr import FairSearch, SearchResult
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
+from fairqr.retrieval.engines.checking import check_source
+from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.source import Source
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import clean_environment, write_people
@@ -97,26 +99,33 @@ async def test_relevance_feedback_adds_texts_and_counts_to_a_round(
     assert len(asked) <= 2 * (1 + ROUNDS) + 1 + 2 * ROUNDS, asked
 
 
+@pytest.mark.parametrize(("changes", "expected"), [({}, 9), ({"credentials": "production"}, 10)])
+async def test_a_check_is_nine_requests_and_one_more_with_credentials(
+    proxy: CountingProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+    expected: int,
+) -> None:
+    """As the page on Elasticsearch says."""
+    entry = f'[credentials.production]\nurls = ["{proxy.url}"]\napi_key = "k"\n'
+    (tmp_path / "fairqr.toml").write_text(entry)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path / "fairqr.toml"))
+    await check_source(described(proxy, **changes))
+    assert len(proxy.passed) == expected, [(one.method, one.path) for one in proxy.passed]
+
+
+async def test_a_draft_is_three_requests(proxy: CountingProxy) -> None:
+    """The mapping, the values of all fields, and the number of documents."""
+    await draft(proxy.url, INDEX)
+    assert [one.path.rpartition("/")[2] for one in proxy.passed] == [INDEX, "_msearch", "_count"]
+
+
 async def searched(
     proxy: CountingProxy, attributes: list[str], method: str, *, by_feedback: bool = False
 ) -> tuple[SearchResult, list[tuple[str, str]]]:
     """Return the result of a search with two rounds, and what was asked for it."""
-    groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
-    source = Source.model_validate(
-        {
-            "name": "counted",
-            "engine": "elasticsearch",
-            "url": proxy.url,
-            "index": INDEX,
-            "title": "title",
-            "text": "text",
-            "attributes": {
-                **{name: {"field": name, "groups": given} for name, given in groups.items()},
-                "decade": {"field": "born", "groups": DECADES},
-            },
-        }
-    )
-    engine = await open_engine(source)
+    engine = await open_engine(described(proxy))
     try:
         proxy.clear()
         refiner = FeedbackRefiner(engine) if by_feedback else EagerRefiner()
@@ -134,3 +143,23 @@ async def searched(
     finally:
         await engine.aclose()
     return result, [(one.method, one.path) for one in proxy.passed]
+
+
+def described(proxy: CountingProxy, **changes: str) -> Source:
+    """Return a source over the people behind a proxy."""
+    groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
+    return Source.model_validate(
+        {
+            "name": "counted",
+            "engine": "elasticsearch",
+            "url": proxy.url,
+            "index": INDEX,
+            "title": "title",
+            "text": "text",
+            "attributes": {
+                **{name: {"field": name, "groups": given} for name, given in groups.items()},
+                "decade": {"field": "born", "groups": DECADES},
+            },
+            **changes,
+        }
+    )
