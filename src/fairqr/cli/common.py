@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -80,6 +79,9 @@ def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
         serving: Whether the work runs until it is stopped. Spans that cannot be sent are then
             reported at once.
     """
+    # Not for --help: asyncio takes a quarter of the time to start.
+    import asyncio
+
     from fairqr.exporting import exporting
 
     try:

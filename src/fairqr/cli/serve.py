@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -108,6 +107,8 @@ def _models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | N
 
 async def _with_corpora(settings: ServiceSettings, corpora: list[str], bar: Any) -> ServiceSettings:
     """Return settings that offer these corpora; a corpus at a path is indexed first."""
+    import asyncio
+
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.source import is_source_file, load_source
 
