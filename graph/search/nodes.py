@@ -89,6 +89,20 @@ class Nodes:
     def _dimensions(self, context: Context) -> list[Dimension]:
         return dimensions_of(self._engine.schema, context.attributes, intersect=context.intersect)
 
+    def _measured(self, state: State, context: Context) -> list[Dimension]:
+        """Return what the run measures.
+
+        Raises:
+            InputError: It goes on with another context than it was begun with.
+        """
+        dimensions, begun = self._dimensions(context), list(state["target"])
+        if [dimension.name for dimension in dimensions] != begun:
+            raise InputError(
+                f"The run was begun with the attributes {', '.join(begun)}; give it the same "
+                "context when it goes on."
+            )
+        return dimensions
+
     @traced
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
         """Check what is asked, before anything is spent."""
@@ -244,7 +258,7 @@ class Nodes:
         """Measure the exposure of the round's list, and decide whether to stop."""
         context, opened = self._context(runtime), current_span()
         number = state["iteration"]
-        dimensions = self._dimensions(context)
+        dimensions = self._measured(state, context)
         table = table_of(state["rankings"])
         found = measured_list(table, dimensions, state["rankings"], number, context)
         measured = measure(table, dimensions, state["target"], found.ids, context)
@@ -353,7 +367,7 @@ class Nodes:
         result = await assemble(
             self._engine,
             table_of(state["rankings"]),
-            self._dimensions(context),
+            self._measured(state, context),
             state,
             context,
             self._refiner_for(context) if context.rounds else None,

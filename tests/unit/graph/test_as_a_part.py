@@ -30,6 +30,7 @@ from fairqr import (
     search_state_graph,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.errors import InputError
 from fairqr.graph.search.context import Budget
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -395,3 +396,17 @@ async def test_a_persons_time_to_think_is_not_charged(
         found = await graph.ainvoke(None, config)
     assert len(found["result"]["iterations"]) == 3
     assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
+
+
+async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
+    engine: SearchEngine,
+) -> None:
+    graph = search_state_graph(engine, Proposing()).compile(
+        checkpointer=InMemorySaver(), interrupt_after=["refine"]
+    )
+    config: Any = {"configurable": {"thread_id": "1"}}
+    await graph.ainvoke({"query": "physicist"}, config, context=CONTEXT)
+    with pytest.raises(InputError, match="begun with the attributes gender; give it the same"):
+        await graph.ainvoke(None, config)
+    found = await graph.ainvoke(None, config, context=CONTEXT)
+    assert found["result"]["attributes"] == ["gender"]
