@@ -19,10 +19,10 @@ from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.errors import InputError
 from fairqr.graph.answer.builder import CONCURRENCY, build_answer_graph
-from fairqr.graph.answer.context import answer_context
+from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.builder import build_probe_graph
-from fairqr.graph.probe.context import probe_context
+from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["FairSearch", "Step", "Token", "open_engine"]
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Context)
 
 _NAMED = (str, Path, Source, Mapping)
 """What a source is opened from; all else is an engine that is open."""
@@ -190,13 +191,20 @@ class FairSearch:
                     yield event
 
     async def aprobe(
-        self, query: str, *, attribute: str, protected: str, **options: Any
+        self,
+        query: str,
+        context: ProbeContext | None = None,
+        *,
+        attribute: str | None = None,
+        protected: str | None = None,
+        **options: Any,
     ) -> ProbeResult:
         """Ask whether the model, asked to rank the result of a query, leans to a group.
 
         Args:
             query: What to search for.
-            attribute: What tells the groups apart.
+            context: What is asked, as one object.
+            attribute: What tells the groups apart; needed without a context, as is ``protected``.
             protected: Which of them count as protected: ``female``, ``not Europe``.
             options: The values of :class:`fairqr.graph.probe.context.ProbeSettings`, such as
                 ``pairs=20``, and those of :class:`fairqr.graph.probe.context.ProbeContext`.
@@ -207,32 +215,47 @@ class FairSearch:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
         result: dict[str, Any] | None = None
-        steps = self.stream_probe(query, attribute=attribute, protected=protected, **options)
+        steps = self.stream_probe(
+            query, context, attribute=attribute, protected=protected, **options
+        )
         async with aclosing(steps):
             async for step in steps:
                 result = step.update.get("probe") or result
         return ProbeResult.model_validate(result)
 
     async def stream_probe(
-        self, query: str, *, attribute: str, protected: str, **options: Any
+        self,
+        query: str,
+        context: ProbeContext | None = None,
+        *,
+        attribute: str | None = None,
+        protected: str | None = None,
+        **options: Any,
     ) -> AsyncGenerator[Step, None]:
         """Probe, and yield each step as it happens.
 
         Arguments are those of :meth:`aprobe`; see :meth:`stream` for when it ends.
         """
-        asked = probe_context(attribute=attribute, protected=protected, **options)
+        given = {"attribute": attribute, "protected": protected, **options}
+        asked = _only(context, given) or probe_context(**given)
         async with aclosing(run_graph((await self._ready()).probe, query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
                     yield event
 
     async def aanswer(
-        self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
+        self,
+        question: str,
+        context: AnswerContext | None = None,
+        *,
+        attribute: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> AnswerResult:
         """Answer a question from sampled rankings of the documents.
 
         Args:
             question: What to answer.
+            context: What is asked, as one object.
             attribute: One attribute or several, instead of ``attributes`` in the context.
             options: The values of :class:`fairqr.graph.answer.context.AnswerSettings`, such as
                 ``alpha=2``, ``samples=10`` and ``documents=5``, and those of
@@ -243,8 +266,9 @@ class FairSearch:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
         result: dict[str, Any] | None = None
-        options = {**options, "stream": False}
-        steps = self.stream_answer(question, attribute=attribute, **options)
+        if context is None:
+            options["stream"] = False
+        steps = self.stream_answer(question, context, attribute=attribute, **options)
         async with aclosing(steps):
             async for step in steps:
                 if isinstance(step, Step):
@@ -252,13 +276,20 @@ class FairSearch:
         return AnswerResult.model_validate(result)
 
     async def stream_answer(
-        self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
+        self,
+        question: str,
+        context: AnswerContext | None = None,
+        *,
+        attribute: str | Sequence[str] | None = None,
+        **options: Any,
     ) -> AsyncGenerator[Step | Token, None]:
         """Answer, and yield each step, and the answer piece by piece where there is one ranking.
 
         Arguments are those of :meth:`aanswer`; see :meth:`stream` for when it ends.
         """
-        asked = answer_context(attribute=attribute, **{"stream": True, **options})
+        asked = _only(context, {"attribute": attribute, **options}) or answer_context(
+            attribute=attribute, **{"stream": True, **options}
+        )
         async with aclosing(run_graph((await self._ready()).answer, question, asked)) as events:
             async for event in events:
                 yield event
@@ -277,21 +308,21 @@ class FairSearch:
         """
         return self._run(self.asearch(query, context, attribute=attribute, **options))
 
-    def probe(self, query: str, *, attribute: str, protected: str, **options: Any) -> ProbeResult:
+    def probe(self, query: str, context: ProbeContext | None = None, **options: Any) -> ProbeResult:
         """Probe, from code that is not asynchronous. Arguments are those of :meth:`aprobe`.
 
         It may be called where :meth:`search` may be.
         """
-        return self._run(self.aprobe(query, attribute=attribute, protected=protected, **options))
+        return self._run(self.aprobe(query, context, **options))
 
     def answer(
-        self, question: str, *, attribute: str | Sequence[str] | None = None, **options: Any
+        self, question: str, context: AnswerContext | None = None, **options: Any
     ) -> AnswerResult:
         """Answer, from code that is not asynchronous. Arguments are those of :meth:`aanswer`.
 
         It may be called where :meth:`search` may be.
         """
-        return self._run(self.aanswer(question, attribute=attribute, **options))
+        return self._run(self.aanswer(question, context, **options))
 
     async def adocuments(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ones are left out."""
@@ -418,7 +449,7 @@ class FairSearch:
         return background.run(work)
 
 
-def _only(context: Context | None, options: Mapping[str, Any]) -> Context | None:
+def _only(context: C | None, options: Mapping[str, Any]) -> C | None:
     """Return the context, if one is given.
 
     Raises:

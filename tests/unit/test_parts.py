@@ -14,6 +14,8 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from fairqr import (
+    AnswerContext,
+    AnswerSettings,
     Context,
     FairReranker,
     FairSearch,
@@ -21,6 +23,7 @@ from fairqr import (
     open_engine,
     search_tool,
 )
+from fairqr.agents.generation import Generation
 from fairqr.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
@@ -128,3 +131,25 @@ async def test_what_another_retriever_found_is_re_ranked() -> None:
     assert women == sorted(women)
     assert men == sorted(men)
     assert await reranker.acompress_documents([], "anything") == []
+
+
+async def test_each_kind_of_run_takes_its_context_as_one_object(engine: SearchEngine) -> None:
+    """Or its values one by one, but not both."""
+
+    class Echo:
+        name = "echo"
+
+        async def start(self) -> None: ...
+
+        async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
+            return Generation("ok", request.sources[0]["title"])
+
+    search = FairSearch(engine, "feedback", generator=Echo(), attributor=None)
+    context = AnswerContext(attributes=("gender",), k=4, seed=1, answer=AnswerSettings(samples=3))
+    whole = await search.aanswer("physicist", context)
+    parts = await search.aanswer("physicist", attribute="gender", k=4, seed=1, samples=3)
+    assert whole.model_dump(exclude={"usage"}) == parts.model_dump(exclude={"usage"})
+    with pytest.raises(InputError, match="'samples' is given beside a context"):
+        await search.aanswer("physicist", context, samples=3)
+    with pytest.raises(InputError, match=r"'probe\.attribute' is wrong"):
+        await search.aprobe("physicist")
