@@ -77,9 +77,8 @@ class ChatModel:
         """
         told = client._get_ls_params()
         provider = told.get("ls_provider") or client._llm_type
-        return cls(
-            f"{provider}:{told.get('ls_model_name') or type(client).__name__}", client=client
-        )
+        model = told.get("ls_model_name") or type(client).__name__
+        return cls(f"{provider}:{model}", attempts=1, client=client)
 
     @property
     def base_url(self) -> str | None:

@@ -242,6 +242,20 @@ async def test_any_chat_model_of_langchain_refines(engine: SearchEngine, kind: A
     assert all(not {"temperature", "max_tokens"} & options.keys() for _, options in model.asked)
 
 
+async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: SearchEngine) -> None:
+    class Failing(Fixed):
+        def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+            self.asked.append(messages)
+            raise ConnectionError("no such server")
+
+    Fixed.asked.clear()
+    context = AnswerContext(attributes=("gender",), k=4, seed=1)
+    graph = build_answer_graph(engine, Failing(messages=replies()), context=context)
+    found = (await graph.ainvoke({"query": "physicist"}))["answer"]
+    assert found["answers"][0]["status"] != "ok"
+    assert len(Fixed.asked) == found["usage"]["model_calls"] == 1
+
+
 async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> None:
     class Counting(BaseCallbackHandler):
         ended = 0
