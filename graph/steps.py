@@ -16,7 +16,13 @@ from fairqr.graph.search.context import Context, checked_context
 from fairqr.loops import run_blocking
 from fairqr.telemetry import span
 
-__all__ = ["Node", "Route", "Update", "context_of", "forgotten", "traced"]
+__all__ = ["CONCURRENCY", "SEARCH", "Node", "Route", "Update", "context_of", "forgotten", "traced"]
+
+CONCURRENCY = 8
+"""How many rankings are answered from or judged, or parts of a probe run, at the same time."""
+
+SEARCH = "search"
+"""The node of an answer and of a probe that is the graph of a search."""
 
 Update = dict[str, Any]
 """What a node changes in the state."""

@@ -15,6 +15,7 @@ from langgraph.types import Overwrite, StateSnapshot
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import Replies, kept_replies
 from fairqr.graph.search.context import Context
+from fairqr.graph.steps import SEARCH
 from fairqr.telemetry import span
 
 __all__ = ["Step", "Token", "run_graph"]
@@ -134,9 +135,6 @@ _MODES = ["tasks", "custom"]
 _OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
 """The steps that end a part of a run, and what each then has."""
 
-SEARCH = "search"
-"""The node that is a graph itself, whose steps are told instead of it."""
-
 
 def _states(kept: StateSnapshot) -> Iterator[StateSnapshot]:
     """Yield the state of a graph, and then that of the graph inside it which is under way."""
@@ -168,7 +166,7 @@ def _event(mode: str, update: Any) -> Step | Token | None:
         return Token(update["token"]) if ours else None
     if "result" not in update or update["error"] is not None:  # it begins, or has failed
         return None
-    if update["name"] == SEARCH:
+    if update["name"] == SEARCH:  # its own steps were told
         return None
     return Step(update["name"], _plain(update["result"]), update["id"])
 

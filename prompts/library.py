@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fairqr.errors import PromptError
@@ -43,6 +44,15 @@ class PromptLibrary:
     def names(self) -> list[Key]:
         """Return the ids and versions of all prompts, in order."""
         return sorted(self._prompts)
+
+    def check(self, versions: Mapping[str, str]) -> None:
+        """Check that there are these versions, by the ids of their prompts.
+
+        Raises:
+            PromptError: One is missing, or its file is wrong.
+        """
+        for id_, version in versions.items():
+            self.get(id_, version)
 
     def get(self, id_: str, version: str | None = None) -> PromptTemplate:
         """Return a prompt.

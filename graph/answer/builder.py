@@ -13,16 +13,13 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.generation import Generator
 from fairqr.agents.generators import open_generator
-from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.refiner import Refiner
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
-from fairqr.graph.search.rankers import model_of
+from fairqr.graph.search.rankers import GivenModel, GivenRanker, Model, model_of
 from fairqr.graph.search.state import InputState
-from fairqr.graph.steps import Node, Route
+from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -30,20 +27,17 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-__all__ = ["CONCURRENCY", "answer_state_graph", "build_answer_graph"]
-
-CONCURRENCY = 8
-"""How many rankings are answered from, or judged, at the same time."""
+__all__ = ["answer_state_graph", "build_answer_graph"]
 
 
 def answer_state_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+    model: GivenModel | None = None,
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
     attributor: Attributor | str | None = None,
-    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
 ) -> StateGraph[State, AnswerContext, InputState, OutputState]:
@@ -66,15 +60,15 @@ def answer_state_graph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
     graph.add_node("prepare", Node(nodes.prepare))
-    graph.add_node("search", search.compile(name="fair_search"))
+    graph.add_node(SEARCH, search.compile(name="fair_search"))
     graph.add_node("sample", Node(nodes.sample))
     graph.add_node("generate", Node(nodes.generate))
     graph.add_node("collect", Node(nodes.collect))
     graph.add_node("attribute", Node(nodes.attribute))
     graph.add_node("summarise", Node(nodes.summarise))
     graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "search")
-    graph.add_edge("search", "sample")
+    graph.add_edge("prepare", SEARCH)
+    graph.add_edge(SEARCH, "sample")
     graph.add_conditional_edges("sample", Route(to_generate), ["generate"])
     graph.add_edge("generate", "collect")
     graph.add_conditional_edges("collect", Route(nodes.to_attribute), ["attribute", "summarise"])
@@ -85,12 +79,12 @@ def answer_state_graph(
 
 def build_answer_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+    model: GivenModel | None = None,
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
     attributor: Attributor | str | None = None,
-    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
@@ -132,10 +126,9 @@ def build_answer_graph(
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
 
 
-Model = ChatModel | Refiner | RankingModel | None
-
-
-def _generator(generator: Generator | BaseChatModel | str | None, model: Model) -> Generator | None:
+def _generator(
+    generator: Generator | BaseChatModel | str | None, model: Model | None
+) -> Generator | None:
     if isinstance(generator, str):
         return open_generator(generator)
     if isinstance(generator, BaseChatModel):
@@ -147,7 +140,7 @@ def _generator(generator: Generator | BaseChatModel | str | None, model: Model) 
 
 def _attributor(
     attributor: Attributor | str | None,
-    model: Model,
+    model: Model | None,
     prompts: PromptLibrary,
     concurrency: int,
 ) -> Attributor | None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.refiner import Refiner
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.nodes import Nodes, to_probe
 from fairqr.graph.probe.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
-from fairqr.graph.search.rankers import Rankers, model_of
+from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.state import InputState
-from fairqr.graph.steps import Node, Route
+from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -27,36 +22,34 @@ if TYPE_CHECKING:
 
 __all__ = ["build_probe_graph", "probe_state_graph"]
 
-CONCURRENCY = 8
-"""How many parts of a probe run at the same time."""
-
 
 def probe_state_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+    model: GivenModel | None = None,
     *,
     context: ProbeContext | None = None,
-    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
 ) -> StateGraph[State, ProbeContext, InputState, OutputState]:
     """Return the graph that probes, not compiled; args are those of :func:`build_probe_graph`."""
     model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
-    nodes = Nodes(engine, Rankers(ranker, model, prompts).language_model, prompts, context)
+    rankers = Rankers.of(ranker, model, prompts)
+    nodes = Nodes(engine, rankers.language_model, prompts, context)
     search = search_state_graph(
-        engine, model, context=context, ranker=ranker, prompts=prompts, reserve=nodes.cost
+        engine, model, context=context, ranker=rankers, prompts=prompts, reserve=nodes.cost
     )
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
     graph.add_node("prepare", Node(nodes.prepare))
-    graph.add_node("search", search.compile(name="fair_search"))
+    graph.add_node(SEARCH, search.compile(name="fair_search"))
     graph.add_node("plan", Node(nodes.plan))
     graph.add_node("probe", Node(nodes.probe))
     graph.add_node("conclude", Node(nodes.conclude))
     graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "search")
-    graph.add_edge("search", "plan")
+    graph.add_edge("prepare", SEARCH)
+    graph.add_edge(SEARCH, "plan")
     graph.add_conditional_edges("plan", Route(to_probe), ["probe", "conclude"])
     graph.add_edge("probe", "conclude")
     graph.add_edge("conclude", END)
@@ -65,10 +58,10 @@ def probe_state_graph(
 
 def build_probe_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+    model: GivenModel | None = None,
     *,
     context: ProbeContext | None = None,
-    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,

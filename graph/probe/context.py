@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.ranking.base import Shown
 from fairqr.errors import InputError
-from fairqr.graph.search.context import Context, Method, checked_context, parse_target
+from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
 from fairqr.graph.search.ranking_context import require_step
 from fairqr.retrieval.dimension import factors_of
 from fairqr.retrieval.target import Target
@@ -87,7 +87,7 @@ class ProbeContext(Context):
     """
 
     method: Method = "plain"
-    target: Annotated[Target, BeforeValidator(parse_target)] = Target.parse("uniform:1")
+    target: WrittenTarget = Target.parse("uniform:1")
     probe: ProbeSettings
 
     @model_validator(mode="after")

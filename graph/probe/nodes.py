@@ -46,7 +46,7 @@ class Nodes:
         engine: Where the documents are.
         model_for: Returns the language model that is probed, or None.
         prompts: Where prompts come from.
-        default: The context of runs that bring none of ours; None where each has to bring one.
+        default: The context of runs that bring none of ours; without it, each has to bring one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Nodes:
         return {**earlier, "seconds": Overwrite(0.0), "probed": Overwrite([])}
 
     async def cost(self, query: str, found: Sequence[str], context: Context) -> Cost:
-        """Return what the probe will cost at the most.
+        """Return the most that the probe will cost.
 
         Args:
             query: The original query.
@@ -91,8 +91,7 @@ class Nodes:
         Raises:
             InputError: Not even two documents fit into what the model reads at once.
         """
-        context = context if isinstance(context, ProbeContext) else _probe_context(self._default)
-        settings = context.probe
+        settings = _probe_context(context).probe
         items = await items_of(self._engine, found[: _depth(context, settings)])
         return self._asking.cost(query, items, context, settings) if len(items) > 1 else Cost()
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.expected_cost import Reserve
 from fairqr.graph.search.nodes import Nodes, RefinerFor
-from fairqr.graph.search.rankers import Rankers, model_of, require_refines
+from fairqr.graph.search.rankers import (
+    GivenModel,
+    GivenRanker,
+    Model,
+    Rankers,
+    model_of,
+    require_refines,
+)
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.graph.steps import Node, Route
 from fairqr.prompts.library import PromptLibrary
@@ -32,21 +36,21 @@ RECURSION_LIMIT = 4 * 100 + 20
 
 def search_state_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+    model: GivenModel | None = None,
     *,
     context: Context | None = None,
-    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     reserve: Reserve | None = None,
 ) -> StateGraph[State, Context, InputState, OutputState]:
     """Return the graph that searches, not compiled, for those who add or replace nodes.
 
-    Args are those of :func:`build_search_graph`; ``reserve`` returns what steps after the search
-    will ask at the most, which is put by from the budget.
+    Args are those of :func:`build_search_graph`. ``reserve`` returns the most that steps after the
+    search will ask, which the search leaves them of the budget.
     """
     model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
-    rankers = Rankers(ranker, model, prompts)
+    rankers = Rankers.of(ranker, model, prompts)
     refiner_for = _refiner_source(model, prompts)
     nodes = Nodes(engine, refiner_for, rankers.ranker_for, context, reserve)
     graph = StateGraph(
@@ -70,10 +74,10 @@ def search_state_graph(
 
 def build_search_graph(
     engine: SearchEngine,
-    model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+    model: GivenModel | None = None,
     *,
     context: Context | None = None,
-    ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
@@ -111,10 +115,7 @@ def _unless_over(node: str) -> Route:
     return Route(unless_over)
 
 
-Model = ChatModel | Refiner | RankingModel | None
-
-
-def _refiner_source(model: Model, prompts: PromptLibrary) -> RefinerFor:
+def _refiner_source(model: Model | None, prompts: PromptLibrary) -> RefinerFor:
     def refiner_for(context: Context) -> Refiner | None:
         if isinstance(model, ChatModel):
             return LLMRefiner(model, prompts.get("refine", context.prompts.get("refine")))

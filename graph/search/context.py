@@ -25,9 +25,9 @@ __all__ = [
     "FinalStep",
     "Method",
     "Strategy",
+    "WrittenTarget",
     "checked_context",
     "make_context",
-    "parse_target",
 ]
 
 Method = Literal[
@@ -151,13 +151,16 @@ def _parse_discount(value: object) -> object:
     return Discount.parse(value) if isinstance(value, str) else value
 
 
-def parse_target(value: object) -> object:
-    """Read a target that is written as a text or as several; leave others as they are."""
+def _parse_target(value: object) -> object:
     if isinstance(value, str) or (
         isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     ):
         return Target.parse(value)
     return value
+
+
+WrittenTarget = Annotated[Target, BeforeValidator(_parse_target)]
+"""A target, which may be given as a text or as several texts."""
 
 
 class Context(BaseModel):
@@ -193,7 +196,7 @@ class Context(BaseModel):
 
     attributes: tuple[str, ...] = ()
     intersect: bool = False
-    target: Annotated[Target, BeforeValidator(parse_target)] = DEFAULT_TARGET
+    target: WrittenTarget = DEFAULT_TARGET
     k: int = Field(20, ge=1, le=10_000)
     method: Method = "fairqr"
     depth: int | None = Field(None, ge=1, le=100_000)

@@ -14,7 +14,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 __all__ = ["Reserve", "expected_cost", "for_the_loop", "require_budget"]
 
 Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
-"""Returns what is asked after a search at the most, from the query and the ids that it found."""
+"""Returns the most that is asked after a search, from the query and the ids that it found."""
 
 
 async def expected_cost(
@@ -36,7 +36,7 @@ async def expected_cost(
         context: Of the run.
 
     Returns:
-        None where nothing re-ranks and nothing is asked after the search.
+        The cost, or None if nothing re-ranks and nothing is asked after the search.
 
     Raises:
         BudgetError: It has no room for one list and the steps after the search.

@@ -65,8 +65,8 @@ class Nodes:
         refiner_for: Returns what refines queries in a run with this context, or None.
         ranker_for: Returns the model that re-ranks in a run with this context, or None.
         default: The context of runs that bring none of ours.
-        reserve: Returns what the steps after the search will ask at the most, so that their part of
-            the budget is put by.
+        reserve: Returns the most that the steps after the search will ask, so that the search
+            leaves them that part of the budget.
     """
 
     def __init__(

@@ -22,6 +22,9 @@ from fairqr.settings import default_model
 
 __all__ = [
     "ASKED",
+    "GivenModel",
+    "GivenRanker",
+    "Model",
     "Rankers",
     "is_language_model",
     "model_of",
@@ -33,8 +36,15 @@ ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model by a prompt; the others bring a model of their own."""
 
 
+Model = ChatModel | Refiner | RankingModel
+"""What refines queries, answers or ranks."""
+
+GivenModel = Model | BaseChatModel | str
+"""A model as callers give it: one of ours, a chat model of LangChain's, or a name."""
+
+
 class Rankers:
-    """What ranks in the runs of a graph.
+    """What ranks in the runs of one graph or several, which then share its weights.
 
     Args:
         ranker: A language model, its name, or what ranks whatever the context names; None for the
@@ -54,6 +64,11 @@ class Rankers:
         self._prompts = prompts
         # Weights are loaded once for all runs.
         self._neural: dict[str, ItemRanker] = {}
+
+    @classmethod
+    def of(cls, given: GivenRanker | None, model: Model | None, prompts: PromptLibrary) -> Rankers:
+        """Return these rankers themselves, or those of what is given."""
+        return given if isinstance(given, Rankers) else cls(given, model, prompts)
 
     def language_model(self) -> RankingModel | None:
         """Return the language model that is asked to rank; None if there is none.
@@ -93,12 +108,16 @@ class Rankers:
         return self._neural[key]
 
 
+GivenRanker = Rankers | RankingModel | ItemRanker | BaseChatModel | str
+"""What ranks, as callers give it."""
+
+
 def is_language_model(model: object) -> bool:
     """Tell whether something is a language model that can be asked to rank."""
     return hasattr(model, "weigh") and hasattr(model, "write")
 
 
-def require_refines(model: ChatModel | Refiner | RankingModel) -> None:
+def require_refines(model: Model) -> None:
     """Check that a model refines queries.
 
     Raises:
@@ -111,9 +130,7 @@ def require_refines(model: ChatModel | Refiner | RankingModel) -> None:
         )
 
 
-def model_of(
-    given: ChatModel | Refiner | RankingModel | BaseChatModel | str | None, engine: SearchEngine
-) -> ChatModel | Refiner | RankingModel | None:
+def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
     """Return what refines, answers or ranks, from its name or from a chat model of LangChain's.
 
     Raises:
@@ -132,7 +149,7 @@ def open_language_model(
     engine: SearchEngine | None = None,
     cache: bool | ReplyCache = True,
     **options: Any,
-) -> ChatModel | Refiner | RankingModel:
+) -> Model:
     """Return what a name stands for, be it for refining or for ranking alone.
 
     Args:

@@ -86,7 +86,7 @@ class IterationRecord(TypedDict):
 
 
 class CostRecord(TypedDict):
-    """What re-ranking by a model will cost at the most, and what is put by for later steps.
+    """The most that re-ranking by a model will cost, and what is left for later steps.
 
     ``calls`` and ``tokens`` are of one list of so many ``documents``; so many ``lists`` may be
     re-ranked, as far as the budget has room.

@@ -8,7 +8,6 @@ asks the same copies of the shards each time, so this choice repeats until the i
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from fairqr.errors import IndexUnavailableError, InputError, SourceError
+from fairqr.loops import run_together
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.elasticsearch_counts import corpus_shares
 from fairqr.retrieval.engines.elasticsearch_fields import (
@@ -148,12 +148,7 @@ class ElasticsearchEngine:
         queries = [replace(query, text=sendable(query.text)) for query in queries]
         for query in queries:
             self._refuse(query)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                rankings = [tasks.create_task(self._ranking(q)) for q in queries if q.n > 0]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        bodies = [task.result() for task in rankings]
+        bodies = await run_together(self._ranking(query) for query in queries if query.n > 0)
         counted: dict[tuple[str, ...] | None, list[Query]] = {}
         for query in queries:
             if query.n < 1:

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.generation import Generator
-from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.refiner import Refiner
 from fairqr.errors import InputError
-from fairqr.graph.answer.builder import CONCURRENCY, build_answer_graph
+from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.builder import build_probe_graph
@@ -26,8 +22,15 @@ from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
-from fairqr.graph.search.rankers import open_language_model
+from fairqr.graph.search.rankers import (
+    GivenModel,
+    GivenRanker,
+    Rankers,
+    model_of,
+    open_language_model,
+)
 from fairqr.graph.search.result import SearchResult
+from fairqr.graph.steps import CONCURRENCY
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.loops import Background
 from fairqr.prompts.library import PromptLibrary
@@ -115,9 +118,9 @@ class FairSearch:
     def __init__(
         self,
         source: SearchEngine | Source | Mapping[str, Any] | Path | str,
-        model: ChatModel | Refiner | RankingModel | BaseChatModel | str | None = None,
+        model: GivenModel | None = None,
         *,
-        ranker: RankingModel | ItemRanker | BaseChatModel | str | None = None,
+        ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
         attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
         prompts: PromptLibrary | None = None,
@@ -366,7 +369,7 @@ class FairSearch:
             return
         try:
             if engine is not None:
-                asyncio.run_coroutine_threadsafe(engine.aclose(), background.loop).result()
+                background.run(engine.aclose())
         finally:
             background.end()
 
@@ -423,21 +426,22 @@ class FairSearch:
             engine = self._engine = await open_engine(source)
         else:
             engine = source
-        if model is None or isinstance(model, str):
-            model = open_language_model(model, engine=engine)  # once for the three graphs
-        given: dict[str, Any] = {"ranker": self._ranker, "prompts": self._prompts}
+        # Both are opened once for the three graphs.
+        opened = open_language_model(engine=engine) if model is None else model_of(model, engine)
+        rankers = Rankers.of(self._ranker, opened, self._prompts)
+        given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         return Graphs(
             engine=engine,
-            search=build_search_graph(engine, model, **given),
+            search=build_search_graph(engine, opened, **given),
             answer=build_answer_graph(
                 engine,
-                model,
+                opened,
                 generator=self._generator,
                 attributor=self._attributor,
                 concurrency=self._concurrency,
                 **given,
             ),
-            probe=build_probe_graph(engine, model, concurrency=self._concurrency, **given),
+            probe=build_probe_graph(engine, opened, concurrency=self._concurrency, **given),
         )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

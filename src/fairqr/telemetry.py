@@ -45,7 +45,7 @@ _KINDS: dict[Kind, SpanKind] = {
     "server": SpanKind.SERVER,
 }
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-"""Of the conventions whose names the spans use."""
+"""The version of the conventions that the names in spans follow."""
 
 # It leads to whatever provider the application has set when a span is opened.
 _tracer = trace.get_tracer("fairqr", version("fairqr"), schema_url=SCHEMA_URL)

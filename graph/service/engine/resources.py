@@ -14,12 +14,10 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generation import Generator
 from fairqr.agents.generators import SEQ2SEQ, open_generator
-from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.refiner import Refiner
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.rankers import open_language_model
+from fairqr.graph.search.rankers import Model, open_language_model
 from fairqr.graph.service.configuration import ModelEntry
 from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.offers import Offers
@@ -39,8 +37,6 @@ ENGINES, MODELS, GRAPHS = 1000, 32, 64
 """How many of each are kept open."""
 
 NO_KEY = SecretStr("none")
-
-Model = ChatModel | Refiner | RankingModel
 
 
 class Resources:

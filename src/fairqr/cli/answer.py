@@ -25,6 +25,7 @@ from fairqr.cli.common import (
     warn,
 )
 from fairqr.errors import InputError, ModelError
+from fairqr.retrieval.sendable import sendable
 from fairqr.settings import DEFAULT_POOL
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def answer(
 ) -> None:
     """Answer from a sampled ranking; with more samples show who is exposed, and who is used."""
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
-    question = question.encode(errors="replace").decode()
+    question = sendable(question)
     options: dict[str, Any] = {
         "alpha": alpha,
         "samples": samples,
@@ -158,8 +159,7 @@ def answer(
         given = {name: value for name, value in options.items() if value is not None}
         asked = checked_context(AnswerContext, {**context, "answer": given})
         library = PromptLibrary(prompts)
-        for id_, version in asked.prompts.items():
-            library.get(id_, version)
+        library.check(asked.prompts)
         name = model or default_model()
         if name == FeedbackRefiner.name:
             raise InputError(f"'{name}' writes no answers; name a chat model with --model.")

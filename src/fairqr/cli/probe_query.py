@@ -29,6 +29,7 @@ from fairqr.cli.common import (
 from fairqr.cli.experiment_probes import agree
 from fairqr.cli.probe_build import read_words
 from fairqr.errors import ModelError
+from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
     from fairqr.graph.probe.result import ProbeResult
@@ -38,7 +39,7 @@ __all__ = ["query"]
 
 def query(
     text: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.")],
-    attribute: Annotated[str, typer.Option(help="Of the corpus's schema, such as gender.")],
+    attribute: Annotated[str, typer.Option(help="An attribute of the documents, such as gender.")],
     corpus: Corpus = None,
     protected: Annotated[
         str, typer.Option(help="female; not Europe; or 'female vs male'.")
@@ -74,7 +75,7 @@ def query(
         str, typer.Option(help="What is read of an item: title, text, title_text.")
     ] = "title",
     length: Annotated[int, typer.Option(help="Characters of an item, at most.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all draws.")] = 0,
     prompt: Annotated[
         list[str] | None, typer.Option(help="The version of a prompt, e.g. pairwise=v2.")
     ] = None,
@@ -92,7 +93,7 @@ def query(
     It compares two documents in both orders, and orders lists for different people who ask.
     """
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
-    text = text.encode(errors="replace").decode()
+    text = sendable(text)
     asked: dict[str, Any] = {
         "attribute": attribute,
         "protected": protected,
@@ -119,8 +120,7 @@ def query(
         from fairqr.settings import default_corpus
 
         library = PromptLibrary(prompts)
-        for id_, version in probe_context(**asked).prompts.items():
-            library.get(id_, version)
+        library.check(probe_context(**asked).prompts)
         probed = open_ranking_model(model, cache=not no_cache, base_url=base_url, timeout=timeout)
         # What is missing is better known before a large corpus is indexed.
         await probed.start("text")
@@ -157,8 +157,8 @@ def _require_answers(result: ProbeResult) -> None:
     Raises:
         ModelError: It answered no question.
     """
-    from fairqr.agents.replies import Usage
     from fairqr.evaluation.experiments.care import is_away
+    from fairqr.graph.usage import usage_of
 
     asked, failures = 0, Counter[str]()
     if result.pairwise is not None:
@@ -168,7 +168,7 @@ def _require_answers(result: ProbeResult) -> None:
         for order in result.listwise.askers:
             asked += order.asked
             failures.update(order.failures)
-    usage = Usage(**result.usage.model_dump(exclude={"milliseconds"}))
+    usage = usage_of(result.model_dump())
     away = [status for status in failures if is_away(status, usage)]
     if away and sum(failures[status] for status in away) == asked:
         raise ModelError(away[0], result.warnings[0])

@@ -27,6 +27,7 @@ from fairqr.cli.common import (
     warn,
 )
 from fairqr.errors import InputError, ModelError
+from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
     from fairqr.graph.search.context import Budget
@@ -190,7 +191,7 @@ def search(
 ) -> None:
     """Search fairly: refine the query toward under-represented groups, and re-rank."""
     # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
-    query = query.encode(errors="replace").decode()
+    query = sendable(query)
     if plot:
         from fairqr.cli.plot import check_plot
 
@@ -232,8 +233,7 @@ def search(
 
         asked = make_context(**context)
         library = PromptLibrary(prompts)
-        for id_, version in asked.prompts.items():
-            library.get(id_, version)
+        library.check(asked.prompts)
         options: dict[str, Any] = {"cache": not no_cache, "base_url": base_url, "timeout": timeout}
         name = model or default_model()
         is_asked = asked.rounds > 0 or asked.strategy.ranker in ASKED
