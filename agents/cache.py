@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairqr.settings import cache_dir
+from fairqr.base.settings import cache_dir
 
 __all__ = ["MAX_BYTES", "ReplyCache", "cache_key", "kept_in"]
 

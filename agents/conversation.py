@@ -13,8 +13,8 @@ from fairqr.agents.question import Messages, Question
 from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
-from fairqr.errors import ModelError
-from fairqr.telemetry import Span
+from fairqr.base.errors import ModelError
+from fairqr.base.telemetry import Span
 
 __all__ = ["converse"]
 

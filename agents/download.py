@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tenacity
 
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 
 __all__ = ["CHUNK", "BrokenError", "Progress", "RefusedError", "download", "size_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 
 __all__ = ["WEIGHTS", "Weights", "lookup"]
 

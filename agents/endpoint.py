@@ -22,9 +22,9 @@ from fairqr.agents.provider import (
 )
 from fairqr.agents.question import Messages, Question, Wanted
 from fairqr.agents.streaming import InterruptedStreamError, Telling, streamed
-from fairqr.errors import InputError, ModelError, ModelUnavailableError, one_line
-from fairqr.loops import PerLoop
-from fairqr.retries import with_retries
+from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, one_line
+from fairqr.base.loops import PerLoop
+from fairqr.base.retries import with_retries
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairqr.agents.replies import Status
-from fairqr.errors import ModelError, one_line
-from fairqr.retries import is_used_up, status_of
+from fairqr.base.errors import ModelError, one_line
+from fairqr.base.retries import is_used_up, status_of
 
 __all__ = ["BrokenStreamError", "no_answer_within", "redacted", "translated"]
 

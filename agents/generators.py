@@ -9,8 +9,8 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generation import Generator
-from fairqr.errors import ModelUnavailableError
-from fairqr.settings import default_model
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.settings import default_model
 
 __all__ = ["SEQ2SEQ", "open_generator"]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from fairqr.agents.embedded import lookup
 from fairqr.agents.weights import is_pulled, weights_path
-from fairqr.errors import ModelUnavailableError
-from fairqr.loops import PerLoop
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.loops import PerLoop
 
 __all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "local_turn", "start_local"]
 

@@ -8,9 +8,9 @@ from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.settings import default_model
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.settings import default_model
 
 __all__ = ["open_model"]
 

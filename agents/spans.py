@@ -8,8 +8,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fairqr.agents.replies import Usage
+from fairqr.base.telemetry import Kind, Span, span
 from fairqr.prompts.template import PromptTemplate
-from fairqr.telemetry import Kind, Span, span
 
 __all__ = ["input_messages", "model_span", "outcome", "output_messages"]
 

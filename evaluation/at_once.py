@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from fairqr.errors import FairqrError
+from fairqr.base.errors import FairqrError
 
 __all__ = ["all_of"]
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.errors import InputError
-from fairqr.evaluation.measures.base import Measure
-from fairqr.evaluation.results import Evaluation
-from fairqr.statistics import (
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import (
     PERMUTATIONS,
     RESAMPLES,
     Interval,
@@ -21,6 +19,8 @@ from fairqr.statistics import (
     paired_t,
     stream,
 )
+from fairqr.evaluation.measures.base import Measure
+from fairqr.evaluation.results import Evaluation
 
 __all__ = ["Comparison", "Comparisons", "compare"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.errors import InputError, TargetError
+from fairqr.base.errors import InputError, TargetError
+from fairqr.base.statistics import RESAMPLES, bootstrap_mean, stream
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
 from fairqr.evaluation.collections.query_targets import QueryTargets
 from fairqr.evaluation.measures.base import Measure, Need
@@ -22,7 +23,6 @@ from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.runs import Run
 from fairqr.retrieval.target import Target
-from fairqr.statistics import RESAMPLES, bootstrap_mean, stream
 
 __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 

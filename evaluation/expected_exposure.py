@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 

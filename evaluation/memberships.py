@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fairqr.errors import TargetError, UnsupportedError
+from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.evaluation.collections.labels import (
     Scan,
     UnknownPolicy,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.runs import trec_fields, whole_number, wrong_line
 

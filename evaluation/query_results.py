@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fairqr.errors import InputError, TargetError, one_line
+from fairqr.base.errors import InputError, TargetError, one_line
 from fairqr.evaluation.collections.query_targets import (
     TREC_RULES,
     QueryTargets,

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import Interval
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.notes import Note
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.statistics import Interval
 
 __all__ = ["Evaluation", "MeasureResult", "Missing"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fairqr.base.telemetry import Span
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
-from fairqr.telemetry import Span
 
 __all__ = ["record_outcome"]
 

@@ -10,11 +10,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
+from fairqr.base.loops import run_blocking
+from fairqr.base.telemetry import span
 from fairqr.graph.journal import step_journal
 from fairqr.graph.running_time import running_from, running_seconds
 from fairqr.graph.search.context import Context, checked_context
-from fairqr.loops import run_blocking
-from fairqr.telemetry import span
 
 __all__ = ["CONCURRENCY", "SEARCH", "Node", "Route", "Update", "context_of", "forgotten", "traced"]
 

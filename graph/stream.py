@@ -12,11 +12,11 @@ from typing import Any
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Overwrite, StateSnapshot
 
+from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import Replies, kept_replies
 from fairqr.graph.search.context import Context
 from fairqr.graph.steps import SEARCH
-from fairqr.telemetry import span
 
 __all__ = ["Step", "Token", "run_graph"]
 

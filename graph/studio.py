@@ -11,13 +11,13 @@ import asyncio
 from typing import Any
 
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
+from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.rankers import open_language_model
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.settings import default_corpus, default_model
 
 __all__ = ["answer", "probe", "search"]
 

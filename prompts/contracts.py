@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = ["CONTRACTS", "Contract", "check_contract"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
+from fairqr.base.settings import prompts_dir
 from fairqr.prompts.contracts import check_contract
 from fairqr.prompts.template import PromptTemplate, load_template
-from fairqr.settings import prompts_dir
 
 __all__ = ["DEFAULT_VERSIONS", "PromptLibrary"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fairqr.errors import PromptError, first_problem
+from fairqr.base.errors import PromptError, first_problem
 from fairqr.prompts.yaml_file import plain_yaml, read_small
 
 __all__ = ["Message", "PromptReference", "PromptTemplate", "fence", "load_template"]

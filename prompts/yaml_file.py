@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
 
 __all__ = ["LARGEST", "plain_yaml", "read_small"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fairqr.errors import IndexNotFoundError, InputError, SourceError
+from fairqr.base.errors import IndexNotFoundError, InputError, SourceError
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.source import ElasticsearchSource, Source, load_source
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairqr.errors import FairqrError, IndexNotFoundError, InputError
+from fairqr.base.errors import FairqrError, IndexNotFoundError, InputError
+from fairqr.base.settings import data_dir
 from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.documents import Progress, read_documents
@@ -27,7 +28,6 @@ from fairqr.retrieval.engines.opening import (
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes
 from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_source
-from fairqr.settings import data_dir
 
 __all__ = ["Catalog", "check_name", "info_of"]
 

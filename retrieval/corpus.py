@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairqr.errors import CorpusError, SchemaError
+from fairqr.base.errors import CorpusError, SchemaError
 from fairqr.retrieval.documents import (
     Document,
     chunks,

@@ -24,9 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.errors import ConfigError, first_problem, one_line
-from fairqr.retrieval.schema import validated
-from fairqr.settings import (
+from fairqr.base.errors import ConfigError, first_problem, one_line
+from fairqr.base.settings import (
     CREDENTIALS,
     beside,
     file_section,
@@ -35,7 +34,8 @@ from fairqr.settings import (
     path_of,
     text_of,
 )
-from fairqr.settings_file import config_path
+from fairqr.base.settings_file import config_path
+from fairqr.retrieval.schema import validated
 
 __all__ = ["Credentials", "NamedCredentials", "credentials_for", "default_url", "named_credentials"]
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from fairqr.errors import CorpusError, IndexUnavailableError, SourceError, one_line
+from fairqr.base.errors import CorpusError, IndexUnavailableError, SourceError, one_line
 from fairqr.retrieval.schema import Attribute, Schema
 
 __all__ = [

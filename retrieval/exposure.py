@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 __all__ = [
     "LOG2",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.documents import chunks
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.documents import identifier, parse_object
 
 __all__ = ["LabelRow", "LabelRows", "read_labels"]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fairqr.errors import SourceError, first_problem
+from fairqr.base.errors import SourceError, first_problem
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside

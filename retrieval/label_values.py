@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.schema import Attribute
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
+from fairqr.base.settings import data_dir
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport
@@ -18,7 +19,6 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_store import LabelStore, open_label_store
 from fairqr.retrieval.label_values import attribute_report, label_key, values_of
 from fairqr.retrieval.schema import Attribute, Schema
-from fairqr.settings import data_dir
 
 __all__ = ["LabelReader"]
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairqr.errors import SourceError
+from fairqr.base.errors import SourceError
 from fairqr.retrieval.documents import numbered_lines, parse_object
 
 __all__ = ["read_queries"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 
 __all__ = ["QUERY", "SIZE", "check_template", "fill_template"]
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from fairqr.errors import CorpusError, InputError, one_line
+from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.ranking import Ranking

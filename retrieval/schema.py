@@ -28,7 +28,13 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.errors import InputError, SchemaError, UnknownAttributeError, first_problem, one_line
+from fairqr.base.errors import (
+    InputError,
+    SchemaError,
+    UnknownAttributeError,
+    first_problem,
+    one_line,
+)
 
 __all__ = [
     "UNKNOWN",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.schema import Attribute
 
 __all__ = ["SIDES_HELP", "Sides", "default_protected", "parse_sides"]

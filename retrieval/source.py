@@ -24,10 +24,10 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
+from fairqr.base.settings import is_web_address
 from fairqr.retrieval.request_template import QUERY, check_template
 from fairqr.retrieval.schema import Attribute, Described, load_yaml, validated
-from fairqr.settings import is_web_address
 
 __all__ = [
     "ElasticsearchSource",

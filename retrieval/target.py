@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from fairqr.errors import TargetError
+from fairqr.base.errors import TargetError
 from fairqr.retrieval.exposure import FloatArray, normalise
 from fairqr.retrieval.schema import Attribute
 

@@ -18,8 +18,8 @@ from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.figures import area_under_curve, share_interval
 from fairqr.agents.attribution.outcomes import LEAST_PAIRS, AttributorCheck, Confusion, Finding
 from fairqr.agents.attribution.pairs import LabelledPair
+from fairqr.base.settings import data_dir
 from fairqr.retrieval.files import write_beside
-from fairqr.settings import data_dir
 
 __all__ = [
     "check_attributor",

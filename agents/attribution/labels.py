@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 
 __all__ = ["entailment_index"]
 

@@ -12,8 +12,8 @@ from fairqr.agents.attribution.nothing import without_words
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError
-from fairqr.loops import PerLoop
+from fairqr.base.errors import InputError
+from fairqr.base.loops import PerLoop
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import fence
 

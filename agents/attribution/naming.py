@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 __all__ = ["AttributorName", "check_threshold"]
 

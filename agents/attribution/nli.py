@@ -21,7 +21,7 @@ from fairqr.agents.attribution.labels import entailment_index
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.nothing import without_words
 from fairqr.agents.attribution.windows import Window, batches, padded, windows_of
-from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.base.errors import ModelUnavailableError, one_line
 
 __all__ = ["FloatArray", "IntArray", "NliAttributor", "NliModel", "Run"]
 

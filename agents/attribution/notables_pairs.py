@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from fairqr.agents.attribution.pairs import LabelledPair
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.documents import Document
 

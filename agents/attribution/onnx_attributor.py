@@ -13,8 +13,8 @@ import numpy as np
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
 from fairqr.agents.attribution.weights import fingerprint_of
-from fairqr.errors import InputError, ModelUnavailableError, one_line
-from fairqr.neural import token_limit
+from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.neural import token_limit
 
 __all__ = ["MODEL_FILE", "OnnxAttributor"]
 

@@ -10,9 +10,9 @@ from fairqr.agents.attribution.cache import CachedAttributor, Identified
 from fairqr.agents.attribution.naming import AttributorName, check_threshold
 from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.settings import default_model
 from fairqr.prompts.library import PromptLibrary
-from fairqr.settings import default_model
 
 __all__ = ["ATTRIBUTORS", "DEFAULT_ATTRIBUTOR", "PAPER_ATTRIBUTOR", "open_attributor"]
 

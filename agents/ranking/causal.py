@@ -21,7 +21,7 @@ from fairqr.agents.ranking.decoding import Readings, label_tokens, render
 from fairqr.agents.replies import Choice, Reply, TextReply
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
-from fairqr.neural import Pretrained, stated_limit
+from fairqr.base.neural import Pretrained, stated_limit
 
 __all__ = ["CausalModel", "label_tokens", "render"]
 

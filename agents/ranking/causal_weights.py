@@ -10,8 +10,8 @@ from typing import Any
 
 from fairqr.agents.embedded import WEIGHTS
 from fairqr.agents.weights import is_pulled, weights_path
-from fairqr.errors import ModelUnavailableError
-from fairqr.neural import Pretrained, load_causal, state_of
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.neural import Pretrained, load_causal, state_of
 from fairqr.retrieval.files import sha256_of
 
 __all__ = ["ABOUT", "ADAPTER", "Source", "load_source", "source_of"]
@@ -68,8 +68,8 @@ async def load_source(source: Source) -> Pretrained:
     """Load a model; the same one is loaded once.
 
     Raises:
-        ModelUnavailableError: As :func:`fairqr.neural.load_causal` raises it, or the base of the
-            adapter is another file than the one that it was trained on.
+        ModelUnavailableError: As :func:`fairqr.base.neural.load_causal` raises it, or the base of
+            the adapter is another file than the one that it was trained on.
     """
     if await asyncio.to_thread(_is_another, source):
         raise ModelUnavailableError(

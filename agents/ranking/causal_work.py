@@ -19,8 +19,8 @@ from fairqr.agents.ranking.decoding import (
 )
 from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.streaming import Telling
-from fairqr.errors import ModelError, one_line
-from fairqr.neural import Pretrained, stated_limit
+from fairqr.base.errors import ModelError, one_line
+from fairqr.base.neural import Pretrained, stated_limit
 
 __all__ = ["Work"]
 

@@ -13,7 +13,7 @@ from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.permutation import parse_permutation
 from fairqr.agents.ranking.windows import windows
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = ["ListwiseRanker"]

@@ -11,9 +11,9 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.ranking.base import ItemRanker, Shown
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.settings import default_model
 from fairqr.prompts.library import PromptLibrary
-from fairqr.settings import default_model
 
 __all__ = ["CAUSAL", "RANKERS", "RankerName", "RankerOptions", "open_ranker", "open_ranking_model"]
 

@@ -21,8 +21,8 @@ from fairqr.agents.ranking.pairwise_reply import (
     parse_preference,
 )
 from fairqr.agents.replies import Choice, TextReply, Usage
-from fairqr.errors import FairqrError, InputError, one_line
-from fairqr.loops import PerLoop
+from fairqr.base.errors import FairqrError, InputError, one_line
+from fairqr.base.loops import PerLoop
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.template import PromptTemplate, fence
 

@@ -17,8 +17,8 @@ from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge, together
 from fairqr.agents.ranking.pairwise_reply import Comparison, Preference
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError
-from fairqr.loops import PerLoop
+from fairqr.base.errors import InputError
+from fairqr.base.loops import PerLoop
 
 __all__ = ["PairwiseRanker", "Strategy", "most_comparisons"]
 

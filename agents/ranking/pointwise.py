@@ -14,8 +14,8 @@ from typing import Any
 from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.open import RankerOptions
 from fairqr.agents.ranking.scoring import PointwiseRanker
-from fairqr.errors import InputError, ModelUnavailableError, one_line
-from fairqr.neural import Pretrained, token_limit
+from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.neural import Pretrained, token_limit
 
 __all__ = ["MonoBertRanker", "MonoT5Ranker", "open_pointwise"]
 

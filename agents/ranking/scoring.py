@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem, Shown
-from fairqr.errors import InputError, one_line
-from fairqr.neural import Pretrained, load_pretrained, to_float32
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.neural import Pretrained, load_pretrained, to_float32
 
 __all__ = ["BATCH", "PointwiseRanker"]
 

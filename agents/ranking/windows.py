@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 __all__ = ["windows"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fairqr.agents.embedded import WEIGHTS
 from fairqr.agents.ranking.causal_weights import ADAPTER
 from fairqr.agents.weights import weights_path
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.files import sha256_of
 
 __all__ = ["base_sha256", "lasting_name"]

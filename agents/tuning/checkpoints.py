@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.ranking.causal_weights import ABOUT
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.files import write_beside
 
 __all__ = ["Checkpoint", "read_checkpoint", "write_adapter", "write_checkpoint"]

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from fairqr.agents.ranking.base import RankItem
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 __all__ = ["Example", "TuningPair", "both_orders", "draw_winners", "fingerprint", "make_batches"]
 

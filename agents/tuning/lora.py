@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fairqr.agents.tuning.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 
 __all__ = ["ATTENTION", "Encoded", "LoraOptions", "Step", "adapted", "learning_rate", "train"]
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from fairqr.errors import BuildInProgressError
+from fairqr.base.errors import BuildInProgressError
 from fairqr.retrieval.documents import Progress
 
 __all__ = ["DiskTable", "DocumentWriter", "ImportReport", "building", "locked"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import CorpusError, first_problem, one_line
+from fairqr.base.errors import CorpusError, first_problem, one_line
 from fairqr.evaluation.collections.topics import Topic, read_topics
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairqr.errors import CorpusError, FairqrError, InputError, one_line
+from fairqr.base.errors import CorpusError, FairqrError, InputError, one_line
+from fairqr.base.settings import data_dir
 from fairqr.evaluation.collections.building import ImportReport, building, locked
 from fairqr.evaluation.collections.collection import (
     Collection,
@@ -26,7 +27,6 @@ from fairqr.evaluation.collections.collection import (
 from fairqr.evaluation.collections.loaders import Loader, recognise
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.documents import Progress
-from fairqr.settings import data_dir
 
 __all__ = ["Listed", "find_collection", "import_collection", "list_collections"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.building import ImportReport
 from fairqr.evaluation.collections.plain import import_jsonl, import_subset, is_subset
 from fairqr.evaluation.collections.trec_fair import import_trec_fair, is_trec_fair

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairqr.errors import CorpusError
+from fairqr.base.errors import CorpusError
 from fairqr.evaluation.collections.building import DocumentWriter, ImportReport
 from fairqr.evaluation.collections.collection import (
     About,

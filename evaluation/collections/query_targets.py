@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fairqr.errors import InputError, TargetError
+from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Labels, UnknownPolicy, schema_with_unknown
 from fairqr.evaluation.collections.targets import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.errors import TargetError
+from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets

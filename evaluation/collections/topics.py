@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.errors import CorpusError, InputError, one_line
+from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.files import write_beside
 

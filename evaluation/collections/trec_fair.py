@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairqr.errors import CorpusError
+from fairqr.base.errors import CorpusError
 from fairqr.evaluation.collections.building import DiskTable, DocumentWriter, ImportReport
 from fairqr.evaluation.collections.collection import About
 from fairqr.evaluation.collections.topics import write_topics

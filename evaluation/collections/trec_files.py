@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.errors import CorpusError
+from fairqr.base.errors import CorpusError
 from fairqr.evaluation.collections.topics import Topic, parse_topic
 from fairqr.evaluation.collections.trec_labels import Year, year_of
 from fairqr.retrieval.documents import numbered_lines, open_text

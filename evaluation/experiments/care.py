@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from fairqr.agents.replies import Usage
-from fairqr.errors import ModelError, one_line
+from fairqr.base.errors import ModelError, one_line
 from fairqr.evaluation.experiments.folder import Lines
 
 __all__ = ["GIVE_UP", "Cautious", "Patience", "is_away"]

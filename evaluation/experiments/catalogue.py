@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,

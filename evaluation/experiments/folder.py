@@ -17,7 +17,7 @@ from typing import IO, Any, Generic, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.files import write_beside
 
 __all__ = ["Folder", "FolderManifest", "Lines", "file_name"]

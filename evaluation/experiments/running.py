@@ -13,7 +13,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import IndexNotFoundError, UnsupportedError
+from fairqr.base.errors import IndexNotFoundError, UnsupportedError
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic

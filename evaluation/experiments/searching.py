@@ -12,7 +12,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import InputError, QueryError
+from fairqr.base.errors import InputError, QueryError
 from fairqr.evaluation.experiments.store import Round
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.builder import build_search_graph

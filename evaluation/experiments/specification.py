@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairqr.agents.ranking.open import RankerName
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.query_results import as_target
 from fairqr.graph.search.context import Context, Method, make_context

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.measurement import estimate_target, vector_of

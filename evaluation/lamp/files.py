@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import CorpusError, InputError, first_problem
+from fairqr.base.errors import CorpusError, InputError, first_problem
 from fairqr.evaluation.lamp.json_stream import JsonStream
 
 __all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_outputs"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairqr.errors import CorpusError, one_line
+from fairqr.base.errors import CorpusError, one_line
 from fairqr.retrieval.documents import open_text
 
 __all__ = ["JsonStream"]
@@ -26,8 +26,8 @@ _SPACE = " \t\r\n"
 class JsonStream:
     """Takes values and punctuation off the front of a file; use it in a ``with`` statement.
 
-    All methods raise :class:`fairqr.errors.CorpusError` where the file cannot be read on, or is no
-    valid JSON.
+    All methods raise :class:`fairqr.base.errors.CorpusError` where the file cannot be read on, or
+    is no valid JSON.
 
     Args:
         path: The file; unpacked while it is read where its name ends in ``.gz``.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairqr.errors import CorpusError, InputError
+from fairqr.base.errors import CorpusError, InputError
 from fairqr.evaluation.lamp.files import Entry, Outputs, find_files, read_entries, read_outputs
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery

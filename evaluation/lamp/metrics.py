@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 __all__ = [
     "HIGHEST_RATING",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal, Self
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.query_results import QueryResults, TargetRule
 from fairqr.evaluation.scores import Reason, Score, Undefined

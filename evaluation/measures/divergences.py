@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.fairness import Unit, awrf_of, ndkl
 from fairqr.evaluation.measures.base import Convention, RankingMeasure

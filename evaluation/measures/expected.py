@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.expected_exposure import ExpectedExposure, group_expected_exposure
 from fairqr.evaluation.measures.base import Convention, Measure, Need

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairqr.errors import InputError, UnknownAttributeError
+from fairqr.base.errors import InputError, UnknownAttributeError
 from fairqr.evaluation.fairness import INVERSE_LOG, exposure_per_member
 from fairqr.evaluation.measures.base import Need, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure

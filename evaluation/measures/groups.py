@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.measures.base import Convention, Measure, Need
 from fairqr.evaluation.memberships import Groups

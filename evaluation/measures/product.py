@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.query_results import QueryResults, TargetRule

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.measures.base import Convention, Need, RankingMeasure
 from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.relevance import (

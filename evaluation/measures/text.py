@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fairqr.errors import FairqrError, InputError, one_line
+from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.divergences import AWRF, JS, KL, NDKL
 from fairqr.evaluation.measures.expected import EED, EEL, EER

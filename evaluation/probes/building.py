@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import get_args
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.probes.collection import (

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import stream
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.probes.collection import CELLS, Cell, ProbeItem, cell_of
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.sides import Sides
-from fairqr.statistics import stream
 
 __all__ = ["Drawn", "draw_items"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.evaluation.probes.collection import (
     CELLS,
     ProbeCollection,

@@ -12,7 +12,15 @@ from typing import Literal
 import numpy as np
 
 from fairqr.agents.ranking.askers import Asker
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import (
+    Randomisation,
+    bootstrap_mean,
+    corrected_by_holm,
+    paired_randomisation,
+    paired_t,
+    stream,
+)
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.measured import (
     AskerDifference,
@@ -28,14 +36,6 @@ from fairqr.evaluation.probes.specification import ListwiseExperiment
 from fairqr.evaluation.probes.store import ProbeRunManifest
 from fairqr.evaluation.relevance import ndcg, precision
 from fairqr.retrieval.exposure_ratio import exposure_ratio
-from fairqr.statistics import (
-    Randomisation,
-    bootstrap_mean,
-    corrected_by_holm,
-    paired_randomisation,
-    paired_t,
-    stream,
-)
 
 __all__ = [
     "BINS",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fairqr.agents.ranking.askers import Asker
+from fairqr.base.statistics import Interval, Randomisation
 from fairqr.evaluation.probes.records import Spent
 from fairqr.evaluation.probes.store import ProbeRunManifest
-from fairqr.statistics import Interval, Randomisation
 
 if TYPE_CHECKING:
     from fairqr.agents.ranking.lean import PairFigures

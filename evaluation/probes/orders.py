@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import (
     CELLS,
     Order,
@@ -13,7 +14,6 @@ from fairqr.evaluation.probes.collection import (
     ProbeQuery,
 )
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.statistics import stream
 
 __all__ = ["reorder", "reorder_collection"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairqr.agents.ranking.base import RankItem
+from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import Cell, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.specification import PairwiseExperiment
-from fairqr.statistics import stream
 
 __all__ = [
     "GroupKind",

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from fairqr.agents.ranking.lean import PairOutcome, pair_figures
 from fairqr.agents.ranking.verdict import verdicts
+from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.measured import MeasuredPairwise, PairKind, PairwiseRow
 from fairqr.evaluation.probes.pairs import ProbePair, planned_pairs
 from fairqr.evaluation.probes.records import PairRecord, total_spent
 from fairqr.evaluation.probes.specification import PairwiseExperiment
 from fairqr.evaluation.probes.store import ProbeRunManifest
-from fairqr.statistics import stream
 
 __all__ = ["measure_pairwise", "outcome_of"]
 

@@ -10,7 +10,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.ranking.base import Cost
 from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of

@@ -10,7 +10,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import RankerOptions, open_ranker, open_ranking_model
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
 from fairqr.prompts.library import PromptLibrary
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.ranking.base import Shown
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 from fairqr.evaluation.probes.collection import Order
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeManifest
 from fairqr.evaluation.probes.files import read_probe_collection, write_probe_collection

@@ -7,7 +7,7 @@ from typing import Literal
 
 from fairqr.agents.ranking.lean import PairFigures, Share
 from fairqr.agents.ranking.verdict import Verdict
-from fairqr.statistics import Interval, Randomisation
+from fairqr.base.statistics import Interval, Randomisation
 
 __all__ = ["Change", "GroupChange", "LeanChange", "RatioChange", "RelevanceChange"]
 

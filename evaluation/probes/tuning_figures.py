@@ -15,16 +15,7 @@ from numpy.typing import NDArray
 
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import verdict, verdicts
-from fairqr.evaluation.probes.pairwise_measures import outcome_of
-from fairqr.evaluation.probes.records import PairRecord
-from fairqr.evaluation.probes.tuning_changes import (
-    Change,
-    GroupChange,
-    LeanChange,
-    RatioChange,
-    RelevanceChange,
-)
-from fairqr.statistics import (
+from fairqr.base.statistics import (
     EXACT_UP_TO,
     PERMUTATIONS,
     RESAMPLES,
@@ -34,6 +25,15 @@ from fairqr.statistics import (
     bootstrap_ratio,
     paired_randomisation,
     stream,
+)
+from fairqr.evaluation.probes.pairwise_measures import outcome_of
+from fairqr.evaluation.probes.records import PairRecord
+from fairqr.evaluation.probes.tuning_changes import (
+    Change,
+    GroupChange,
+    LeanChange,
+    RatioChange,
+    RelevanceChange,
 )
 
 __all__ = ["Couple", "couples", "group_change", "judged_together", "relevance_change"]

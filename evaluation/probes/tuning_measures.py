@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from fairqr.agents.ranking.verdict import ALPHA, LEAST, LEAST_QUERIES
+from fairqr.base.statistics import Interval, p_in_words
 from fairqr.evaluation.probes.records import PairRecord
 from fairqr.evaluation.probes.tuning_changes import Change, GroupChange, RelevanceChange
 from fairqr.evaluation.probes.tuning_figures import (
@@ -15,7 +16,6 @@ from fairqr.evaluation.probes.tuning_figures import (
     relevance_change,
 )
 from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
-from fairqr.statistics import Interval, p_in_words
 
 __all__ = ["measure_lora", "sentence_of"]
 

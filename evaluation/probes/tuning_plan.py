@@ -10,7 +10,8 @@ from fairqr.agents.ranking.open import CAUSAL
 from fairqr.agents.tuning.base import base_sha256, lasting_name
 from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
 from fairqr.agents.tuning.lora import LoraOptions
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.pairs import group_pairs, rank_item, relevance_pairs
 from fairqr.evaluation.probes.sources import open_probe_collections
@@ -22,7 +23,6 @@ from fairqr.evaluation.probes.tuning_split import Split, apart, split_queries
 from fairqr.evaluation.versions import now, versions_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.statistics import stream
 
 __all__ = ["LoraPlan", "held_out_tasks", "lora_options", "make_lora_plan"]
 

@@ -20,7 +20,8 @@ from fairqr.agents.ranking.pairwise_reply import LABELS
 from fairqr.agents.tuning.checkpoints import write_adapter
 from fairqr.agents.tuning.examples import Example
 from fairqr.agents.tuning.lora import Encoded, Step, adapted, train
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.neural import Pretrained
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious, Patience
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -35,7 +36,6 @@ from fairqr.evaluation.probes.tuning_records import (
     StepRecord,
     When,
 )
-from fairqr.neural import Pretrained
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["encoder_of", "judge_of", "run_lora", "tune_plan"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import ProbeQuery
-from fairqr.statistics import stream
 
 __all__ = ["Split", "apart", "split_queries"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairqr.errors import CorpusError, InputError, one_line
+from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.evaluation.lamp.files import is_lamp
 from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.rag.collection import RagCollection

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fairqr.agents.attribution.base import Attributor, Pair, hypothesis_of
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.rag.answering import Answerer, Spent
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.policies import Draw, Rankings, draw_rankings

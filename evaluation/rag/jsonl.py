@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from fairqr.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
 from fairqr.evaluation.rag.collection import (
     PoolDocument,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generators import open_generator
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious
 from fairqr.evaluation.experiments.progress import StageWatcher

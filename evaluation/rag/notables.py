@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
-from fairqr.errors import CorpusError, InputError
+from fairqr.base.errors import CorpusError, InputError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.lamp.metrics import NamesRelevant
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask

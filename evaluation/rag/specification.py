@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 
 __all__ = ["NO_ATTRIBUTOR", "FairRagExperiment", "Form"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 
 __all__ = ["DEFAULT_AT_ONCE", "MOST_AT_ONCE", "Workers", "parse_workers"]
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from fairqr.errors import InputError, WorkersError, one_line
+from fairqr.base.errors import InputError, WorkersError, one_line
 
 __all__ = ["connected", "reason_of"]
 

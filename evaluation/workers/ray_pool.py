@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fairqr.agents.cache import ReplyCache
-from fairqr.errors import WorkersError, one_line
+from fairqr.base.errors import WorkersError, one_line
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers
 from fairqr.evaluation.workers.ray_connection import connected, reason_of
 from fairqr.evaluation.workers.tools import Job, P

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fairqr.agents.cache import ReplyCache
-from fairqr.errors import FairqrError, WorkersError, one_line
+from fairqr.base.errors import FairqrError, WorkersError, one_line
 from fairqr.evaluation.workers.tools import Job, Tools
 from fairqr.prompts.library import PromptLibrary
 

@@ -17,7 +17,8 @@ from langgraph.types import Overwrite, Send
 from fairqr.agents.attribution.base import Attributor, Pair, Verdict, hypothesis_of
 from fairqr.agents.generation import GenerationRequest, Generator
 from fairqr.agents.replies import Usage
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.telemetry import current_span
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.sampling import distinct_rankings
 from fairqr.graph.answer.state import (
@@ -36,7 +37,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.telemetry import current_span
 
 __all__ = ["PROMPT", "Nodes", "to_generate"]
 

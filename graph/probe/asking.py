@@ -10,7 +10,7 @@ from fairqr.agents.ranking.base import Cost, ItemRanker, RankItem
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import RankerOptions, open_ranker
 from fairqr.agents.replies import Usage
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask
 from fairqr.graph.running_time import seconds_left

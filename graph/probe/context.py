@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fairqr.agents.ranking.askers import Asker
 from fairqr.agents.ranking.base import Shown
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
 from fairqr.graph.search.ranking_context import require_step
 from fairqr.retrieval.dimension import factors_of

@@ -15,7 +15,9 @@ from langgraph.types import Overwrite, Send
 from fairqr.agents.ranking.base import Cost
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import stream
+from fairqr.base.telemetry import current_span
 from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.probe.asking import Asking
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
@@ -30,8 +32,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sides import Sides, parse_sides
-from fairqr.statistics import stream
-from fairqr.telemetry import current_span
 
 __all__ = ["Nodes", "sides_of", "to_probe"]
 

@@ -9,6 +9,7 @@ from fairqr.agents.ranking.askers import group_of
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import ALPHA, LEAST, verdict
 from fairqr.agents.replies import Usage
+from fairqr.base.statistics import Interval, p_in_words, stream
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import (
     AskerOrder,
@@ -27,7 +28,6 @@ from fairqr.graph.usage import UsageReport, usage_record
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from fairqr.retrieval.sides import Sides
-from fairqr.statistics import Interval, p_in_words, stream
 
 __all__ = ["concluded"]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.agents.ranking.open import RankerName
-from fairqr.errors import InputError, first_problem
+from fairqr.base.errors import InputError, first_problem
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import best_iteration
 from fairqr.graph.search.lists import pooled, reranked, scores_by_original_query

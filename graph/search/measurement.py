@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.errors import TargetError
+from fairqr.base.errors import TargetError
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.divergence import kullback_leibler

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.replies import Usage
+from fairqr.base.telemetry import span
 from fairqr.graph.running_time import seconds_left
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Reranking
@@ -14,7 +15,6 @@ from fairqr.graph.search.state import State
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
-from fairqr.telemetry import span
 
 __all__ = [
     "ModelRanking",

@@ -12,7 +12,9 @@ from langgraph.types import Overwrite
 from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelUnavailableError, QueryError, one_line
+from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
+from fairqr.base.loops import run_together
+from fairqr.base.telemetry import current_span, span
 from fairqr.graph.outcome_span import record_outcome
 from fairqr.graph.running_time import running_seconds, seconds_left
 from fairqr.graph.search.assembly import assemble
@@ -39,14 +41,12 @@ from fairqr.graph.search.state import (
 )
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import usage_record
-from fairqr.loops import run_together
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.table import coded
 from fairqr.retrieval.target import can_be_weights
-from fairqr.telemetry import current_span, span
 
 __all__ = ["Nodes"]
 

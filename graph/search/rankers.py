@@ -13,12 +13,12 @@ from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import CAUSAL, RankerName, open_ranker, open_ranking_model
 from fairqr.agents.refiner import Refiner
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.settings import default_model
 from fairqr.graph.remembering import Remembering
 from fairqr.graph.search.context import Context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.settings import default_model
 
 __all__ = [
     "ASKED",

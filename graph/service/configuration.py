@@ -12,7 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from fairqr.errors import ConfigError, first_problem, one_line
+from fairqr.base.errors import ConfigError, first_problem, one_line
+from fairqr.base.settings import SERVICE, Source, is_web_address, variable_of
 from fairqr.graph.service.sources import (
     Sources,
     lay_over,
@@ -22,7 +23,6 @@ from fairqr.graph.service.sources import (
     read_keys,
     source_of,
 )
-from fairqr.settings import SERVICE, Source, is_web_address, variable_of
 
 __all__ = [
     "Caps",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     AccessError,
     BuildInProgressError,
     BusyError,
@@ -125,8 +125,8 @@ def problem(
 def problem_of(error: BaseException, instance: str | None = None) -> dict[str, Any]:
     """Return the problem document of an error.
 
-    One that is not of :mod:`fairqr.errors` is a mistake of ours: nothing of its text is told, since
-    that may hold what is none of the client's business.
+    One that is not of :mod:`fairqr.base.errors` is a mistake of ours: nothing of its text is told,
+    since that may hold what is none of the client's business.
 
     Args:
         error: What went wrong.

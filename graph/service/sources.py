@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from fairqr.errors import ConfigError, one_line
-from fairqr.settings import Source, beside, file_section, is_kubernetes_port, variable_of
-from fairqr.settings_file import config_path
+from fairqr.base.errors import ConfigError, one_line
+from fairqr.base.settings import Source, beside, file_section, is_kubernetes_port, variable_of
+from fairqr.base.settings_file import config_path
 
 __all__ = ["Sources", "lay_over", "names_of", "of_file", "of_variables", "read_keys", "source_of"]
 

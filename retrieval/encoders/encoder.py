@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.errors import InputError, ModelError
+from fairqr.base.errors import InputError, ModelError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.sendable import sendable
 

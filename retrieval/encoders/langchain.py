@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from fairqr.errors import ModelError
-from fairqr.retries import is_used_up, status_of, with_retries
+from fairqr.base.errors import ModelError
+from fairqr.base.retries import is_used_up, status_of, with_retries
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -27,7 +27,7 @@ class LangChainEncoder:
         LangChainEncoder(OpenAIEmbeddings(model="text-embedding-3-small"))
 
     Its asynchronous methods are called; if it has none, LangChain runs the others in threads. Calls
-    that fail are tried again, see :mod:`fairqr.retries`, so switch the model's own retries off.
+    that fail are tried again (:mod:`fairqr.base.retries`), so switch the model's own retries off.
 
     Args:
         embeddings: The model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.wordllama import WordllamaEncoder

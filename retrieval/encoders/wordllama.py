@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.errors import ModelUnavailableError, one_line
+from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.retrieval.encoders.encoder import Float32Array
 
 __all__ = ["WordllamaEncoder"]
@@ -31,7 +31,7 @@ class WordllamaEncoder:
     """Encodes documents and queries alike; the order of words plays no part.
 
     The model is loaded once in a process, when it is first used, in about a third of a second.
-    Methods raise :class:`fairqr.errors.ModelUnavailableError` if the package is missing.
+    Methods raise :class:`fairqr.base.errors.ModelUnavailableError` if the package is missing.
     """
 
     name = "wordllama"

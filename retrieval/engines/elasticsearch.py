@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection

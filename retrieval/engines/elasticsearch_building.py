@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from elasticsearch.helpers import async_streaming_bulk
 
-from fairqr.errors import FairqrError, IndexNotFoundError, IndexUnavailableError
+from fairqr.base.errors import FairqrError, IndexNotFoundError, IndexUnavailableError
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, encode_documents, text_of

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from fairqr.errors import FairqrError
+from fairqr.base.errors import FairqrError
 from fairqr.retrieval.engines.elasticsearch_counts import (
     grouped,
     is_countable,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.errors import SourceError
+from fairqr.base.errors import SourceError
 from fairqr.retrieval.credentials import Credentials, credentials_for, default_url
 from fairqr.retrieval.source import ElasticsearchSource, check_server
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairqr.errors import CorpusError, one_line
+from fairqr.base.errors import CorpusError, one_line
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.elasticsearch_mapping import NUMBERS, IndexMapping

@@ -15,8 +15,8 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from fairqr.errors import IndexUnavailableError, InputError, SourceError
-from fairqr.loops import run_together
+from fairqr.base.errors import IndexUnavailableError, InputError, SourceError
+from fairqr.base.loops import run_together
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.elasticsearch_counts import corpus_shares
 from fairqr.retrieval.engines.elasticsearch_fields import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.elasticsearch_mapping import (
     DATES,
     NUMBERS,

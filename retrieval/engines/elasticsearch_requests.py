@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.errors import SourceError
+from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.elasticsearch_fields import HitReader
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.request_template import fill_template

@@ -11,7 +11,7 @@ import aiohttp
 from elastic_transport import AiohttpHttpNode, ConnectionTimeout, TlsError, TransportError
 from elasticsearch import ApiError, AsyncElasticsearch, JsonSerializer, UnsupportedProductError
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     FairqrError,
     IndexNotFoundError,
     IndexUnavailableError,
@@ -19,8 +19,8 @@ from fairqr.errors import (
     SourceError,
     one_line,
 )
-from fairqr.loops import PerLoop
-from fairqr.retries import with_retries
+from fairqr.base.loops import PerLoop
+from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.limits import Limits
 

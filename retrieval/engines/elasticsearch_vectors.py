@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.errors import InputError, ModelError, SourceError, one_line
+from fairqr.base.errors import InputError, ModelError, SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder, encode_query
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.elasticsearch_mapping import MappedField

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fairqr.errors import UnsupportedError
+from fairqr.base.errors import UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
@@ -116,8 +116,8 @@ class SearchEngine(Protocol):
 
     Rankings are repeatable: equal scores stand in order of id. An engine may be used in several
     event loops at once; close it in each. Its methods raise
-    :class:`fairqr.errors.IndexUnavailableError` where the engine cannot be reached, and
-    :class:`fairqr.errors.UnsupportedError` where it lacks the capability.
+    :class:`fairqr.base.errors.IndexUnavailableError` where the engine cannot be reached, and
+    :class:`fairqr.base.errors.UnsupportedError` where it lacks the capability.
     """
 
     @property

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from fairqr.errors import SourceError, UnsupportedError
-from fairqr.loops import run_together
+from fairqr.base.errors import SourceError, UnsupportedError
+from fairqr.base.loops import run_together
 from fairqr.retrieval.credentials import Credentials, credentials_for
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import (

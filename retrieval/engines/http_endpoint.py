@@ -12,9 +12,9 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from fairqr.errors import ConfigError, IndexUnavailableError, QueryError, SourceError, one_line
-from fairqr.loops import PerLoop
-from fairqr.retries import with_retries
+from fairqr.base.errors import ConfigError, IndexUnavailableError, QueryError, SourceError, one_line
+from fairqr.base.loops import PerLoop
+from fairqr.base.retries import with_retries
 from fairqr.retrieval.credentials import Credentials
 from fairqr.retrieval.engines.limits import Limits
 from fairqr.retrieval.request_template import QUERY, SIZE, fill_template

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairqr.errors import SourceError, one_line
+from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.documents import Document, identifier
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.sendable import sendable

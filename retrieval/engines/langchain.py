@@ -18,8 +18,8 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairqr.errors import InputError, SchemaError, UnsupportedError
-from fairqr.loops import run_together
+from fairqr.base.errors import InputError, SchemaError, UnsupportedError
+from fairqr.base.loops import run_together
 from fairqr.retrieval.documents import Document, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairqr.errors import FairqrError, IndexUnavailableError, InputError, one_line
-from fairqr.retries import with_retries
+from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, one_line
+from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.limits import Limits
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairqr.errors import UnsupportedError
+from fairqr.base.errors import UnsupportedError
+from fairqr.base.settings import data_dir
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import encoder_of
@@ -22,7 +23,6 @@ from fairqr.retrieval.source import (
     Source,
     TantivySource,
 )
-from fairqr.settings import data_dir
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.tantivy import TantivyEngine

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fairqr.errors import FairqrError, UnsupportedError
+from fairqr.base.errors import FairqrError, UnsupportedError
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_server import (

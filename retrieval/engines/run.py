@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fairqr.errors import QueryError, SourceError, UnsupportedError, one_line
+from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
 from fairqr.retrieval.documents import Document, DocumentLines, value_at
 from fairqr.retrieval.engines.engine import (
     Capability,

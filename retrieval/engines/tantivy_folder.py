@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import tantivy
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.errors import IndexVersionError, one_line
+from fairqr.base.errors import IndexVersionError, one_line
 from fairqr.retrieval.analysis import ANALYZER_NAME, english_analyzer
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.schema import Schema

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fairqr.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
+from fairqr.base.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.engines.tantivy import TantivyEngine

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import tantivy
 
-from fairqr.errors import BuildInProgressError, CorpusError
+from fairqr.base.errors import BuildInProgressError, CorpusError
 from fairqr.retrieval.documents import Document, Progress, chunks
 from fairqr.retrieval.engines.tantivy_folder import (
     Manifest,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from filelock import AsyncFileLock
 
-from fairqr.errors import IndexUnavailableError
+from fairqr.base.errors import IndexUnavailableError
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.encoders.encoder import (
     Encoder,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairqr.neural import Pretrained, load_pretrained, token_limit
+from fairqr.base.neural import Pretrained, load_pretrained, token_limit
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import scores_of_spoken
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.encoders.opening import DEFAULT_ENCODER, open_encoder
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.ranking import Ranking

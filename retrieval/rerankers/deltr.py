@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import Discount, FloatArray
 from fairqr.retrieval.ranking import Ranking

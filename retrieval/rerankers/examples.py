@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray

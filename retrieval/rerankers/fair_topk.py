@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, by_rank
 from fairqr.retrieval.rerankers.group_tables import GroupTables, group_tables

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.divergence import under_representation
 from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.rerankers.base import Candidates

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.engine import SearchEngine

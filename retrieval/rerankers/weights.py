@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
-from fairqr.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.rerankers.base import Candidates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 
 __all__ = ["sample_oracle"]

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import min_max
 from fairqr.retrieval.sampling.races import race

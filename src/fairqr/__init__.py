@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
     from fairqr.api import FairSearch, Step, Token, open_engine
-    from fairqr.errors import FairqrError
+    from fairqr.base import errors
+    from fairqr.base.errors import FairqrError
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
     from fairqr.graph.answer.context import AnswerContext, AnswerSettings
     from fairqr.graph.answer.result import AnswerResult
@@ -40,6 +41,7 @@ __all__ = [
     "build_answer_graph",
     "build_probe_graph",
     "build_search_graph",
+    "errors",
     "from_langchain",
     "open_engine",
     "open_model",
@@ -56,7 +58,7 @@ _HOMES = {
     "FairReranker": "fairqr.parts",
     "FairRetriever": "fairqr.parts",
     "FairSearch": "fairqr.api",
-    "FairqrError": "fairqr.errors",
+    "FairqrError": "fairqr.base.errors",
     "ProbeContext": "fairqr.graph.probe.context",
     "ProbeResult": "fairqr.graph.probe.result",
     "SearchResult": "fairqr.graph.search.result",
@@ -78,8 +80,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that the command's help loads none of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fairqr' has no attribute '{name}'")
     from importlib import import_module
 
+    if name == "errors":
+        return import_module("fairqr.base.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fairqr' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)

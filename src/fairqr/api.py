@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
 from fairqr.agents.generation import Generator
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.loops import Background
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.answer.result import AnswerResult
@@ -32,7 +33,6 @@ from fairqr.graph.search.rankers import (
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
 from fairqr.graph.stream import Step, Token, run_graph
-from fairqr.loops import Background
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch
-from fairqr.errors import FairqrError, QueryError, one_line
+from fairqr.base.errors import FairqrError, QueryError, one_line
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.search.result import RankedDocument, SearchResult
 from fairqr.retrieval.documents import Document

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     IndexNotFoundError,
     IndexUnavailableError,
     InputError,

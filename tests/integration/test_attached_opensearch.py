@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fairqr.errors import IndexNotFoundError, IndexUnavailableError, SourceError
+from fairqr.base.errors import IndexNotFoundError, IndexUnavailableError, SourceError
 from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.engines.engine import Query

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import ConfigError, IndexUnavailableError
+from fairqr.base.errors import ConfigError, IndexUnavailableError
 from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch_building import (

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from fairqr.errors import CorpusError, IndexNotFoundError, IndexUnavailableError
+from fairqr.base.errors import CorpusError, IndexNotFoundError, IndexUnavailableError
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.elasticsearch_building import (

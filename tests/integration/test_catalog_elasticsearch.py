@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fairqr.errors import IndexNotFoundError, InputError
+from fairqr.base.errors import IndexNotFoundError, InputError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import Corpus, find_corpus
 from fairqr.retrieval.engines.engine import EngineInfo

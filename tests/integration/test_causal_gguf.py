@@ -10,7 +10,7 @@ import pytest
 
 from fairqr.agents.question import Question
 from fairqr.agents.ranking.causal import CausalModel, label_tokens, render
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.files import sha256_of
 from tests.integration.local_model import model_cache, pulled_weights

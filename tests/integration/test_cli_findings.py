@@ -18,10 +18,10 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.api import open_engine
-from fairqr.errors import QueryError
+from fairqr.base.errors import QueryError
+from fairqr.base.telemetry import current_span, record_to
 from fairqr.prompts.library import SHIPPED
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.telemetry import current_span, record_to
 from tests.integration.model_server import Command, clean_environment, command, people
 
 __all__ = ["clean_environment", "command", "people"]

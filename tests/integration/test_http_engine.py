@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     ConfigError,
     FairqrError,
     IndexUnavailableError,

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 
 from fairqr import FairSearch, from_langchain, open_model
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from tests.integration.model_server import (
     ModelServer,
     clean_environment,

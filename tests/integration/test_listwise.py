@@ -16,7 +16,7 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.base import RankItem
 from fairqr.agents.ranking.listwise import ListwiseRanker
 from fairqr.agents.replies import Usage
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import MODEL
 from tests.integration.model_server import (

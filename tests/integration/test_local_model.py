@@ -29,7 +29,7 @@ from fairqr.agents.question import Question
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.agents.replies import Usage
 from fairqr.agents.weights import weights_path
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import MODEL

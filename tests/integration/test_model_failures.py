@@ -18,7 +18,7 @@ import pytest
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.api import FairSearch, open_engine
-from fairqr.errors import FairqrError
+from fairqr.base.errors import FairqrError
 from fairqr.graph.search.result import SearchResult
 from tests.integration.model_server import (
     KEY,

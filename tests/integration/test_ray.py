@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.attribution.open import open_attributor
-from fairqr.errors import ModelError, WorkersError
+from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.probes.files import write_probe_collection
 from fairqr.evaluation.probes.listwise_running import run_listwise

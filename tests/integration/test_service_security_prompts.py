@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
 from fairqr.prompts.library import SHIPPED, PromptLibrary
 from fairqr.prompts.template import load_template
 from fairqr.prompts.yaml_file import LARGEST

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     ConfigError,
     FairqrError,
     IndexUnavailableError,

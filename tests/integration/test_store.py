@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import BusyError, InputError, RunNotFoundError
+from fairqr.base.errors import BusyError, InputError, RunNotFoundError
 from fairqr.graph.service.records import Event, Scope
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import lasting

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from langgraph.graph import END, START, StateGraph
 
-from fairqr.errors import ConfigError, StoreUnavailableError
+from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.records import Event
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.migrations import MIGRATIONS

@@ -23,9 +23,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fairqr import FairSearch, open_engine
 from fairqr.agents.chat import ChatModel
-from fairqr.errors import FairqrError
-from fairqr.exporting import _Delivery
-from fairqr.telemetry import carrier, continued, record_to, span
+from fairqr.base.errors import FairqrError
+from fairqr.base.exporting import _Delivery
+from fairqr.base.telemetry import carrier, continued, record_to, span
 from tests.integration.collector import Collector, collector
 from tests.integration.model_server import (
     KEY,
@@ -98,7 +98,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+    monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
     yield Exported(exporter)
     provider.shutdown()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.cache import ReplyCache
+from fairqr.base.statistics import bootstrap_ratio, stream
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import Table, measure_experiment
 from fairqr.evaluation.experiments.plan import make_plan
@@ -28,7 +29,6 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
-from fairqr.statistics import bootstrap_ratio, stream
 
 COUNTS, TEXTS = "counts", "texts"
 MEASURE = "nDCG@20×AWRF@20(unit=bits)"

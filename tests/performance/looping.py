@@ -195,4 +195,4 @@ def _sdk() -> Callable[[], contextlib.AbstractContextManager[object]]:
 
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    return lambda: mock.patch("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+    return lambda: mock.patch("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))

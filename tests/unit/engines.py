@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from fairqr.errors import UnsupportedError
+from fairqr.base.errors import UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, SearchEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fairqr.base.settings import SETTINGS, variable_of
 from fairqr.graph.service.configuration import ServiceSettings, service_variables
-from fairqr.settings import SETTINGS, variable_of
 from tests.checks.lock import check_bounds, check_lines, pins_of
 
 ROOT = Path(__file__).parents[2]

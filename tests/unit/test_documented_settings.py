@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.errors import ConfigError
+from fairqr.base.errors import ConfigError
+from fairqr.base.settings import SETTINGS, find
 from fairqr.graph.service.configuration import ServiceSettings, service_settings
 from fairqr.graph.service.sources import names_of
 from fairqr.retrieval.credentials import credentials_for, named_credentials
 from fairqr.retrieval.source import load_source
-from fairqr.settings import SETTINGS, find
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "configuration.md"

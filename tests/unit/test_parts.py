@@ -24,7 +24,7 @@ from fairqr import (
     search_tool,
 )
 from fairqr.agents.generation import Generation
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairqr.evaluation.experiments.report.style import INK, PAPER, RULE
-from fairqr.plotting import quiet_fonts
+from fairqr.evaluation.plotting import quiet_fonts
 
 __all__ = ["bare", "can_draw", "new_figure", "svg_of"]
 

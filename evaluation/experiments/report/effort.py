@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from fairqr.base.statistics import bootstrap_mean, stream
 from fairqr.evaluation.experiments.measuring import Measured, Table
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.figures import drift_figure
@@ -17,7 +18,6 @@ from fairqr.evaluation.experiments.report.rounds import Series, by_topic, refini
 from fairqr.evaluation.experiments.store import Record, Round
 from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.scores import Undefined
-from fairqr.statistics import bootstrap_mean, stream
 
 __all__ = ["at_once", "cost_blocks", "drift_blocks", "rounds_table"]
 

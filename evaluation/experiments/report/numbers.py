@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairqr.statistics import Interval
+from fairqr.base.statistics import Interval
 
 __all__ = ["change", "count", "difference", "p_value", "span", "spread", "value"]
 

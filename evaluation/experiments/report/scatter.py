@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairqr.base.statistics import Interval
 from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
 from fairqr.evaluation.experiments.report.labels import Box, place_labels
 from fairqr.evaluation.experiments.report.style import FAMILIES, INK
-from fairqr.statistics import Interval
 
 __all__ = ["Point", "draw_trade_off"]
 

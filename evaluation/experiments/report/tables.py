@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fairqr.base.statistics import Interval, bootstrap_mean, stream
 from fairqr.evaluation.comparison import Comparison, Comparisons
 from fairqr.evaluation.evaluate import Evaluation
 from fairqr.evaluation.experiments.measuring import Measured, Table
@@ -20,7 +21,6 @@ from fairqr.evaluation.experiments.report.naming import (
 )
 from fairqr.evaluation.experiments.report.parts import Block, Cell
 from fairqr.retrieval.dimension import factors_of
-from fairqr.statistics import Interval, bootstrap_mean, stream
 
 __all__ = ["result_tables"]
 

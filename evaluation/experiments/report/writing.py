@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.measuring import Measured, Table
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.effort import (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairqr.base.statistics import Interval
 from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
 from fairqr.evaluation.experiments.report.style import LINES
-from fairqr.statistics import Interval
 
 __all__ = ["Dot", "DotRow", "draw_dots"]
 

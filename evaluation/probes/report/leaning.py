@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection
 from fairqr.evaluation.probes.measured import ListwiseRow
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.exposure_ratio import INVERSE_LOG
-from fairqr.statistics import corrected_by_holm, paired_randomisation, stream
 
 __all__ = ["INITIAL", "LEVEL", "Lean", "exposure_leans", "ratio_of_relevance", "references_of"]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fairqr.base.statistics import paired_randomisation, stream
 from fairqr.evaluation.experiments.report import numbers
 from fairqr.evaluation.experiments.report.parts import Block, Heading, Items
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeManifest
@@ -20,7 +21,6 @@ from fairqr.evaluation.probes.report.leaning import (
     references_of,
 )
 from fairqr.evaluation.probes.report.listwise import built_of, by_collection
-from fairqr.statistics import paired_randomisation, stream
 
 __all__ = ["listwise_in_short"]
 

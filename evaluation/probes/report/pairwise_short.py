@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Heading, Items, Paragraph
 from fairqr.evaluation.probes.measured import MeasuredPairwise, PairwiseRow
 from fairqr.evaluation.probes.report.common import counted, grouped, percent
 from fairqr.evaluation.probes.report.pairwise import KINDS, by_collection, p_of
-from fairqr.statistics import corrected_by_holm
 
 __all__ = ["pairwise_cost_blocks", "pairwise_failure_blocks", "pairwise_in_short"]
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Iterator
 
 from fairqr.agents.ranking.lean import PairFigures
+from fairqr.base.statistics import Interval
 from fairqr.evaluation.probes.measured import (
     MeasuredListwise,
     MeasuredPairwise,
@@ -14,7 +15,6 @@ from fairqr.evaluation.probes.measured import (
 )
 from fairqr.evaluation.probes.tuning_changes import Change
 from fairqr.evaluation.probes.tuning_records import MeasuredLora
-from fairqr.statistics import Interval
 
 __all__ = ["as_csv", "figure_values", "listwise_values", "lora_values", "pairwise_values"]
 

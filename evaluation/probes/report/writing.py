@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.catalogue import kind_of_folder
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.markdown import to_markdown

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairqr.base.statistics import corrected_by_holm, paired_t
 from fairqr.evaluation.rag.analysis.frame import Frame, PolicyKey, QueryKey
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.scores import Undefined
-from fairqr.statistics import corrected_by_holm, paired_t
 
 __all__ = [
     "EDGES",

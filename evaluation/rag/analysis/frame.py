@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairqr.base.statistics import Interval, bootstrap_mean, stream
 from fairqr.evaluation.rag.analysis.cells import Cell
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import Policy
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.statistics import Interval, bootstrap_mean, stream
 
 __all__ = ["Frame", "Mean", "PolicyKey", "QueryKey", "mean_of", "policy_name"]
 

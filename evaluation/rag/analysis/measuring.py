@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.rag.analysis.cells import Cell, measure_record
 from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.analysis.official import Official, official_of_deterministic

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import Discount, FloatArray

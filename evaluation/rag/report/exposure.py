@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.drawing import can_draw
@@ -25,7 +26,6 @@ from fairqr.evaluation.rag.report.common import (
     why_undefined,
 )
 from fairqr.evaluation.rag.report.plots import Point, Series, draw_series
-from fairqr.statistics import corrected_by_holm
 
 __all__ = ["disparity_blocks", "relevance_blocks"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.markdown import to_markdown
 from fairqr.evaluation.experiments.report.page import to_html

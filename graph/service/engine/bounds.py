@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairqr.agents.chat_generator import INPUT_TOKENS
-from fairqr.errors import CapError
+from fairqr.base.errors import CapError
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.requests import RunRequest

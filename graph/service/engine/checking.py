@@ -12,7 +12,8 @@ from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generators import SEQ2SEQ
 from fairqr.agents.ranking.open import CAUSAL
-from fairqr.errors import CapError, InputError, QueryError, first_problem, one_line
+from fairqr.base.errors import CapError, InputError, QueryError, first_problem, one_line
+from fairqr.base.settings import DEFAULT_POOL
 from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.search.context import Context, make_context
@@ -22,7 +23,6 @@ from fairqr.graph.service.engine.bounds import bounded, check_text, with_answers
 from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
-from fairqr.settings import DEFAULT_POOL
 
 __all__ = ["Request", "check_request"]
 

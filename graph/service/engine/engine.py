@@ -14,7 +14,7 @@ import httpx
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.errors import (
+from fairqr.base.errors import (
     BudgetError,
     CapError,
     FairqrError,
@@ -23,6 +23,8 @@ from fairqr.errors import (
     ModelUnavailableError,
     PromptError,
 )
+from fairqr.base.recording import record_to
+from fairqr.base.settings import is_on
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ServiceSettings
 from fairqr.graph.service.engine.checking import Request, check_request
@@ -33,11 +35,9 @@ from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.stream import Step, Token, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.recording import record_to
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
-from fairqr.settings import is_on
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver

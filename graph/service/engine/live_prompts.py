@@ -6,10 +6,10 @@ import logging
 import time
 from pathlib import Path
 
-from fairqr.errors import PromptError, one_line
+from fairqr.base.errors import PromptError, one_line
+from fairqr.base.settings import prompts_dir
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.settings import prompts_dir
 
 __all__ = ["LivePrompts"]
 

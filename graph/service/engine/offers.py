@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.errors import (
+from fairqr.base.errors import (
     ConfigError,
     IndexNotFoundError,
     InputError,
@@ -17,6 +17,7 @@ from fairqr.errors import (
     PromptError,
     one_line,
 )
+from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.nodes import PROMPT as ANSWER
 from fairqr.graph.search.context import METHODS, FinalStep, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
@@ -24,7 +25,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog, check_name
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.source import Source, load_source
-from fairqr.settings import default_corpus, default_model
 
 __all__ = ["NOTHING", "Offers"]
 

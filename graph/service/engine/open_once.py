@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 
 __all__ = ["KeptOpen"]
 

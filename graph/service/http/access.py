@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from fairqr.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
+from fairqr.base.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import problem_response
 from fairqr.graph.service.http.throttle import Throttle

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from fairqr.errors import FairqrError, one_line
+from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 
 __all__ = ["Json", "ProblemResponse", "handle_errors", "problem_response"]

@@ -55,7 +55,7 @@ _TELEMETRY: TelemetryConfig = {
 }
 """Of FastAPI's own span of a request, which older versions do not have.
 
-Where spans go is said by :mod:`fairqr.exporting`.
+Where spans go is said by :mod:`fairqr.base.exporting`.
 """
 
 

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fairqr.errors import BusyError, ConfigError
+from fairqr.base.errors import BusyError, ConfigError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import problem_response
 from fairqr.graph.service.problems import problem, problem_of

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fairqr.errors import FairqrError
+from fairqr.base.errors import FairqrError
 from fairqr.graph.service.records import Event
 
 __all__ = ["EventStream", "encoded", "gone"]

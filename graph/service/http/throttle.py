@@ -8,7 +8,7 @@ from limits import parse_many
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from fairqr.errors import BusyError
+from fairqr.base.errors import BusyError
 from fairqr.graph.service.configuration import Limits
 
 __all__ = ["Throttle"]

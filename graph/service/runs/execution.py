@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Literal
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     FairqrError,
     RunInterruptedError,
     RunTimeoutError,
     StoreUnavailableError,
 )
+from fairqr.base.telemetry import continued
 from fairqr.graph.service.problems import told_in_log
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.dependencies import Dependencies
@@ -32,7 +33,6 @@ from fairqr.graph.service.runs.outcomes import (
 from fairqr.graph.service.store import Claim
 from fairqr.graph.service.store.database import heals
 from fairqr.graph.stream import Token
-from fairqr.telemetry import continued
 
 __all__ = ["Execution", "Stop"]
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from fairqr.errors import RunInterruptedError
+from fairqr.base.errors import RunInterruptedError
 from fairqr.graph.service.records import Event, Run, path_of
 from fairqr.graph.service.runs.execution import Execution
 from fairqr.graph.service.runs.outcomes import last_event

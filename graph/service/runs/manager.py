@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from fairqr.errors import BusyError, RunNotFoundError, StoreUnavailableError
+from fairqr.base.errors import BusyError, RunNotFoundError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.dependencies import Execute, Observer

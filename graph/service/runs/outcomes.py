@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairqr.errors import RunCancelledError, RunInterruptedError, StoreUnavailableError
+from fairqr.base.errors import RunCancelledError, RunInterruptedError, StoreUnavailableError
 from fairqr.graph.service.problems import CANCELLED, problem_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.stream import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from fairqr.errors import RunNotFoundError
+from fairqr.base.errors import RunNotFoundError
 from fairqr.graph.service.records import Run
 from fairqr.graph.service.runs.execution import Execution
 from fairqr.graph.service.runs.feeds import Feed

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 
-from fairqr.errors import FairqrError
+from fairqr.base.errors import FairqrError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import told_in_log
 from fairqr.graph.service.runs.dependencies import Dependencies, Execute, Observer

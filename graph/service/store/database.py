@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import tenacity
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import StoreUnavailableError, one_line
+from fairqr.base.errors import StoreUnavailableError, one_line
 
 if TYPE_CHECKING:
     from fairqr.graph.service.store.flavours import Flavour

@@ -7,7 +7,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import RunCancelledError, RunInterruptedError
+from fairqr.base.errors import RunCancelledError, RunInterruptedError
 from fairqr.graph.service.problems import CANCELLED, problem_of
 from fairqr.graph.service.records import LIVE, Run, Status, path_of
 from fairqr.graph.service.store.database import LASTING, Database

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from fairqr.errors import ConfigError
+from fairqr.base.errors import ConfigError
 from fairqr.graph.service.store.savers import LastingSaver
 
 __all__ = ["Flavour", "flavour_of"]

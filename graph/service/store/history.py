@@ -8,7 +8,7 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.graph.service.records import LIVE, Event, Kind, Run, RunSummary, Status
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.rows import checked_id, find, forget_threads, is_id, run_of

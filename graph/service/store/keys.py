@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 from fairqr.graph.service.records import SCOPES, AccessKey, Scope
 from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import KEYS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import StoreUnavailableError
+from fairqr.base.errors import StoreUnavailableError
 
 __all__ = ["MIGRATIONS", "migrate"]
 

@@ -15,7 +15,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from fairqr.errors import ConfigError, StoreUnavailableError
+from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.store.savers import LastingSaver
 from fairqr.graph.service.store.tables import RUNS
 

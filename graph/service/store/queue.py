@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import BusyError
+from fairqr.base.errors import BusyError
 from fairqr.graph.service.records import LIVE, Run
 from fairqr.graph.service.store.database import LASTING, Database
 from fairqr.graph.service.store.endings import LOSSES

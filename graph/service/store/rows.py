@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import RunNotFoundError
+from fairqr.base.errors import RunNotFoundError
 from fairqr.graph.service.records import LIVE, Run
 from fairqr.graph.service.store.tables import EVENTS, RUNS
 

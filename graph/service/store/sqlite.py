@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from fairqr.errors import ConfigError
+from fairqr.base.errors import ConfigError
+from fairqr.base.settings import data_dir
 from fairqr.graph.service.store.savers import LastingSaver
 from fairqr.graph.service.store.tables import RUNS
-from fairqr.settings import data_dir
 
 __all__ = ["SQLite", "default_file"]
 

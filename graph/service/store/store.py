@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.errors import StoreUnavailableError
+from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.service.store.database import Database, all_ended, lasting, said
 from fairqr.graph.service.store.endings import Endings
 from fairqr.graph.service.store.flavours import Flavour, flavour_of

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fairqr.base.errors import InputError, ModelError
+from fairqr.base.settings import DEFAULT_POOL
 from fairqr.cli.common import (
     AsJson,
     BaseUrl,
@@ -24,9 +26,7 @@ from fairqr.cli.common import (
     run_recorded,
     warn,
 )
-from fairqr.errors import InputError, ModelError
 from fairqr.retrieval.sendable import sendable
-from fairqr.settings import DEFAULT_POOL
 
 if TYPE_CHECKING:
     from fairqr.graph.answer.result import AnswerResult
@@ -149,12 +149,12 @@ def answer(
         from fairqr.agents.generation import Generator
         from fairqr.agents.generators import SEQ2SEQ, open_generator
         from fairqr.api import FairSearch
+        from fairqr.base.settings import default_corpus, default_model
         from fairqr.cli.render_answer import AnswerView, QuietAnswerView
         from fairqr.graph.answer.context import AnswerContext
         from fairqr.graph.search.context import checked_context
         from fairqr.graph.search.rankers import ASKED
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.settings import default_corpus, default_model
 
         given = {name: value for name, value in options.items() if value is not None}
         asked = checked_context(AnswerContext, {**context, "answer": given})

@@ -86,7 +86,7 @@ def check(
     """
     from fairqr.agents.attribution.checking import check_attributor, remember
     from fairqr.agents.attribution.open import open_attributor
-    from fairqr.errors import ModelError
+    from fairqr.base.errors import ModelError
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     judge = open_attributor(attributor, cache=not no_cache, threshold=threshold, **options)
@@ -112,7 +112,7 @@ def make_pairs(
     """Make labelled pairs from the facts of a corpus, half of them entailed."""
     from fairqr.agents.attribution.notables_pairs import notables_pairs
     from fairqr.agents.attribution.pairs import write_pairs
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
 
     if corpus != NOTABLES:
         raise InputError(f"Pairs can be made from the corpus 'notables' alone, not '{corpus}'.")

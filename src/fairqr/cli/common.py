@@ -82,7 +82,7 @@ def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:
     # Not for --help: asyncio takes a quarter of the time to start.
     import asyncio
 
-    from fairqr.exporting import exporting
+    from fairqr.base.exporting import exporting
 
     try:
         with exporting(warn, at_once=serving):
@@ -112,7 +112,7 @@ def recorded(trace: Path | None = None, *, content: bool = False, command: str) 
         content: Record queries and replies too, as the setting ``trace_content`` may ask as well.
         command: That runs it, for the name of a file in the folder.
     """
-    from fairqr.settings import is_on, path_of
+    from fairqr.base.settings import is_on, path_of
 
     folder = path_of("trace_dir")
     content = content or is_on("trace_content")
@@ -123,7 +123,7 @@ def recorded(trace: Path | None = None, *, content: bool = False, command: str) 
     if trace is None:
         yield
         return
-    from fairqr.recording import record_to
+    from fairqr.base.recording import record_to
 
     with record_to(trace, content=content) as recorder:
         yield
@@ -207,7 +207,7 @@ def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
     Raises:
         InputError: One is not written so, or a name stands twice.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
 
     found: dict[str, str] = {}
     for text in texts:

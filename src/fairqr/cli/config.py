@@ -12,7 +12,7 @@ import typer
 from fairqr.cli.common import AsJson, print_json, warn
 
 if TYPE_CHECKING:
-    from fairqr.settings import Source
+    from fairqr.base.settings import Source
 
 __all__ = ["app", "unknown_settings"]
 
@@ -48,7 +48,7 @@ def _config() -> None:
 @app.command()
 def path() -> None:
     """Print where the settings file is looked for; the variable FAIRQR_CONFIG names another."""
-    from fairqr.settings_file import config_path
+    from fairqr.base.settings_file import config_path
 
     typer.echo(str(config_path()))
 
@@ -56,8 +56,8 @@ def path() -> None:
 @app.command()
 def show(as_json: AsJson = False) -> None:
     """Print every setting, and where its value is from; secrets are hidden."""
+    from fairqr.base.settings_file import config_path
     from fairqr.cli.common import printable
-    from fairqr.settings_file import config_path
 
     file = config_path()
     rows = [*_general(), *_credentials(), *_service()]
@@ -83,8 +83,8 @@ def unknown_settings() -> Iterator[str]:
     """Yield a warning for each variable that looks like a setting and is none."""
     from difflib import get_close_matches
 
+    from fairqr.base.settings import SETTINGS, unknown_variables, variable_of
     from fairqr.graph.service.configuration import service_variables
-    from fairqr.settings import SETTINGS, unknown_variables, variable_of
 
     service = service_variables()
     known = [*service, *(variable_of(setting.name) for setting in SETTINGS)]
@@ -115,7 +115,7 @@ def _print_object(file: Path, rows: Iterable[Row], warnings: list[str]) -> None:
 
 
 def _general() -> Iterator[Row]:
-    from fairqr.settings import SETTINGS, find
+    from fairqr.base.settings import SETTINGS, find
 
     for setting in SETTINGS:
         section, _, name = setting.name.rpartition(".")
@@ -124,9 +124,9 @@ def _general() -> Iterator[Row]:
 
 
 def _credentials() -> Iterator[Row]:
+    from fairqr.base.settings import CREDENTIALS, Source
+    from fairqr.base.settings_file import config_path
     from fairqr.retrieval.credentials import named_credentials
-    from fairqr.settings import CREDENTIALS, Source
-    from fairqr.settings_file import config_path
 
     source = Source("file", str(config_path()))
     for name, entry in named_credentials().items():
@@ -142,8 +142,8 @@ def _credentials() -> Iterator[Row]:
 
 
 def _service() -> Iterator[Row]:
+    from fairqr.base.settings import SERVICE, Source
     from fairqr.graph.service.configuration import gather
-    from fairqr.settings import SERVICE, Source
 
     (settings, sources), default = gather(), Source()
     sections: list[tuple[str, Any]] = []

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fairqr.base.errors import CorpusError
 from fairqr.cli.common import AsJson, run
-from fairqr.errors import CorpusError
 
 __all__ = ["app"]
 

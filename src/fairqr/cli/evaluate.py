@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fairqr.base.errors import InputError
 from fairqr.cli.common import AsJson, notes, open_to_search, print_json, run, warn
-from fairqr.errors import InputError
 
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.labels import Scan

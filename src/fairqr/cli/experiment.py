@@ -224,7 +224,7 @@ def _refuse(options: Mapping[str, object], what: str) -> None:
     Raises:
         InputError: One of them is given.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
 
     for name, value in options.items():
         if value not in (None, [], False):
@@ -237,7 +237,7 @@ def _only(values: Sequence[T] | None, option: str, what: str) -> T | None:
     Raises:
         InputError: There are several.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
 
     if values and len(values) > 1:
         raise InputError(f"An experiment {what} takes one {option}; give it once.")

@@ -60,9 +60,9 @@ def run_probe_file(
         FairqrError: What it names is not there, the folder is of something else, the run is large
             and was not agreed to, or others are to tune.
     """
+    from fairqr.base.errors import InputError
     from fairqr.cli.probe_build import bars
     from fairqr.cli.tune import tune_here
-    from fairqr.errors import InputError
     from fairqr.evaluation.probes.plan import make_probe_plan
     from fairqr.evaluation.probes.specification import (
         ListwiseExperiment,
@@ -138,7 +138,7 @@ def agree(cost: Cost, *, yes: bool) -> None:
     Raises:
         InputError: It is neither.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
     from fairqr.evaluation.probes.plan import LARGE, cost_in_words, is_large
 
     if is_large(cost) and not yes:
@@ -181,7 +181,7 @@ def _load(
     Raises:
         InputError: The file is no experiment of this kind, or tuning is given several models.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
     from fairqr.evaluation.experiments.catalogue import load_experiment
     from fairqr.evaluation.probes.specification import ListwiseExperiment, LoraExperiment
 

@@ -97,7 +97,7 @@ def report_fair_rag(folder: Path) -> None:
     Raises:
         InputError: There is no experiment, it has no results yet, or its collections have changed.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
     from fairqr.evaluation.rag.analysis.measuring import measure_fair_rag
     from fairqr.evaluation.rag.plan import open_collections
     from fairqr.evaluation.rag.report.writing import write_rag_report
@@ -139,7 +139,7 @@ def _with_versions(
     Raises:
         InputError: One is of a prompt that the collections do not ask with.
     """
-    from fairqr.errors import InputError, one_line
+    from fairqr.base.errors import InputError, one_line
 
     if unused := sorted(versions.keys() - asked_with):
         raise InputError(

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fairqr.base.errors import InputError
 from fairqr.cli.common import indexing_bar, open_to_search, print_json, printable, run
-from fairqr.errors import InputError
 
 __all__ = ["app"]
 

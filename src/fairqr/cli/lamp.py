@@ -116,7 +116,7 @@ def _version(text: str | None, prompt: str) -> str | None:
     Raises:
         InputError: It is of another prompt than the collection asks with.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
 
     if text is None or "=" not in text:
         return text
@@ -129,7 +129,7 @@ def _version(text: str | None, prompt: str) -> str | None:
 
 
 def _print(store: LabelStore, min_useful: int) -> None:
-    from fairqr.errors import one_line
+    from fairqr.base.errors import one_line
     from fairqr.evaluation.rag.labels import summarise_labels
 
     manifest = store.manifest()

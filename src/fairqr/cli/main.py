@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from fairqr.base.errors import FairqrError, one_line
 from fairqr.cli import (
     answer,
     attribution,
@@ -31,7 +32,6 @@ from fairqr.cli import (
     tune,
 )
 from fairqr.cli.common import printable
-from fairqr.errors import FairqrError, one_line
 
 __all__ = ["app", "main"]
 

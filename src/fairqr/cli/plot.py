@@ -9,9 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairqr.base.errors import InputError
 from fairqr.cli.render import shortened
-from fairqr.errors import InputError
-from fairqr.plotting import quiet_fonts
+from fairqr.evaluation.plotting import quiet_fonts
 from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:

@@ -114,10 +114,10 @@ def pairwise(
 
     One item is of the protected group and the other is not, and both are relevant or both are not.
     """
+    from fairqr.base.settings import default_model
     from fairqr.cli.probe_running import experiment_of, print_measured, run_probe, source_of
     from fairqr.evaluation.probes.measured import MeasuredPairwise
     from fairqr.evaluation.probes.specification import PairwiseExperiment
-    from fairqr.settings import default_model
 
     models = tuple(model or [default_model()])
     experiment = experiment_of(
@@ -196,10 +196,10 @@ def listwise(
     as_json: AsJson = False,
 ) -> None:
     """Let a model rank whole lists for different askers, and measure how it exposes the groups."""
+    from fairqr.base.settings import default_model
     from fairqr.cli.probe_running import experiment_of, print_measured, run_probe, source_of
     from fairqr.evaluation.probes.measured import MeasuredListwise
     from fairqr.evaluation.probes.specification import ListwiseExperiment
-    from fairqr.settings import default_model
 
     experiment = experiment_of(
         ListwiseExperiment,

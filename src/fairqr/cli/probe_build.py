@@ -55,7 +55,7 @@ def build(
 
     Irrelevant items are drawn from those that are relevant for other queries.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.probes.files import check_folder, write_probe_collection
     from fairqr.evaluation.probes.sources import open_probe_collection
@@ -106,7 +106,7 @@ def read_words(text: str | None) -> tuple[str, str] | None:
     Raises:
         InputError: These are not two words.
     """
-    from fairqr.errors import InputError, one_line
+    from fairqr.base.errors import InputError, one_line
 
     if text is None:
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fairqr.base.errors import ModelError
 from fairqr.cli.common import (
     AsJson,
     BaseUrl,
@@ -28,7 +29,6 @@ from fairqr.cli.common import (
 )
 from fairqr.cli.experiment_probes import agree
 from fairqr.cli.probe_build import read_words
-from fairqr.errors import ModelError
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def query(
         from fairqr.agents.ranking.base import Cost
         from fairqr.agents.ranking.open import open_ranking_model
         from fairqr.api import FairSearch
+        from fairqr.base.settings import default_corpus
         from fairqr.graph.probe.context import probe_context
         from fairqr.graph.probe.result import ProbeResult
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.settings import default_corpus
 
         library = PromptLibrary(prompts)
         library.check(probe_context(**asked).prompts)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.cli.common import print_json, recorded, run
 from fairqr.cli.experiment_probes import run_plan
 from fairqr.cli.probe_build import bars, read_words
-from fairqr.errors import InputError, first_problem, one_line
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.measured import MeasuredListwise, MeasuredPairwise
@@ -141,7 +141,7 @@ def run_probe(
 
 def _in_cache(manifest: ProbeRunManifest, store: type[ProbeStore]) -> Path:
     """Return where a run is kept that is to be kept nowhere: one place for each of its settings."""
-    from fairqr.settings import cache_dir
+    from fairqr.base.settings import cache_dir
 
     same = manifest.model_dump_json(include=set(store.compared))
     return cache_dir() / "probes" / hashlib.sha256(same.encode()).hexdigest()[:24]

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
 from fairqr.agents.ranking.pairwise import By
+from fairqr.base.statistics import Interval
 from fairqr.cli.common import printable
 from fairqr.cli.render import Output, counted
 from fairqr.evaluation.probes.measured import (
@@ -22,7 +23,6 @@ from fairqr.evaluation.probes.measured import (
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
-from fairqr.statistics import Interval
 
 __all__ = ["print_listwise", "print_pairwise", "print_probe"]
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fairqr.base.errors import PromptError
 from fairqr.cli.common import PromptsFolder
-from fairqr.errors import PromptError
 
 __all__ = ["app"]
 
@@ -37,8 +37,8 @@ def show(
     ] = False,
 ) -> None:
     """Print a prompt as it is sent, its placeholders in braces."""
+    from fairqr.base.settings import prompts_dir
     from fairqr.prompts.library import SHIPPED, PromptLibrary
-    from fairqr.settings import prompts_dir
 
     id_, _, version = prompt.partition("=")
     template = PromptLibrary(folder).get(id_, version or None)

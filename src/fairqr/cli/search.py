@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fairqr.base.errors import InputError, ModelError
 from fairqr.cli.common import (
     AsJson,
     BaseUrl,
@@ -26,7 +27,6 @@ from fairqr.cli.common import (
     run_recorded,
     warn,
 )
-from fairqr.errors import InputError, ModelError
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
@@ -224,12 +224,12 @@ def search(
     async def work() -> SearchResult:
         from fairqr.agents.feedback import FeedbackRefiner
         from fairqr.api import FairSearch
+        from fairqr.base.settings import default_corpus, default_model
         from fairqr.cli.render import LiveView, QuietView
         from fairqr.graph.search.context import make_context
         from fairqr.graph.search.rankers import ASKED, Rankers, open_language_model, require_refines
         from fairqr.graph.search.result import SearchResult
         from fairqr.prompts.library import PromptLibrary
-        from fairqr.settings import default_corpus, default_model
 
         asked = make_context(**context)
         library = PromptLibrary(prompts)

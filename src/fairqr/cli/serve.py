@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fairqr.base.errors import ConfigError, InputError
 from fairqr.cli.common import BaseUrl, indexing_bar, run, warn
 from fairqr.cli.config import unknown_settings
-from fairqr.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fairqr.base.errors import InputError
 from fairqr.cli.common import AsJson, indexing_bar, print_json, printable, run
-from fairqr.errors import InputError
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.report import SourceReport
@@ -86,7 +86,7 @@ def attach(
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the attached sources, and the files that describe them."""
-    from fairqr.errors import SourceError
+    from fairqr.base.errors import SourceError
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.source import load_source
 

@@ -97,9 +97,9 @@ def compare(one: Name, other: Name, folder: Folder = None, as_json: AsJson = Fal
 
 def _summary(file: Path) -> tuple[RunSummary | None, str]:
     """Return the summary of a recorded run and how it ended; no summary where it cannot be read."""
+    from fairqr.base.errors import InputError
     from fairqr.cli.trace_reading import read_spans
     from fairqr.cli.trace_summary import summary_of
-    from fairqr.errors import InputError
 
     try:
         summary = summary_of(read_spans(file))

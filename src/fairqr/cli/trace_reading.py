@@ -10,7 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from fairqr.errors import InputError, one_line
+from fairqr.base.errors import InputError, one_line
 
 __all__ = ["Span", "find_trace", "new_trace", "read_spans", "trace_folder", "traces_in"]
 
@@ -29,7 +29,7 @@ def trace_folder(given: Path | None = None) -> Path:
     Raises:
         InputError: None is configured.
     """
-    from fairqr.settings import path_of
+    from fairqr.base.settings import path_of
 
     folder = given or path_of("trace_dir")
     if folder is None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fairqr.base.errors import InputError
 from fairqr.cli.common import open_to_search, pairs, run
-from fairqr.errors import InputError
 
 __all__ = ["train"]
 

@@ -93,7 +93,7 @@ def tune(
     It learns from pairs that both groups win equally often, in both orders. It is probed with
     queries that it was not trained on. The same command goes on with a run that was stopped.
     """
-    from fairqr.errors import InputError
+    from fairqr.base.errors import InputError
     from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
 
     versions = pairs([prompt], "a version of a prompt", "pairwise=v2")
@@ -191,7 +191,7 @@ def _checked(kind: type[LoraExperiment], values: Mapping[str, Any]) -> LoraExper
     """
     from pydantic import ValidationError
 
-    from fairqr.errors import InputError, first_problem, one_line
+    from fairqr.base.errors import InputError, first_problem, one_line
 
     try:
         # As a file of settings would be read.

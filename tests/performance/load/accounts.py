@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from fairqr import errors
+from fairqr.base import errors
 from tests.performance.load.attempts import ACCEPTED, GONE, LEFT, RESULT, Attempt, events_of
 from tests.performance.load.model import ANSWERED, MARK
 

@@ -20,9 +20,9 @@ from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import Message, PromptTemplate
-from fairqr.telemetry import record_to
 from tests.integration.model_server import (
     KEY,
     Answer,

@@ -14,7 +14,7 @@ from fairqr.agents.chat_generator import INPUT_TOKENS, MESSAGE_TOKENS, ChatGener
 from fairqr.agents.generation import Generation, GenerationRequest, Generator
 from fairqr.agents.generators import open_generator
 from fairqr.agents.replies import Usage
-from fairqr.errors import ModelUnavailableError, PromptError
+from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (

@@ -11,7 +11,7 @@ import pytest
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models import open_model
 from fairqr.agents.refiner import RefinementRequest
-from fairqr.errors import ModelUnavailableError, UnsupportedError
+from fairqr.base.errors import ModelUnavailableError, UnsupportedError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Query, SearchEngine

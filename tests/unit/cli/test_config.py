@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.sources import names_of
-from fairqr.settings import SETTINGS
 
 SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6", "hidden7", "hidden8")
 FILE = """

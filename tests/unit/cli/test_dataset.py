@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fairqr.base.errors import FairqrError
 from fairqr.cli.dataset import app
-from fairqr.errors import FairqrError
 
 NAMES = ("people.jsonl", "people.yaml", "topics.jsonl", "qrels.txt")
 

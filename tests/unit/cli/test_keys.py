@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from fairqr.base.errors import ConfigError, InputError
 from fairqr.cli.main import app
-from fairqr.errors import ConfigError, InputError
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.base.errors import InputError
 from fairqr.cli.plot import check_plot, draw
 from fairqr.cli.render import print_result
-from fairqr.errors import InputError
 from fairqr.graph.search.result import (
     Baseline,
     Iteration,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from fairqr.base.errors import PromptError
 from fairqr.cli.main import app
-from fairqr.errors import PromptError
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.base.errors import IndexUnavailableError
 from fairqr.cli.main import main
 from fairqr.cli.source_report import lines_of
-from fairqr.errors import IndexUnavailableError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
 from fairqr.retrieval.engines.tantivy import TantivyEngine

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fairqr.base.errors import InputError
+from fairqr.base.telemetry import record_to, span
 from fairqr.cli.main import app
 from fairqr.cli.trace_reading import find_trace, read_spans
-from fairqr.errors import InputError
-from fairqr.telemetry import record_to, span
 
 
 def a_span(**changes: Any) -> str:

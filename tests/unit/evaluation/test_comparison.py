@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import holm, paired_t
 from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import Run
-from fairqr.statistics import holm, paired_t
 
 QUERIES = [f"q{number}" for number in range(10)]
 QRELS = {query: {"a": 1, "b": 0, "c": 0} for query in QUERIES}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.errors import FairqrError, InputError, TargetError, UnknownAttributeError
+from fairqr.base.errors import FairqrError, InputError, TargetError, UnknownAttributeError
 from fairqr.evaluation.collections.labels import (
     Scan,
     UnknownPolicy,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.divergences import AWRF, JS, KL, NDKL
 from fairqr.evaluation.measures.expected import EED, EEL, EER

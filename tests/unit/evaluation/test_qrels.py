@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.errors import CorpusError
+from fairqr.base.errors import CorpusError
 from fairqr.evaluation.qrels import read_qrels, write_qrels
 
 

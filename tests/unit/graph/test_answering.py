@@ -16,14 +16,14 @@ from fairqr import AnswerResult, FairSearch, Step, Token, build_answer_graph
 from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.context import answer_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
 from fairqr.retrieval.sampling.streams import stream_of
-from fairqr.telemetry import record_to
 from tests.unit.engines import ranked, remove
 
 GENDERS = (

@@ -30,7 +30,7 @@ from fairqr import (
     search_state_graph,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Budget
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Budget, Context, make_context
 from fairqr.graph.search.decisions import (
     best_iteration,

@@ -16,7 +16,8 @@ from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Choice, TextReply, Usage
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.telemetry import record_to
 from fairqr.graph.remembering import Remembering
 from fairqr.graph.search.context import METHODS, Context, make_context
 from fairqr.graph.search.rankers import Rankers
@@ -25,7 +26,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.telemetry import record_to
 from tests.unit.engines import ranked
 
 SCHEMA = (

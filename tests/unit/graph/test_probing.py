@@ -22,7 +22,8 @@ from fairqr import (
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.verdict import VerdictKind
 from fairqr.agents.replies import Choice, TextReply, Usage
-from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.probe.nodes import Nodes
 from fairqr.graph.probe.result import ProbeResult, ProbeVerdict
@@ -32,7 +33,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure_ratio import exposure_ratio
-from fairqr.telemetry import record_to
 
 SCHEMA = """attributes:
   gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}

@@ -12,7 +12,7 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.errors import TargetError, UnsupportedError
+from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import Capability, SearchEngine

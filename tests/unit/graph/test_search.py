@@ -14,14 +14,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from fairqr import FairSearch, build_search_graph
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
+from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
+from fairqr.base.telemetry import record_to
 from fairqr.graph.search.context import Context
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.exposure import exposure
-from fairqr.telemetry import record_to
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
 
 

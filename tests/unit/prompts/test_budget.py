@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
 from fairqr.prompts.budget import (
     LEAST_SHARE,
     NO_DOCUMENTS,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
 from fairqr.prompts.budget import render_documents
 from fairqr.prompts.contracts import CONTRACTS, check_contract
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary

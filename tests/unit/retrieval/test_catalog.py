@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     BuildInProgressError,
     CorpusError,
     IndexNotFoundError,

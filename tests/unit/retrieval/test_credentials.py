@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.errors import ConfigError
+from fairqr.base.errors import ConfigError
 from fairqr.retrieval.credentials import (
     Credentials,
     credentials_for,

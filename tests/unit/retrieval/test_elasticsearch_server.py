@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     ConfigError,
     FairqrError,
     IndexNotFoundError,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 
-from fairqr.errors import InputError, ModelError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import (
     EncoderMark,
@@ -184,7 +184,7 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
     said = run(
         "import asyncio, sys\n"
         "sys.modules['wordllama'] = None  # as if it were not installed\n"
-        "from fairqr.errors import ModelUnavailableError\n"
+        "from fairqr.base.errors import ModelUnavailableError\n"
         "from fairqr.retrieval.encoders.opening import open_encoder\n"
         "try: asyncio.run(open_encoder().encode_query('a'))\n"
         "except ModelUnavailableError as error: print(error)\n"

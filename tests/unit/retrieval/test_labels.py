@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from fairqr.errors import SourceError
+from fairqr.base.errors import SourceError
 from fairqr.retrieval import label_building
 from fairqr.retrieval.label_building import built_labels
 from fairqr.retrieval.labels import LabelReader

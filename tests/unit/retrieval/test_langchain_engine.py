@@ -20,7 +20,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import Field
 
 import fairqr
-from fairqr.errors import (
+from fairqr.base.errors import (
     IndexUnavailableError,
     InputError,
     SchemaError,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     CorpusError,
     FairqrError,
     IndexUnavailableError,

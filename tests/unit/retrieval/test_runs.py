@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import CorpusError, InputError
+from fairqr.base.errors import CorpusError, InputError
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import Run, read_run, write_run
 

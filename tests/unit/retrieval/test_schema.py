@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import CorpusError, SchemaError, UnknownAttributeError
+from fairqr.base.errors import CorpusError, SchemaError, UnknownAttributeError
 from fairqr.retrieval.corpus import check_corpus, find_corpus
 from fairqr.retrieval.documents import parse_document, read_documents
 from fairqr.retrieval.schema import Attribute, Schema, load_schema

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from fairqr import FairSearch, open_engine
-from fairqr.errors import SourceError
+from fairqr.base.errors import SourceError
 from fairqr.retrieval.source import (
     ElasticsearchSource,
     HttpSource,

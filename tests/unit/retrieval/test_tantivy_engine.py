@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import BuildInProgressError, IndexVersionError, SourceError
+from fairqr.base.errors import BuildInProgressError, IndexVersionError, SourceError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -341,7 +341,7 @@ def test_groups_and_counts_are_right_whatever_is_written(writes: list[Any]) -> N
 UPSERT = textwrap.dedent(
     """
     import pathlib, sys, time
-    from fairqr.errors import BuildInProgressError
+    from fairqr.base.errors import BuildInProgressError
     from fairqr.retrieval.documents import Document
     from fairqr.retrieval.engines.tantivy_writing import upsert_documents
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError, TargetError
+from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.search.context import make_context
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.target import DEFAULT_TARGET, Target, can_be_weights, retrieved_distribution

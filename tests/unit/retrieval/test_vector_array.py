@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.encoders.encoder import EncoderMark, unit_rows
 from fairqr.retrieval.engines import vector_array as module
 from fairqr.retrieval.engines.vector_array import VectorArray, nearest, scores_of

@@ -19,7 +19,7 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     IndexUnavailableError,
     IndexVersionError,
     InputError,

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairqr.base.telemetry import carrier
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
@@ -26,7 +27,6 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.sse import EventStream, gone
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Kind, Run, path_of
-from fairqr.telemetry import carrier
 
 __all__ = ["router"]
 

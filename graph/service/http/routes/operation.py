@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from fairqr.errors import StoreUnavailableError
+from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.service.http.metrics import CONTENT_TYPE
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of

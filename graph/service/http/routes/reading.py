@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.openapi import STREAM, problems

@@ -18,7 +18,7 @@ from fairqr.agents.attribution.open import open_attributor
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Wanted
 from fairqr.agents.replies import Choice
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import (
     Answer,
     Asked,

@@ -12,7 +12,7 @@ from fairqr.agents.attribution.base import Pair
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.open import ATTRIBUTORS, DEFAULT_ATTRIBUTOR, open_attributor
 from fairqr.agents.chat import ChatModel
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.integration.model_server import clean_environment
 
 __all__ = ["clean_environment"]

@@ -17,7 +17,7 @@ from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
 from fairqr.agents.attribution.windows import LEAST_ROOM, OVERLAP, Window, windows_of
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import LABELS, LONGEST, WORDS, relabelled, tiny_nli
 
 __all__ = ["tiny_nli"]

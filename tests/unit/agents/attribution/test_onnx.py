@@ -13,7 +13,7 @@ from fairqr.agents.attribution.base import Pair
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.onnx_attributor import OnnxAttributor
 from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import WORDS, tiny_nli, tiny_onnx
 
 __all__ = ["tiny_nli", "tiny_onnx"]

@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.agents.attribution.notables_pairs import notables_pairs
 from fairqr.agents.attribution.pairs import LabelledPair, read_pairs, write_pairs
-from fairqr.errors import CorpusError, InputError
+from fairqr.base.errors import CorpusError, InputError
 from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 
 GOOD = '{"premise": "a", "hypothesis": "b", "entailed": true}'

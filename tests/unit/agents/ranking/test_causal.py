@@ -17,9 +17,9 @@ from fairqr.agents.ranking.causal import CausalModel, label_tokens, render
 from fairqr.agents.ranking.causal_weights import source_of
 from fairqr.agents.ranking.decoding import encode
 from fairqr.agents.replies import Usage
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import PromptTemplate
-from fairqr.telemetry import record_to
 from tests.unit.agents.ranking.tiny_models import CONTEXT, save_causal, tiny_causal, with_adapter
 
 __all__ = ["tiny_causal"]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairqr.agents.ranking.binomial import binomial_interval, sign_test
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
-from fairqr.binomial import binomial_interval, sign_test
-from fairqr.statistics import paired_randomisation, stream
+from fairqr.base.statistics import paired_randomisation, stream
 
 P, U = "protected", "unprotected"
 

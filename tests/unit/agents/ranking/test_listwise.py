@@ -18,7 +18,7 @@ from fairqr.agents.ranking.listwise_prompt import MESSAGE_TOKENS, ListwisePrompt
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import RankerOptions, open_ranker
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, PromptError
+from fairqr.base.errors import InputError, PromptError
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.contracts import check_contract
 from fairqr.prompts.library import SHIPPED, PromptLibrary

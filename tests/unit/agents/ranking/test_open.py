@@ -12,7 +12,7 @@ from fairqr.agents.ranking.listwise import ListwiseRanker
 from fairqr.agents.ranking.open import RANKERS, RankerOptions, open_ranker, open_ranking_model
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker
 from fairqr.agents.ranking.pointwise import MonoBertRanker, MonoT5Ranker
-from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 
 
 @pytest.fixture(autouse=True)

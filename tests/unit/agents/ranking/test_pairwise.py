@@ -15,7 +15,7 @@ from fairqr.agents.ranking.base import RankItem, Shown
 from fairqr.agents.ranking.pairwise import By, PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import parse_preference
 from fairqr.agents.replies import Choice, TextReply, Usage
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.agents.ranking.weighing_model import WeighingModel
 

@@ -13,7 +13,7 @@ from fairqr.agents.ranking.base import Cost, RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy, most_comparisons
 from fairqr.agents.replies import Choice, Usage
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.agents.ranking.weighing_model import WeighingModel
 

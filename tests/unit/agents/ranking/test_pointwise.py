@@ -16,7 +16,7 @@ from fairqr.agents.ranking.base import Cost, RankItem
 from fairqr.agents.ranking.open import RankerOptions
 from fairqr.agents.ranking.pointwise import MonoBertRanker, MonoT5Ranker, open_pointwise
 from fairqr.agents.ranking.scoring import BATCH, PointwiseRanker
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.unit.agents.ranking.tiny_models import (
     LIMIT,
     save_monobert,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairqr.agents.ranking.binomial import sign_test
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
 from fairqr.agents.ranking.verdict import Verdict, verdict, verdicts
-from fairqr.binomial import sign_test
-from fairqr.statistics import stream
+from fairqr.base.statistics import stream
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.ranking.windows import windows
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, TextReply, Usage
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 
 __all__ = ["WeighingModel"]
 

@@ -17,7 +17,7 @@ from fairqr.agents.tuning.examples import (
     fingerprint,
     make_batches,
 )
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 
 def pairs_of(relevant: int, irrelevant: int) -> list[TuningPair]:

@@ -22,7 +22,7 @@ from fairqr.agents.tuning.lora import (
     learning_rate,
     train,
 )
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

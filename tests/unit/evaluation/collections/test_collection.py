@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.errors import CorpusError, FairqrError, InputError, SchemaError
+from fairqr.base.errors import CorpusError, FairqrError, InputError, SchemaError
 from fairqr.evaluation.collections import Topic, find_collection, load_collection
 from fairqr.evaluation.collections.collection import About, is_standard
 from fairqr.evaluation.collections.topics import read_topics, write_topics

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import BuildInProgressError, CorpusError, FairqrError, InputError
+from fairqr.base.errors import BuildInProgressError, CorpusError, FairqrError, InputError
 from fairqr.evaluation.collections import (
     LOADERS,
     find_collection,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.errors import InputError, TargetError, UnknownAttributeError
+from fairqr.base.errors import InputError, TargetError, UnknownAttributeError
 from fairqr.evaluation.collections import (
     LOADERS,
     Collection,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.measuring import Measured, measure_experiment, write_results
 from fairqr.evaluation.experiments.report import figures, numbers, write_report, writing

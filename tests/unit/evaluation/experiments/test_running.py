@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr import FairSearch
-from fairqr.errors import InputError, ModelUnavailableError, QueryError, UnsupportedError
+from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.measuring import measure_experiment, write_results

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import FairqrError, InputError, UnknownAttributeError
+from fairqr.base.errors import FairqrError, InputError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import CorpusError, FairqrError, InputError
+from fairqr.base.errors import CorpusError, FairqrError, InputError
 from fairqr.evaluation.lamp import json_stream
 from fairqr.evaluation.lamp.json_stream import JsonStream
 from fairqr.evaluation.lamp.loading import load_lamp

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import CorpusError, InputError
+from fairqr.base.errors import CorpusError, InputError
 from fairqr.evaluation.collections import LOADERS, find_collection, import_collection
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.probes.building import build_probe_collection, source_fingerprint

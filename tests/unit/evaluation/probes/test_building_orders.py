@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections import find_collection
 from fairqr.evaluation.probes.building import build_probe_collection
 from fairqr.evaluation.probes.collection import CELLS, Order, ProbeItem, ProbeQuery

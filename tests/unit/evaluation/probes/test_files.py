@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.building import build_probe_collection
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.files import (

@@ -9,7 +9,7 @@ import pytest
 
 from fairqr.agents.ranking.askers import group_of
 from fairqr.agents.ranking.base import Cost
-from fairqr.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.evaluation.experiments.catalogue import KINDS, SHIPPED, find_experiment, kind_of_file
 from fairqr.evaluation.experiments.catalogue import load_experiment as load
 from fairqr.evaluation.probes.files import write_probe_collection

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.ranking.askers import Asker
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import holm
 from fairqr.evaluation.probes.collection import ProbeQuery
 from fairqr.evaluation.probes.listwise_measures import average, query_values, rank_distribution
 from fairqr.evaluation.probes.measured import ListwiseRow
 from fairqr.evaluation.probes.measures import measure_listwise, measure_pairwise
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.records import PairRecord, RankingRecord, Spent
-from fairqr.statistics import holm
 from tests.unit.evaluation.probes.written_out import (
     collection_of,
     listwise,

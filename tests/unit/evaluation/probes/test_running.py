@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from fairqr.agents.replies import Usage
-from fairqr.errors import InputError, ModelError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.probes.files import write_probe_collection

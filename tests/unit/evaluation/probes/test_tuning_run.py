@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairqr.agents.ranking.causal import CausalModel
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.collection import (
     ProbeCollection,
     ProbeItem,
@@ -250,7 +250,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
 async def test_a_model_that_is_not_there_leaves_no_folder_behind(
     prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
-    from fairqr.errors import ModelUnavailableError
+    from fairqr.base.errors import ModelUnavailableError
 
     lacking = experiment(tmp_path / "nowhere", probes)
     with pytest.raises(ModelUnavailableError):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.tuning_split import apart, split_queries
 

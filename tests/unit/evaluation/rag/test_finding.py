@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import CorpusError, FairqrError, InputError, SchemaError
+from fairqr.base.errors import CorpusError, FairqrError, InputError, SchemaError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.finding import find_rag_collection

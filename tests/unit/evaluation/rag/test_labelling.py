@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.errors import InputError, ModelError
+from fairqr.base.errors import InputError, ModelError
 from fairqr.evaluation.experiments.care import GIVE_UP
 from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagCollection

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from fairqr.base.statistics import corrected_by_holm, holm
 from fairqr.evaluation.rag.analysis.cells import Cell, Counts
 from fairqr.evaluation.rag.analysis.curves import (
     compare_policies,
@@ -23,7 +24,6 @@ from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.statistics import corrected_by_holm, holm
 
 
 def _cell(query: str, values: Mapping[Name, Score], **changes: Any) -> Cell:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.report.parts import (
     Figure,
     Heading,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.agents.attribution.base import Attributor, Pair, Verdict
-from fairqr.errors import PromptError
+from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import find_experiment, load_experiment
 from fairqr.evaluation.rag.answering import Answerer
 from fairqr.evaluation.rag.collection import RagQuery

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fairqr.agents.cache import ReplyCache
-from fairqr.errors import CapError, FairqrError, InputError, ModelError
+from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
 from fairqr.evaluation.experiments.catalogue import (
     SHIPPED,
     find_experiment,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import (
+from fairqr.base.errors import (
     CapError,
     ConfigError,
     IndexNotFoundError,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import ConfigError
+from fairqr.base.errors import ConfigError
+from fairqr.base.settings import Source
 from fairqr.graph.service.configuration import (
     Caps,
     ServiceSettings,
@@ -17,7 +18,6 @@ from fairqr.graph.service.configuration import (
     service_variables,
 )
 from fairqr.graph.service.sources import names_of
-from fairqr.settings import Source
 
 
 @pytest.fixture(autouse=True)

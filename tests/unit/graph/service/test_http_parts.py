@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fairqr import errors
-from fairqr.errors import BusyError, CapError, FairqrError, ModelError
+from fairqr.base import errors
+from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.graph.service.engine.resources import Resources

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
+from fairqr.base.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.manager import Runs

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.errors import ConfigError, StoreUnavailableError
+from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.store.database import heals, lasting
 from fairqr.graph.service.store.flavours import flavour_of
 from fairqr.graph.service.store.savers import escaped, unescaped

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairqr.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.retrieval.pools import encoding
 from fairqr.retrieval.pools.open import open_pool_retriever
 from tests.unit.retrieval.pools.conftest import LIMIT

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.pools.base import scores_of_spoken

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray, exposure, normalise

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import Discount, exposure

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.sampling.oracle import sample_oracle
 from fairqr.retrieval.sampling.streams import stream_of
 from tests.unit.retrieval.sampling.enumeration import SIGNIFICANCE, p_value

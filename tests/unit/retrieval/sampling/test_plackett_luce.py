@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.retrieval.sampling.plackett_luce import Form, PlackettLuce, deterministic
 from fairqr.retrieval.sampling.streams import stream_of
 from tests.unit.retrieval.sampling.enumeration import (

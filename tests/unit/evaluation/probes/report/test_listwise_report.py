@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fairqr.agents.ranking.askers import Asker
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.records import RankingRecord
 from fairqr.evaluation.probes.report import ranks, writing

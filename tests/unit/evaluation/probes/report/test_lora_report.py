@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import ProbePair, group_pairs, relevance_pairs
 from fairqr.evaluation.probes.records import PairRecord

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.measured import MeasuredPairwise
 from fairqr.evaluation.probes.measures import measure_run
 from fairqr.evaluation.probes.report import pairwise, writing

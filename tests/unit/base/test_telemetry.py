@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from fairqr.telemetry import carrier, continued, record_to, span
+from fairqr.base.telemetry import carrier, continued, record_to, span
 
 PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
 
@@ -28,7 +28,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.delenv("FAIRQR_TRACE_CONTENT", raising=False)
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+    monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
     yield exporter
     provider.shutdown()
 
@@ -70,7 +70,7 @@ class TestSpans:
                 return super().should_sample(*arguments, **more)
 
         provider = TracerProvider(sampler=Sampler(ALWAYS_ON._decision))
-        monkeypatch.setattr("fairqr.telemetry._tracer", provider.get_tracer("fairqr"))
+        monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
         with span("chat x", **{"gen_ai.operation.name": "chat"}):
             pass
         assert seen == [{"gen_ai.operation.name": "chat"}]
@@ -214,7 +214,7 @@ def test_without_variables_nothing_of_opentelemetry_is_loaded_to_export() -> Non
 import os, sys
 for name in list(os.environ):
     if name.startswith("OTEL_"): del os.environ[name]
-from fairqr.exporting import exporting, wanted_exporters
+from fairqr.base.exporting import exporting, wanted_exporters
 with exporting(print): pass
 os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
 for name, value in [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "True")]:
@@ -235,7 +235,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 ours = TracerProvider()
 trace.set_tracer_provider(ours)
-from fairqr.exporting import exporting
+from fairqr.base.exporting import exporting
 with exporting(print):
     assert trace.get_tracer_provider() is ours
 """
@@ -255,8 +255,8 @@ with exporting(print):
 def test_what_cannot_be_set_up_is_one_sentence(name: str, value: str, words: str) -> None:
     """It does not quote the variable, which may be a key; the work is done."""
     script = """
-from fairqr.exporting import exporting
-from fairqr.telemetry import span
+from fairqr.base.exporting import exporting
+from fairqr.base.telemetry import span
 with exporting(print), span("run"):
     print("done")
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 import platformdirs
 
-from fairqr.errors import ConfigError, one_line
+from fairqr.base.errors import ConfigError, one_line
 
 __all__ = ["CONFIG_VARIABLE", "config_path", "contents_of"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fairqr import hub
-from fairqr.errors import ModelUnavailableError
-from fairqr.neural import (
+from fairqr.base import hub
+from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.neural import (
     load_causal,
     load_pretrained,
     state_of,

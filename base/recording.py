@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 __all__ = ["Recorder", "record_to", "recording_to"]
 

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from fairqr.loops import PerLoop, run_together
+from fairqr.base.loops import PerLoop, run_together
 
 
 class Client:

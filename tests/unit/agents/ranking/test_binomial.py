@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairqr.binomial import (
+from fairqr.agents.ranking.binomial import (
     binomial_interval,
     binomial_tail,
     detectable_share,
     least_majority,
     sign_test,
 )
-from fairqr.errors import InputError
+from fairqr.base.errors import InputError
 
 counts = st.tuples(st.integers(0, 60), st.integers(0, 60))
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from fairqr.errors import ModelUnavailableError, one_line
-from fairqr.hub import quiet, quiet_gguf, why_no_hub
+from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.hub import quiet, quiet_gguf, why_no_hub
 
 __all__ = [
     "GGUF",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairqr import settings, settings_file
-from fairqr.errors import ConfigError
-from fairqr.settings import SETTINGS, Found, Source, find, is_on, path_of, text_of, variable_of
+from fairqr.base import settings, settings_file
+from fairqr.base.errors import ConfigError
+from fairqr.base.settings import SETTINGS, Found, Source, find, is_on, path_of, text_of, variable_of
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fairqr.errors import InputError
-from fairqr.statistics import Interval
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import Interval
 
 __all__ = [
     "binomial_interval",

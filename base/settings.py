@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
-from fairqr.errors import ConfigError, one_line
-from fairqr.settings_file import CONFIG_VARIABLE, config_path, contents_of
+from fairqr.base.errors import ConfigError, one_line
+from fairqr.base.settings_file import CONFIG_VARIABLE, config_path, contents_of
 
 __all__ = [
     "CREDENTIALS",

@@ -1,6 +1,6 @@
 """The hub of models: whether it can be asked, and its notices kept off stderr.
 
-For what imports torch and transformers already; see :mod:`fairqr.neural`.
+For what imports torch and transformers already; see :mod:`fairqr.base.neural`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairqr.errors import one_line
+from fairqr.base.errors import one_line
 
 __all__ = ["PROBE_SECONDS", "quiet", "quiet_gguf", "why_no_hub"]
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairqr.errors import InputError
-from fairqr.statistics import (
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import (
     bootstrap_mean,
     bootstrap_ratio,
     holm,

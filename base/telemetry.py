@@ -21,8 +21,8 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from fairqr.recording import Recorder, record_to, recording_to
-from fairqr.settings import is_on
+from fairqr.base.recording import Recorder, record_to, recording_to
+from fairqr.base.settings import is_on
 
 __all__ = [
     "Kind",

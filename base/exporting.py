@@ -72,7 +72,7 @@ def exporting(warn: Callable[[str], None], *, at_once: bool = False) -> Iterator
     if setup is None:
         yield
         return
-    from fairqr.telemetry import content_is_wanted
+    from fairqr.base.telemetry import content_is_wanted
 
     provider, delivery = setup
     delivery.content = content_is_wanted()
