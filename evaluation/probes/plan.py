@@ -27,17 +27,12 @@ from fairqr.evaluation.versions import now, versions_of
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = [
-    "LARGE",
     "ProbePlan",
     "cost_in_words",
-    "is_large",
     "make_probe_plan",
     "open_judge",
     "remaining_cost",
 ]
-
-LARGE = Cost(calls=2_000, tokens=1_000_000)
-"""A run that may cost more than either has to be agreed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +178,6 @@ def _costs(plan: ProbePlan, store: ProbeStore) -> Iterator[Cost]:
                 if each.key(name, window) not in done:
                     items = [rank_item(item) for item in each.query.items]
                     yield ranker.cost(each.query.query, items, each.group)
-
-
-def is_large(cost: Cost) -> bool:
-    """Tell whether a run has to be agreed to."""
-    return cost.calls > LARGE.calls or cost.tokens > LARGE.tokens
 
 
 def cost_in_words(cost: Cost) -> str:

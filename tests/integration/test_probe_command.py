@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fairqr.agents.ranking.base import Cost
+from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.cli.main import main
 from fairqr.evaluation.probes.files import read_probe_collection
-from fairqr.evaluation.probes.plan import LARGE
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import (
@@ -448,14 +447,13 @@ def test_a_large_run_has_to_be_agreed_to(
     # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three askers.
     large = ["--window", "2", "--step", "1", "--size", "160", "-o", folder]
     sentence = here(*listwise(folk, model_server, *large)).complaint()
-    assert f"This run may take {91 * 3 * TOPICS:,} questions" in sentence
-    assert (
-        f"more than {LARGE.calls:,} or {LARGE.tokens:,}; make it smaller, or add --yes" in sentence
-    )
+    assert f"This run may ask the model {91 * 3 * TOPICS:,} times" in sentence
+    most = f"more than {LARGE_CALLS:,} or {LARGE_TOKENS:,}"
+    assert f"{most}; make it smaller, or add --yes" in sentence
     assert not model_server.asked
     assert not folder.exists()
 
-    monkeypatch.setattr("fairqr.evaluation.probes.plan.LARGE", Cost(calls=10, tokens=10**6))
+    monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
     model_server.does(weighing(women))
     for where in ([], ["-o", folder]):
         arguments = pairwise(folk, model_server, "--pairs", "1", *where)
@@ -466,7 +464,7 @@ def test_a_large_run_has_to_be_agreed_to(
     other = here(*pairwise(folk, model_server, "--pairs", "2", "-o", folder, "--yes"))
     assert "holds a run with another experiment (pairs)" in other.complaint()
     text = " ".join(here("probe", "pairwise", "--help").stdout.split())
-    assert f"more than {LARGE.calls:,} questions or {LARGE.tokens:,} tokens" in text
+    assert f"more than {LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens" in text
 
 
 @pytest.mark.parametrize(
@@ -613,10 +611,10 @@ def test_what_is_wrong_with_a_query_is_one_sentence(
 def test_a_large_query_has_to_be_agreed_to(
     here: Here, ranked: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairqr.evaluation.probes.plan.LARGE", Cost(calls=10, tokens=10**6))
+    monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
     model_server.does(weighing(women))
     arguments = query(ranked, model_server, "--kind", "pairwise")
-    assert "This run may take 25 questions" in here(*arguments).complaint()
+    assert "This run may ask the model 25 times" in here(*arguments).complaint()
     assert not model_server.asked
     assert here(*arguments, "--yes").code == 0
 

@@ -248,9 +248,7 @@ def test_much_asking_has_to_be_agreed_to(
     """All pairs of sixty documents, in both orders."""
     pairs = ["--method", "pairwise", "--ranking", "depth=60", "--ranking", "strategy=all"]
     sentence = search(command, model_server, people, *pairs).complaint()
-    assert sentence.startswith(
-        "To re-rank 60 documents may take 3,540 calls of the model and about"
-    )
+    assert sentence.startswith("This run may ask the model 3,540 times and take about")
     assert sentence.endswith("or add --yes to go on.")
     assert not model_server.asked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -26,7 +26,7 @@ __all__ = [
     "TraceContent",
     "TracePath",
     "Yes",
-    "indexing_bar",
+    "agree",
     "notes",
     "open_to_search",
     "pairs",
@@ -61,11 +61,15 @@ Timeout = Annotated[float, typer.Option(help="Seconds that one model request may
 TraceContent = Annotated[
     bool, typer.Option("--trace-content", help="Record queries and replies too.")
 ]
+LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
+"""A run that may cost more needs the user's consent."""
+
 Yes = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Go on where more than 2,000 questions or 1,000,000 tokens are to be paid for.",
+        help="Run even if the model may be asked more than "
+        f"{LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens.",
     ),
 ]
 TracePath = Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")]
@@ -141,15 +145,48 @@ async def open_to_search(
         schema: Of a corpus that is a path.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
     """
+    from fairqr.cli.progress import Progress
     from fairqr.retrieval.catalog import Catalog
 
-    with indexing_bar() as bar:
-        return await Catalog().resolve(corpus, retriever=retriever, schema=schema, progress=bar)
+    with Progress() as progress:
+        return await Catalog().resolve(
+            corpus, retriever=retriever, schema=schema, progress=progress.prepare
+        )
 
 
-def print_json(text: str) -> None:
-    """Print a JSON text as UTF-8, as JSON is, whatever the terminal takes."""
-    sys.stdout.buffer.write(text.encode() + b"\n")
+def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller") -> None:
+    """Go on only if a run is small, or the user agreed to it with ``--yes``.
+
+    Args:
+        calls: How often the model may be asked.
+        tokens: How many tokens that may take.
+        yes: Whether the user agreed.
+        instead: How to make the run smaller.
+
+    Raises:
+        InputError: The run is large, and nobody agreed.
+    """
+    from fairqr.base.errors import InputError
+
+    if not yes and (calls > LARGE_CALLS or tokens > LARGE_TOKENS):
+        raise InputError(
+            f"This run may ask the model {calls:,} times and take about {tokens:,} tokens, more "
+            f"than {LARGE_CALLS:,} or {LARGE_TOKENS:,}; {instead}, or add --yes to go on."
+        )
+
+
+def print_json(data: object) -> None:
+    """Print JSON as UTF-8, whatever the terminal takes.
+
+    Args:
+        data: A JSON text, a pydantic model, or anything that ``json`` can write.
+    """
+    import json
+
+    if not isinstance(data, str):
+        to_json = getattr(data, "model_dump_json", None)
+        data = to_json() if to_json else json.dumps(data, ensure_ascii=False, indent=2)
+    sys.stdout.buffer.write(data.encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -168,32 +205,6 @@ def notes() -> Console:
 def warn(message: str) -> None:
     """Print a warning to stderr."""
     typer.echo(f"fairqr: {message}", err=True)
-
-
-@contextlib.contextmanager
-def indexing_bar() -> Iterator[Callable[[str], Callable[[int], None]]]:
-    """Show how many documents or labels are indexed, encoded or read, if anybody watches.
-
-    Yields a function that takes what is being prepared, and returns what is told the number so far.
-    """
-    if not sys.stderr.isatty():
-        yield lambda name: lambda count: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("preparing {task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=notes(), transient=True) as progress:
-
-        def start(name: str) -> Callable[[int], None]:
-            task = progress.add_task(name, total=None)
-            return lambda count: progress.update(task, completed=count)
-
-        yield start
 
 
 def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:

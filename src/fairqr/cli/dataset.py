@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import notes, printable
+from fairqr.cli.common import printable
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.statistics import AttributeStatistics, CollectionStatistics
@@ -63,10 +62,9 @@ def info(
     from fairqr.evaluation.collections import find_collection
     from fairqr.evaluation.collections.statistics import describe_collection
 
-    with _bar("importing", name) as progress:
-        collection = find_collection(name, split, progress=progress)
-    with _bar("reading", collection.name) as progress:
-        found = describe_collection(collection, progress)
+    with Progress() as progress:
+        collection = find_collection(name, split, progress=progress.count(f"importing {name}"))
+        found = describe_collection(collection, progress.count(f"reading {collection.name}"))
     if as_json:
         data = {**found.as_dict(), "folder": str(collection.folder)}
         data["about"] = collection.about.model_dump(exclude_defaults=True)
@@ -98,8 +96,9 @@ def import_(
     from fairqr.evaluation.collections import find_loader, import_collection
 
     chosen = find_loader(loader)
-    with _bar("importing", name) as progress:
-        folder, report = import_collection(chosen, paths, name, replace=replace, progress=progress)
+    with Progress() as progress:
+        counted = progress.count(f"importing {name}")
+        folder, report = import_collection(chosen, paths, name, replace=replace, progress=counted)
     typer.echo(f"{name}: imported into {folder}")
     for line in report.lines():
         typer.echo(printable(f"  {line}"))
@@ -151,23 +150,3 @@ def _table(
         yield f"  no target: {statistics.no_target}"
     else:
         yield f"  target: the mean over {statistics.target_topics} topics"
-
-
-@contextlib.contextmanager
-def _bar(what: str, name: str) -> Iterator[Callable[[int], None]]:
-    """Show how many documents were handled, if anybody watches, once there is one."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn(f"{what} {escape(name)}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} documents"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=notes(), transient=True) as progress:
-        task = progress.add_task(what, total=None, visible=False)
-        yield lambda count: progress.update(task, completed=count, visible=True)

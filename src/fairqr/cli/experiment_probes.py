@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from fairqr.cli.common import run
-from fairqr.cli.watching import Stages
+from fairqr.cli.common import agree, run
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.agents.cache import ReplyCache
-    from fairqr.agents.ranking.base import Cost
     from fairqr.evaluation.probes.plan import ProbePlan
     from fairqr.evaluation.probes.specification import (
         ListwiseExperiment,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     E = TypeVar("E", ListwiseExperiment, PairwiseExperiment, LoraExperiment)
 
-__all__ = ["agree", "report_probe", "run_plan", "run_probe_file"]
+__all__ = ["report_probe", "run_plan", "run_probe_file"]
 
 
 def run_probe_file(
@@ -61,7 +60,6 @@ def run_probe_file(
             and was not agreed to, or others are to tune.
     """
     from fairqr.base.errors import InputError
-    from fairqr.cli.probe_build import bars
     from fairqr.cli.tune import tune_here
     from fairqr.evaluation.probes.plan import make_probe_plan
     from fairqr.evaluation.probes.specification import (
@@ -83,8 +81,8 @@ def run_probe_file(
             asked = _load(path, ListwiseExperiment, models, versions, changes)
         else:
             asked = _load(path, PairwiseExperiment, models, versions, changes)
-        with bars() as preparing:
-            plan = run(make_probe_plan(asked, PromptLibrary(prompts), preparing=preparing))
+        with Progress() as progress:
+            plan = run(make_probe_plan(asked, PromptLibrary(prompts), preparing=progress.count))
         run_plan(plan, ProbeStore(folder), workers=workers, yes=yes)
     if report:
         report_probe(folder)
@@ -114,40 +112,24 @@ def run_plan(
     """
     from fairqr.evaluation.probes.listwise_running import run_listwise
     from fairqr.evaluation.probes.pairwise_running import run_pairwise
-    from fairqr.evaluation.probes.plan import remaining_cost
+    from fairqr.evaluation.probes.plan import cost_in_words, remaining_cost
     from fairqr.evaluation.probes.specification import PairwiseExperiment
     from fairqr.evaluation.workers.ray_pool import at_once, opened_pool
 
-    agree(remaining_cost(plan, store), yes=yes)
+    cost = remaining_cost(plan, store)
+    agree(cost.calls, cost.tokens, yes=yes)
+    typer.echo(cost_in_words(cost), err=True)
     is_pairwise = isinstance(plan.manifest.experiment, PairwiseExperiment)
     do = run_pairwise if is_pairwise else run_listwise
 
-    async def work(watcher: Stages) -> None:
+    async def work(watcher: Progress) -> None:
         kept = replies.path if replies else store.replies
         async with opened_pool(workers, plan.prompts, kept) as pool:
             most = at_once(workers, pool)
             await do(plan, store, watcher=watcher, at_once=most, replies=replies, pool=pool)
 
-    with Stages() as watcher:
+    with Progress() as watcher:
         run(work(watcher))
-
-
-def agree(cost: Cost, *, yes: bool) -> None:
-    """Say what a run will cost at most, and go on only if it is small or was agreed to.
-
-    Raises:
-        InputError: It is neither.
-    """
-    from fairqr.base.errors import InputError
-    from fairqr.evaluation.probes.plan import LARGE, cost_in_words, is_large
-
-    if is_large(cost) and not yes:
-        raise InputError(
-            f"This run may take {cost.calls:,} questions to language models and about "
-            f"{cost.tokens:,} tokens, more than {LARGE.calls:,} or {LARGE.tokens:,}; make it "
-            "smaller, or add --yes to go on."
-        )
-    typer.echo(cost_in_words(cost), err=True)
 
 
 def report_probe(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairqr.cli.common import run, warn
-from fairqr.cli.watching import Stages
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.agents.attribution.base import Attributor
@@ -71,7 +71,7 @@ def run_fair_rag_here(
         warn(sentence)
     typer.echo(cost_in_words(cost), err=True)
 
-    async def work(watcher: Stages) -> None:
+    async def work(watcher: Progress) -> None:
         async with opened_pool(workers, library, store.replies) as pool:
             await run_fair_rag(
                 plan,
@@ -83,7 +83,7 @@ def run_fair_rag_here(
                 pool=pool,
             )
 
-    with Stages() as watcher:
+    with Progress() as watcher:
         run(work(watcher))
     if report:
         report_fair_rag(folder)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fairqr.cli.common import run, warn
-from fairqr.cli.watching import Bar
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.experiments.plan import Cell
@@ -102,37 +102,21 @@ def report_searches(folder: Path) -> None:
         typer.echo(f"written: {path}")
 
 
-class _Watching(Bar):
-    """Shows how far a run is: a bar for people who watch, one line a system for logs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._searches: Any = None
+class _Watching(Progress):
+    """Shows the searches of an experiment, and which system they are of."""
 
     def total(self, searches: int, done: int) -> None:
-        """Take how many searches there are, and how many were done before."""
-        if self._bar:
-            self._searches = self._bar.add_task("searches", total=searches, completed=done)
-        else:
-            typer.echo(f"{searches} searches, of which {done} are done", err=True)
+        """Take how many searches there are, and how many an earlier run did."""
+        self.stage("searches", searches, done)
 
     def started(self, cell: Cell) -> None:
-        """Take which cell is begun."""
-        what = f"{cell.attribute}, {cell.form}: {cell.system.name}"
-        if self._bar:
-            self._bar.update(self._searches, description=what)
-        else:
-            typer.echo(what, err=True)
+        """Take the cell that begins."""
+        self.describe(f"{cell.attribute}, {cell.form}: {cell.system.name}")
 
     def finished(self, record: Record) -> None:
-        """Take a search that is done."""
-        if self._bar:
-            self._bar.advance(self._searches)
+        """Count a search as done."""
+        self.advance()
 
-    def preparing(self, what: str) -> Any:
-        """Take what is indexed or encoded; return what is told how many documents."""
-        if not self._bar:
-            return None
-        task = self._bar.add_task(what, total=None)
-        bar = self._bar
-        return lambda count: bar.update(task, completed=count)
+    def preparing(self, what: str) -> Callable[[int], None]:
+        """Take what is indexed or encoded; return a function that takes how many documents."""
+        return self.count(what)

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import indexing_bar, open_to_search, print_json, printable, run
+from fairqr.cli.common import open_to_search, print_json, printable, run
+from fairqr.cli.progress import Progress
 
 __all__ = ["app"]
 
@@ -77,7 +78,7 @@ def create(
 
     async def work() -> None:
         catalog = Catalog()
-        with indexing_bar() as bar:
+        with Progress() as progress:
             if backend == "elasticsearch":
                 await catalog.create_on_elasticsearch(
                     name,
@@ -85,11 +86,11 @@ def create(
                     url=url,
                     credentials=credentials,
                     encoder=encoder,
-                    progress=bar(name),
+                    progress=progress.prepare(name),
                 )
                 engine = await catalog.resolve(name)
             else:
-                engine = await catalog.create(name, corpus, progress=bar(name))
+                engine = await catalog.create(name, corpus, progress=progress.prepare(name))
         info = await info_of(engine)
         typer.echo(f"{name}: {info.documents} documents in {info.location}")
 
@@ -104,8 +105,8 @@ def add(
     from fairqr.retrieval.catalog import Catalog
 
     async def work() -> None:
-        with indexing_bar() as bar:
-            written, documents = await Catalog().upsert(name, path, progress=bar(name))
+        with Progress() as progress:
+            written, documents = await Catalog().upsert(name, path, progress=progress.prepare(name))
         typer.echo(f"{name}: {written} documents written, {documents} in all")
 
     run(work())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairqr.cli.common import PromptsFolder, pairs, run
-from fairqr.cli.watching import Stages
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.rag.labels import LabelSummary
@@ -76,7 +76,7 @@ def label(
         f"at most {labelling_calls(todo):,} answers",
         err=True,
     )
-    with Stages() as watcher:
+    with Progress() as watcher:
         run(
             label_collection(
                 collection,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fairqr.cli.common import AsJson, print_json
+from fairqr.cli.progress import Progress
 
 __all__ = ["app"]
 
@@ -20,12 +21,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="As `fairqr models lis
 
 
 @app.command("list")
-def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def list_models(as_json: AsJson = False) -> None:
     """List the embedded models, and whether their weights are there."""
-    import json
-
     from fairqr.agents.embedded import WEIGHTS
     from fairqr.agents.weights import is_pulled, weights_path
 
@@ -41,7 +38,7 @@ def list_models(
             }
             for name, weights in WEIGHTS.items()
         ]
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     width = max(map(len, WEIGHTS)) + len(PREFIX)
     for name, weights in WEIGHTS.items():
@@ -64,7 +61,8 @@ def pull_model(name: Name) -> None:
     if weights.verify(name):
         typer.echo(f"{PREFIX}{name} is already there: {weights.weights_path(name)}")
         return
-    path = _pull_with_bar(name) if sys.stderr.isatty() else weights.pull(name, waiting=_waiting)
+    with Progress() as progress:
+        path = weights.pull(name, progress.download(f"{PREFIX}{name}"), waiting=_waiting)
     typer.echo(f"{PREFIX}{name} is ready: {path}")
 
 
@@ -80,32 +78,3 @@ def remove_model(name: Name) -> None:
 
 def _waiting() -> None:
     typer.echo("Another process is pulling these weights; waiting for it.", err=True)
-
-
-def _pull_with_bar(name: str) -> Path:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    from fairqr.agents.weights import pull
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{PREFIX}{name}", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total or None)
-
-        return pull(name, progress, waiting=_waiting)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson, notes, print_json, run
+from fairqr.cli.common import AsJson, print_json, run
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.collection import ProbeCollection
 
-__all__ = ["bars", "build", "read_words"]
+__all__ = ["build", "read_words"]
 
 
 def build(
@@ -69,10 +68,10 @@ def build(
         raise InputError(
             "Name an --attribute, such as gender, and a group to protect, not nothing."
         )
-    with bars() as preparing:
+    with Progress() as progress:
         if protected is None:
             found = find_collection(
-                collection, split, progress=preparing(f"importing {collection}")
+                collection, split, progress=progress.count(f"importing {collection}")
             )
             protected = default_protected(found.corpus.schema.attribute(attribute))
         built = run(
@@ -85,7 +84,7 @@ def build(
                 seed=seed,
                 queries=queries,
                 texts=not titles_only,
-                preparing=preparing,
+                preparing=progress.count,
             )
         )
     write_probe_collection(built, output)
@@ -142,29 +141,3 @@ def _told(built: ProbeCollection, items: int) -> Iterator[str]:
         yield f"left out: {manifest.undecided:,} relevant documents of neither side"
     if manifest.missing:
         yield f"left out: {manifest.missing:,} relevant documents that the corpus lacks"
-
-
-@contextlib.contextmanager
-def bars() -> Iterator[Callable[[str], Callable[[int], None]]]:
-    """Show how many documents were handled, if anybody watches, once there is one.
-
-    Yields a function that takes what begins, and returns what is told the number.
-    """
-    if not sys.stderr.isatty():
-        yield lambda what: lambda count: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} documents"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=notes(), transient=True) as progress:
-
-        def begin(what: str) -> Callable[[int], None]:
-            task = progress.add_task(what, total=None, visible=False)
-            return lambda count: progress.update(task, completed=count, visible=True)
-
-        yield begin

@@ -20,6 +20,7 @@ from fairqr.cli.common import (
     TraceContent,
     TracePath,
     Yes,
+    agree,
     notes,
     open_to_search,
     pairs,
@@ -27,7 +28,6 @@ from fairqr.cli.common import (
     run_recorded,
     warn,
 )
-from fairqr.cli.experiment_probes import agree
 from fairqr.cli.probe_build import read_words
 from fairqr.retrieval.sendable import sendable
 
@@ -115,6 +115,7 @@ def query(
         from fairqr.agents.ranking.open import open_ranking_model
         from fairqr.api import FairSearch
         from fairqr.base.settings import default_corpus
+        from fairqr.evaluation.probes.plan import cost_in_words
         from fairqr.graph.probe.context import probe_context
         from fairqr.graph.probe.result import ProbeResult
         from fairqr.prompts.library import PromptLibrary
@@ -133,7 +134,9 @@ def query(
                 async with contextlib.aclosing(fair.stream_probe(text, **asked)) as steps:
                     async for each in steps:
                         if cost := each.update.get("cost"):
-                            agree(Cost(cost["reserved_calls"], cost["reserved_tokens"]), yes=yes)
+                            calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
+                            agree(calls, tokens, yes=yes)
+                            typer.echo(cost_in_words(Cost(calls, tokens)), err=True)
                         result = each.update.get("probe") or result
         finally:
             await engine.aclose()

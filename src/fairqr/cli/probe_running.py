@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.cli.common import print_json, recorded, run
 from fairqr.cli.experiment_probes import run_plan
-from fairqr.cli.probe_build import bars, read_words
+from fairqr.cli.probe_build import read_words
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.measured import MeasuredListwise, MeasuredPairwise
@@ -121,14 +122,14 @@ def run_probe(
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
-    with bars() as preparing:
+    with Progress() as progress:
         plan = run(
             make_probe_plan(
                 experiment,
                 PromptLibrary(prompts),
                 base_url=base_url,
                 options={"timeout": timeout},
-                preparing=preparing,
+                preparing=progress.count,
             )
         )
     store = ProbeStore(folder or _in_cache(plan.manifest, ProbeStore))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.base.errors import InputError, ModelError
+from fairqr.base.errors import ModelError
 from fairqr.cli.common import (
     AsJson,
     BaseUrl,
@@ -21,6 +21,7 @@ from fairqr.cli.common import (
     TraceContent,
     TracePath,
     Yes,
+    agree,
     open_to_search,
     pairs,
     print_json,
@@ -86,18 +87,13 @@ def _agree(cost: Mapping[str, Any] | None, budget: Budget, *, yes: bool) -> None
     """
     if yes or not cost:
         return
-    from fairqr.agents.ranking.base import Cost
-    from fairqr.evaluation.probes.plan import LARGE, is_large
-
-    found = Cost(cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"])
-    calls = min(found.calls, budget.model_calls or found.calls)
-    tokens = min(found.tokens, budget.tokens or found.tokens)
-    if is_large(Cost(calls, tokens)):
-        raise InputError(
-            f"To re-rank {cost['documents']:,} documents may take {calls:,} calls of the model and "
-            f"about {tokens:,} tokens, more than {LARGE.calls:,} or {LARGE.tokens:,}; lower "
-            "--ranking depth, set a budget such as --max-calls, or add --yes to go on."
-        )
+    calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
+    agree(
+        min(calls, budget.model_calls or calls),
+        min(tokens, budget.tokens or tokens),
+        yes=yes,
+        instead="lower ranking.depth, set a budget such as --max-calls",
+    )
 
 
 def search(

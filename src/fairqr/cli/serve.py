@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairqr.base.errors import ConfigError, InputError
-from fairqr.cli.common import BaseUrl, indexing_bar, run, warn
+from fairqr.cli.common import BaseUrl, run, warn
 from fairqr.cli.config import unknown_settings
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings
@@ -85,10 +86,10 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bound(settings))
         url = url_of(listener)
-        with indexing_bar() as bar:
+        with Progress() as progress:
             if corpora:
-                settings = await _with_corpora(settings, corpora, bar)
-            app, drain = await stack.enter_async_context(running(settings, model, bar))
+                settings = await _with_corpora(settings, corpora, progress.prepare)
+            app, drain = await stack.enter_async_context(running(settings, model, progress.prepare))
 
         def started() -> None:
             keys = "keys are needed" if needs_keys(settings) else "no keys are needed here"
@@ -105,7 +106,9 @@ def _models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | N
     return {**{name: {"base_url": base_url} for name in names}, "feedback": {}}
 
 
-async def _with_corpora(settings: ServiceSettings, corpora: list[str], bar: Any) -> ServiceSettings:
+async def _with_corpora(
+    settings: ServiceSettings, corpora: list[str], preparing: Any
+) -> ServiceSettings:
     """Return settings that offer these corpora; a corpus at a path is indexed first."""
     import asyncio
 
@@ -118,7 +121,7 @@ async def _with_corpora(settings: ServiceSettings, corpora: list[str], bar: Any)
             names.append(load_source(Path(corpus)).name)
             files.append(Path(corpus))
         elif "/" in corpus or await asyncio.to_thread(Path(corpus).exists):
-            engine = await Catalog().resolve(corpus, progress=bar)
+            engine = await Catalog().resolve(corpus, progress=preparing)
             await engine.aclose()
             names.append(engine.name)
         else:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import AsJson, indexing_bar, print_json, printable, run
+from fairqr.cli.common import AsJson, print_json, printable, run
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.report import SourceReport
@@ -146,8 +147,8 @@ def remove(name: Name) -> None:
 def _checked(source: Source) -> SourceReport:
     from fairqr.retrieval.engines.checking import check_source
 
-    with indexing_bar() as bar:
-        return run(check_source(source, progress=bar))
+    with Progress() as progress:
+        return run(check_source(source, progress=progress.prepare))
 
 
 def _show(report: SourceReport, *, as_json: bool) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairqr.cli.common import AsJson, PromptsFolder, pairs, run, warn
+from fairqr.cli.progress import Progress
 from fairqr.cli.tuning_tables import print_measured
-from fairqr.cli.watching import Stages
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.specification import LoraExperiment
@@ -160,7 +160,7 @@ def tune_here(
     store = LoraStore(folder)
     store.check(plan.manifest)
     agree(plan, yes=yes or store.exists())
-    with Stages() as watcher:
+    with Progress() as watcher:
         return run(tune_plan(plan, store, watcher))
 
 

@@ -14,10 +14,8 @@ from fairqr.evaluation.experiments.catalogue import KINDS, SHIPPED, find_experim
 from fairqr.evaluation.experiments.catalogue import load_experiment as load
 from fairqr.evaluation.probes.files import write_probe_collection
 from fairqr.evaluation.probes.plan import (
-    LARGE,
     ProbePlan,
     cost_in_words,
-    is_large,
     make_probe_plan,
     remaining_cost,
 )
@@ -163,10 +161,7 @@ async def test_prompts_stand_in_the_manifest_with_those_who_are_asked(
     assert all(len(entry.sha256) == 64 for entry in plan.manifest.prompts)
 
 
-def test_a_run_is_large_over_either_limit() -> None:
-    assert not is_large(LARGE)
-    assert is_large(Cost(LARGE.calls + 1, 0))
-    assert is_large(Cost(0, LARGE.tokens + 1))
+def test_a_cost_is_said_in_words() -> None:
     assert cost_in_words(Cost()) == "no question to a language model is left"
     assert "1,234 questions" in cost_in_words(Cost(1234, 10))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fairqr.cli import watching
-from fairqr.cli.watching import Stages, time_left
+from fairqr.base.errors import InputError
+from fairqr.cli import progress
+from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS, agree
+from fairqr.cli.progress import Progress, time_left
 
 
 @pytest.mark.parametrize(
@@ -21,8 +23,8 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
 ) -> None:
     """What was done before is no step of this run."""
     clock = iter(range(0, 10_000, 2))
-    monkeypatch.setattr(watching.time, "monotonic", lambda: float(next(clock)))
-    with Stages() as stages:
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    with Progress() as stages:
         stages.stage("answers", 110, 10)
         for _ in range(100):
             stages.advance()
@@ -37,7 +39,7 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
 def test_stages_of_a_few_steps_say_no_more_than_that_they_begin(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Stages() as stages:
+    with Progress() as stages:
         stages.stage("few", 3, 0)
         stages.advance(3)
         stages.stage("none", 0, 0)
@@ -45,3 +47,11 @@ def test_stages_of_a_few_steps_say_no_more_than_that_they_begin(
         "few: 3, of which 0 are done",
         "none: 0, of which 0 are done",
     ]
+
+
+def test_a_run_needs_consent_over_either_limit() -> None:
+    agree(LARGE_CALLS, LARGE_TOKENS, yes=False)
+    agree(LARGE_CALLS + 1, 0, yes=True)
+    for calls, tokens in ((LARGE_CALLS + 1, 0), (0, LARGE_TOKENS + 1)):
+        with pytest.raises(InputError, match="make it smaller, or add --yes to go on"):
+            agree(calls, tokens, yes=False)

@@ -1,0 +1,138 @@
+"""How far a run is: bars for people who watch, lines for logs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import typer
+
+from fairqr.cli.common import notes, warn
+
+__all__ = ["Progress", "time_left"]
+
+FIRST = 5
+"""After so many steps we estimate the time left."""
+
+
+def time_left(seconds: float) -> str:
+    """Return a duration of at least 0 seconds in words, coarsely."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+class Progress:
+    """Shows on stderr how far a run is, inside of ``with``.
+
+    A terminal gets bars that vanish at the end. A log gets lines about stages only: when each
+    begins, the time left after the first steps, and then again at each tenth.
+    """
+
+    def __init__(self) -> None:
+        self._bars = _bars() if sys.stderr.isatty() else None
+        self._stage: Any = None
+        self._total = self._before = self._steps = self._next_line = 0
+        self._started = 0.0
+
+    def __enter__(self) -> Self:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def stage(self, what: str, total: int, done: int) -> None:
+        """Begin a stage; the one before is over.
+
+        Args:
+            what: Its name.
+            total: How many steps it has.
+            done: How many of them an earlier run did.
+        """
+        if self._bars:
+            if self._stage is not None:
+                self._bars.remove_task(self._stage)
+            self._stage = self._bars.add_task(
+                what, total=total, completed=done, amount=_of(done, total)
+            )
+        else:
+            typer.echo(f"{what}: {total}, of which {done} are done", err=True)
+        self._total, self._before, self._steps = total, done, 0
+        self._next_line, self._started = FIRST, time.monotonic()
+
+    def describe(self, what: str) -> None:
+        """Say what the stage is at."""
+        if self._bars:
+            self._bars.update(self._stage, description=what)
+        else:
+            typer.echo(what, err=True)
+
+    def advance(self, steps: int = 1) -> None:
+        """Count steps of the stage as done."""
+        self._steps += steps
+        done = self._before + self._steps
+        if self._bars:
+            self._bars.update(self._stage, completed=done, amount=_of(done, self._total))
+        elif self._steps >= self._next_line and done < self._total:
+            rate = (time.monotonic() - self._started) / self._steps
+            left = time_left(rate * (self._total - done))
+            typer.echo(f"  {done} of {self._total}, about {left} left", err=True)
+            self._next_line = self._steps + max(self._total // 10, FIRST)
+
+    def note(self, sentence: str) -> None:
+        """Print a sentence above the bars."""
+        if self._bars:
+            self._bars.console.print(f"fairqr: {sentence}", markup=False)
+        else:
+            warn(sentence)
+
+    def count(self, what: str) -> Callable[[int], None]:
+        """Return a function that takes how many documents are done, of an unknown number.
+
+        The bar appears with the first of them.
+        """
+        return self._counter(what, "{:,} documents".format)
+
+    def prepare(self, name: str) -> Callable[[int], None]:
+        """Return :meth:`count` for what is indexed or encoded before a command can begin."""
+        return self.count(f"preparing {name}")
+
+    def download(self, what: str) -> Callable[[int, int], None]:
+        """Return a function that takes how many bytes have arrived, of how many (0: unknown)."""
+        update = self._counter(what, lambda done: f"{done / 1e6:,.1f} MB")
+        return lambda done, total: update(done, total or None)
+
+    def _counter(self, what: str, amount: Callable[[int], str]) -> Callable[..., None]:
+        if (bars := self._bars) is None:
+            return lambda done, total=None: None
+        task = bars.add_task(what, total=None, visible=False, amount="")
+
+        def update(done: int, total: int | None = None) -> None:
+            bars.update(task, completed=done, total=total, visible=True, amount=amount(done))
+
+        return update
+
+
+def _of(done: int, total: int) -> str:
+    return f"{done:,}/{total:,}"
+
+
+def _bars() -> Any:
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    return Bars(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=notes(),
+        transient=True,
+    )
