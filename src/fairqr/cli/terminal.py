@@ -1,0 +1,70 @@
+"""The parts that results on a terminal are made of: lines, tables, numbers, short texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from fairqr.cli.common import printable
+
+__all__ = ["Output", "cell_len", "counted", "decimal", "number", "percent", "shortened", "table"]
+
+MISSING = "–"
+"""Stands for a figure that there is not."""
+
+
+class Output(Console):
+    """Standard output, without markup in texts of others and colours for numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Leave the end of the program to the entry point when the reader has gone."""
+        self.quiet = True
+        raise BrokenPipeError
+
+
+def table(heads: Sequence[str | Column], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """Return a table without lines.
+
+    Args:
+        heads: The columns; a str is one of words, :func:`number` makes one of numbers.
+        rows: Their cells. A str is shown as it is: it has no markup and cannot steer the terminal.
+    """
+    columns = [Column(head, overflow="fold") if isinstance(head, str) else head for head in heads]
+    built = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        built.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
+    return built
+
+
+def number(head: str = "") -> Column:
+    """Return a column of numbers, which are never broken."""
+    return Column(head, justify="right", no_wrap=True)
+
+
+def counted(count: int, what: str, several: str | None = None) -> str:
+    """Return a number of things in words: ``counted(2, "query", "queries")``."""
+    return f"{count} {what if count == 1 else several or what + 's'}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with one digit."""
+    return MISSING if share is None else f"{share:.1%}"
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    """Return a figure with so many digits after the point."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text that fills at most so many cells of a terminal, without control codes."""
+    line = Text(printable(text))
+    line.truncate(width, overflow="ellipsis")
+    return line.plain
