@@ -1,0 +1,308 @@
+"""Parameters on the command line: ``--set NAME=VALUE``, and help that reads their descriptions.
+
+A parameter is a field of a pydantic model, such as the context of a search. Its name, meaning,
+default and range stand there only. A command gives the parameters that most users want an option
+of their own, whose help is ``{name}``; all others are set by ``--set``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+
+import typer
+from typer.core import TyperCommand
+
+from fairqr.base.errors import InputError, first_problem, one_line
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+    M = TypeVar("M", bound=BaseModel)
+
+__all__ = [
+    "Parameter",
+    "ParameterCommand",
+    "Set",
+    "checked",
+    "explain",
+    "options_of",
+    "parameters_of",
+    "read_parameters",
+]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A field of a model, or of a model within it, that a user can set.
+
+    Attributes:
+        name: With dots: ``budget.tokens``.
+        field: What it takes.
+    """
+
+    name: str
+    field: FieldInfo
+
+    @property
+    def accepts(self) -> Any:
+        """The type of its values, without None."""
+        annotation: Any = self.field.annotation
+        if get_origin(annotation) in (Union, UnionType):
+            return next(kind for kind in get_args(annotation) if kind is not NoneType)
+        return annotation
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether users name the keys, as in ``options.trade_off``."""
+        return get_origin(self.accepts) in (dict, Mapping)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return get_origin(self.accepts) in (list, tuple, set, frozenset, Sequence)
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether its model reads one text or several itself, as with a target."""
+        from pydantic import BeforeValidator
+
+        return any(isinstance(each, BeforeValidator) for each in self.field.metadata)
+
+    @property
+    def model(self) -> type[BaseModel] | None:
+        """The model whose fields are parameters instead of this one."""
+        from pydantic import BaseModel
+
+        kind: Any = self.accepts
+        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+        return cast("type[BaseModel]", kind) if is_model and not self.is_parsed else None
+
+    @property
+    def label(self) -> str:
+        """The name as users write it."""
+        return f"{self.name}.NAME" if self.is_mapping else self.name
+
+    @property
+    def help(self) -> str:
+        """What it means, and its default."""
+        default = self.field.get_default(call_default_factory=True)
+        if self.field.is_required() or default in (None, (), {}, ""):
+            return self.field.description or ""
+        if isinstance(default, bool):
+            default = "yes" if default else "no"
+        shown = ",".join(map(str, default)) if self.is_list else default
+        return f"{self.field.description or ''} [default: {shown}]".strip()
+
+    def read(self, text: str) -> Any:
+        """Return the value that a text stands for; a parsed one stays a text.
+
+        Raises:
+            InputError: It is none.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        if self.is_parsed or self.is_mapping:
+            return text
+        if self.is_list:
+            kind, parts = get_args(self.accepts)[0], text.split(",")
+        else:
+            kind, parts = Annotated[self.field.annotation, self.field], [text]
+        try:
+            values = [TypeAdapter(kind).validate_strings(part.strip()) for part in parts]
+        except ValidationError as error:
+            reason = first_problem(error)[1]
+            raise InputError(f"The parameter '{self.name}' is wrong: {reason}.") from None
+        return values if self.is_list else values[0]
+
+
+def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterator[Parameter]:
+    """Yield the parameters of models, those of the models within them too."""
+    for model in models:
+        for name, field in model.model_fields.items():
+            parameter = Parameter(f"{prefix}{name}", field)
+            if inner := parameter.model:
+                yield from parameters_of([inner], f"{parameter.name}.")
+            else:
+                yield parameter
+
+
+def read_parameters(models: Iterable[type[BaseModel]], texts: Iterable[str]) -> dict[str, Any]:
+    """Read texts like ``budget.tokens=1000`` as values of models.
+
+    A parameter that takes several values has them separated by commas, or is set repeatedly.
+
+    Args:
+        models: Whose fields the parameters are.
+        texts: What the user wrote.
+
+    Returns:
+        The values, nested as the models are.
+
+    Raises:
+        InputError: A text is no assignment, names no parameter, or one for the second time; or a
+            value is wrong.
+    """
+    known = {parameter.name: parameter for parameter in parameters_of(models)}
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"'{one_line(text, 60)}' sets nothing; write NAME=VALUE.")
+        parameter = _find(known, name)
+        given = parameter.read(value)
+        inner, key = _place(values, name)
+        if key not in inner:
+            inner[key] = given
+        elif parameter.is_list:
+            inner[key] += given
+        elif parameter.is_parsed:
+            before = inner[key]
+            inner[key] = [*(before if isinstance(before, list) else [before]), given]
+        else:
+            raise InputError(f"'{name}' is set twice; set it once.")
+    return values
+
+
+def checked(model: type[M], values: Mapping[str, Any]) -> M:
+    """Return a model with values that a user gave.
+
+    Raises:
+        InputError: A value is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
+        raise InputError(f"{named}: {one_line(reason)}.") from None
+
+
+def explain(models: Iterable[type[BaseModel]]) -> None:
+    """Print the parameters of models, what they mean, and their defaults."""
+    typer.echo("Parameters for --set NAME=VALUE:")
+    for parameter in parameters_of(models):
+        typer.echo(f"  {parameter.label}")
+        typer.echo(
+            textwrap.fill(parameter.help, 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        )
+
+
+class ParameterCommand(TyperCommand):
+    """A command with parameters; an option whose help is ``{name}`` takes the one of that name."""
+
+    homes: ClassVar[tuple[str, ...]] = ()
+    """The models, such as ``fairqr.graph.search.context:Context``, imported only when needed."""
+
+    @classmethod
+    def of(cls, *homes: str) -> type[ParameterCommand]:
+        """Return the class of a command with the parameters of these models."""
+        return type(cls.__name__, (cls,), {"homes": homes})
+
+    @property
+    def models(self) -> list[type[BaseModel]]:
+        """The models, imported."""
+        found = [home.split(":") for home in self.homes]
+        return [getattr(import_module(module), name) for module, name in found]
+
+    def named(self) -> dict[str, Any]:
+        """Return the options that take a parameter, by its name."""
+        texts = [(getattr(option, "help", None) or "", option) for option in self.params]
+        return {text[1:-1]: option for text, option in texts if text.startswith("{")}
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the descriptions of the parameters."""
+        known = {parameter.name: parameter for parameter in parameters_of(self.models)}
+        for name, option in self.named().items():
+            option.help = known[name].help
+        super().format_help(ctx, formatter)
+
+
+def options_of(ctx: typer.Context, texts: Iterable[str] | None) -> dict[str, Any]:
+    """Return the parameters that the user gave a :class:`ParameterCommand`, nested as the models.
+
+    Args:
+        ctx: Of the command.
+        texts: Those of ``--set``.
+
+    Raises:
+        InputError: A name or a value in ``--set`` is wrong, or an option gave it already.
+    """
+    command: Any = ctx.command
+    values = read_parameters(command.models, texts or [])
+    for name, option in command.named().items():
+        given = ctx.params[option.name]
+        if given is None or given == []:
+            continue
+        inner, key = _place(values, name)
+        if key in inner:
+            raise InputError(f"'{name}' is set by {option.opts[-1]} too; set it once.")
+        inner[key] = given
+    return values
+
+
+def _explain(ctx: typer.Context, texts: list[str] | None) -> list[str] | None:
+    if texts and "help" in texts:
+        command: Any = ctx.command
+        explain(command.models)
+        raise typer.Exit
+    return texts
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        callback=_explain,
+        is_eager=True,  # who asks for the list has no query yet
+        help="Set any other parameter, for example ranking.window=10; '--set help' lists all.",
+    ),
+]
+
+
+def _place(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+    """Return where in nested values a name with dots belongs, and its last part."""
+    *groups, key = name.split(".")
+    for group in groups:
+        values = values.setdefault(group, {})
+    return values, key
+
+
+def _find(known: Mapping[str, Parameter], name: str) -> Parameter:
+    """Return the parameter of that name.
+
+    Raises:
+        InputError: There is none.
+    """
+    start, _, key = name.partition(".")
+    found = known.get(name) or (known.get(start) if key else None)
+    if found and found.is_mapping == (found.name != name):
+        return found
+    last = name.rpartition(".")[2]
+    near = [each for each in known if each == name or each.startswith(f"{name}.")]
+    near += [each for each in known if each.endswith(f".{last}")]
+    near += difflib.get_close_matches(name, known)
+    shown = [known[each].label for each in dict.fromkeys(near)][:4]
+    hint = f"; did you mean {' or '.join(shown)}?" if shown else "."
+    raise InputError(
+        f"There is no parameter '{one_line(name, 60)}'{hint} '--set help' lists them all."
+    )
