@@ -17,30 +17,42 @@ class AnswerSettings(BaseModel):
     Rankings are drawn by Plackett–Luce from the final ranking, whose length is ``k`` of the
     context. Its document at rank i is worth the i-th greatest of the scores in it, so that a fair
     re-ranking counts, and a plain retrieval keeps its own scores.
-
-    Attributes:
-        alpha: How sharply sampling follows the scores, from 0 to 1000. With 0 all orders are
-            equally likely; the greater it is, the more samples are the final ranking itself.
-        form: ``logits`` or ``worths``; see :mod:`fairqr.retrieval.sampling.plackett_luce`.
-        samples: How many rankings are drawn. Equal ones are answered once.
-        documents: How many documents of each the generator reads.
-        temperature: Of the generator, in [0, 2]; the prompt's own where None. The seed is for
-            sampling rankings, and for the generator too where its temperature is above 0.
-        hypothesis: What makes an answer into a sentence that a document can entail; has
-            ``{answer}`` once.
-        stream: Tell each piece of the answer while it is written, to whoever reads the graph's
-            stream ``custom``. That is done where there is one ranking to answer from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    alpha: float = Field(2.0, ge=0, le=LARGEST_ALPHA, allow_inf_nan=False)
-    form: Form = "logits"
-    samples: int = Field(1, ge=1, le=10_000)
-    documents: int = Field(5, ge=1, le=1_000)
-    temperature: float | None = Field(None, ge=0, le=2)
-    hypothesis: str = RAW
-    stream: bool = False
+    alpha: float = Field(
+        2.0,
+        ge=0,
+        le=LARGEST_ALPHA,
+        allow_inf_nan=False,
+        description="How closely sampled rankings follow the scores: at 0 every order is equally "
+        "likely, and the larger it is, the more samples are the ranking itself.",
+    )
+    form: Form = Field(
+        "logits",
+        description="Whether scores are logits or worths of the Plackett-Luce model that samples.",
+    )
+    samples: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="How many rankings to sample; equal ones are answered only once.",
+    )
+    documents: int = Field(
+        5, ge=1, le=1_000, description="How many documents of a ranking the model reads."
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="The temperature of answers; by default the prompt's."
+    )
+    hypothesis: str = Field(
+        RAW,
+        description="A sentence with {answer} in it once, which documents are checked against in "
+        "place of the bare answer.",
+    )
+    stream: bool = Field(
+        False, description="Give the answer piece by piece as it is written, if there is one."
+    )
 
     @field_validator("hypothesis")
     @classmethod
@@ -55,13 +67,12 @@ class AnswerContext(Context):
 
     The method is ``plain`` where nothing else is said. The budget bounds the time of answering and
     judging, but not their calls: these are as many as there are distinct rankings.
-
-    Attributes:
-        answer: How rankings are drawn, and how answers are written and judged.
     """
 
-    method: Method = "plain"
-    answer: AnswerSettings = AnswerSettings()
+    method: Method = Field("plain", description="How to rank; as of a search.")
+    answer: AnswerSettings = Field(
+        AnswerSettings(), description="How rankings are sampled, answered from and judged."
+    )
 
 
 def answer_context(**values: object) -> AnswerContext:

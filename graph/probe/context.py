@@ -23,44 +23,69 @@ class ProbeSettings(BaseModel):
     """Whether the model that is asked to rank leans to one side, on the documents of a result.
 
     All of these documents count as alike relevant: nobody has judged them for this query.
-
-    Attributes:
-        attribute: Of the corpus.
-        protected: Which of its groups count as protected, as
-            :func:`fairqr.retrieval.sides.parse_sides` takes it: ``female``, ``not Europe``.
-        words: What the protected side and the other are called in prompts; their groups where None.
-        kinds: What is asked: which of two documents comes first, in both orders (``pairwise``), and
-            how it orders them all (``listwise``).
-        depth: How many of the best documents of the result take part; all of them where None.
-        pairs: At most so many; each document is in one pair.
-        asker: Who the pairwise question is asked for; ``neutral`` for nobody in particular.
-        askers: Who lists are ordered for.
-        by: How pairs are asked: by the ``probabilities`` of the two labels where the model tells
-            them, or by its ``reply``.
-        shown: What the model reads of a document.
-        length: At most so many characters of a document are shown.
-        window, step: Of lists, in documents; the step is half of the window where None.
-        context: Tokens that the model reads and writes at once, where that is known.
-        seed: Of the pairs, of the order in which lists are given, and of the figures' intervals.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    attribute: str
-    protected: str
-    words: tuple[str, str] | None = None
-    kinds: tuple[ProbeKind, ...] = ("pairwise", "listwise")
-    depth: int | None = Field(None, ge=2, le=1000)
-    pairs: int = Field(50, ge=1, le=1000)
-    asker: Asker = "neutral"
-    askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
-    by: Literal["probabilities", "reply"] = "probabilities"
-    shown: Shown = "title"
-    length: int = Field(2000, ge=1, le=100_000)
-    window: int = Field(20, ge=2, le=1000)
-    step: int | None = Field(None, ge=1, le=1000)
-    context: int | None = Field(None, ge=1)
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    attribute: str = Field(description="The attribute to probe, such as gender.")
+    protected: str = Field(
+        description="The groups to protect: female, not Europe, or 'female vs male'."
+    )
+    words: tuple[str, str] | None = Field(
+        None,
+        description="What prompts call the protected side and the other, such as women,men; by "
+        "default their groups.",
+    )
+    kinds: tuple[ProbeKind, ...] = Field(
+        ("pairwise", "listwise"),
+        description="What to ask: which of two documents comes first, in both orders (pairwise), "
+        "and how to order all of them (listwise).",
+    )
+    depth: int | None = Field(
+        None,
+        ge=2,
+        le=1000,
+        description="How many of the best results take part; by default all.",
+    )
+    pairs: int = Field(
+        50, ge=1, le=1000, description="The most pairs to ask about; each document is in one."
+    )
+    asker: Asker = Field(
+        "neutral",
+        description="Who pairs are compared for: a neutral person, or one of either side.",
+    )
+    askers: tuple[Asker, ...] = Field(
+        ("neutral", "unprotected", "protected"), description="Who lists are ordered for."
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description="How a pair is decided: by the probabilities of the two labels, if the model "
+        "gives them, or by the reply it writes.",
+    )
+    shown: Shown = Field(
+        "title", description="What the model reads of a document: title, text or title_text."
+    )
+    length: int = Field(
+        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
+    )
+    window: int = Field(
+        20, ge=2, le=1000, description="How many documents the model orders at once."
+    )
+    step: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many documents the window moves by; half of the window by default.",
+    )
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="How many tokens the model can read and write at once; needed only if it does "
+        "not say so.",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="The seed of pairs, of the order lists are shown in, and of intervals."
+    )
 
     @field_validator("kinds", "askers")
     @classmethod
@@ -81,14 +106,13 @@ class ProbeContext(Context):
     The method is ``plain`` where nothing else is said, and exposure is measured by the attribute of
     the probe where no attributes are named. No probe reads the target, so that of the search is
     uniform, which needs nothing of the corpus.
-
-    Attributes:
-        probe: What is asked.
     """
 
-    method: Method = "plain"
-    target: WrittenTarget = Target.parse("uniform:1")
-    probe: ProbeSettings
+    method: Method = Field("plain", description="How to rank; as of a search.")
+    target: WrittenTarget = Field(
+        Target.parse("uniform:1"), description="Read by no probe; needs nothing of the corpus."
+    )
+    probe: ProbeSettings = Field(description="What the model is asked.")
 
     @model_validator(mode="after")
     def _probed_attribute_is_measured(self) -> ProbeContext:

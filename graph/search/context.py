@@ -138,13 +138,19 @@ METHODS: dict[Method, Strategy] = {
 
 
 class Budget(BaseModel):
-    """What one run may spend on models. The loop stops, with its best so far, when it is spent."""
+    """What one run may spend on models. When it is spent, the best result so far is returned."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model_calls: int | None = Field(None, ge=0)
-    tokens: int | None = Field(None, ge=0)
-    seconds: float | None = Field(None, gt=0)
+    model_calls: int | None = Field(
+        None, ge=0, description="The most calls of models in one run; unlimited by default."
+    )
+    tokens: int | None = Field(
+        None, ge=0, description="The most tokens that one run may use; unlimited by default."
+    )
+    seconds: float | None = Field(
+        None, gt=0, description="The most seconds that one run may take; unlimited by default."
+    )
 
 
 def _parse_discount(value: object) -> object:
@@ -164,63 +170,121 @@ WrittenTarget = Annotated[Target, BeforeValidator(_parse_target)]
 
 
 class Context(BaseModel):
-    """What a run is asked to do.
-
-    Attributes:
-        attributes: Which attributes to measure and mend; all of the schema where empty.
-        intersect: Measure the product of the attributes as one attribute.
-        target: ε*, by parts or by shares.
-        k: How many results to show, and how deep exposure is measured.
-        method: One of :data:`METHODS`.
-        depth, pool, rerank, final_step, evidence, groups: Instead of the method's own; see
-            :class:`Strategy`. A ranker may be named as ``rerank``: it re-ranks the order that the
-            method has by itself. With a ranker, ``depth`` is also how many documents that reads.
-        ranking: How a ranker works.
-        options: Of the final step; see :mod:`fairqr.retrieval.rerankers`.
-        discount: The weight of each rank.
-        threshold: Stop when the divergence (nats) is at or below it.
-        direction: Of the Kullback–Leibler divergence.
-        smoothing: Of both distributions in it.
-        patience: Stop when the divergence did not decrease for so many rounds.
-        max_iterations: Rounds of refinement at the most.
-        max_groups: Groups asked about in one round at the most; those that lack most.
-        rrf_k: Of reciprocal rank fusion.
-        prompts: The version of each prompt by id, e.g. ``{"refine": "v2"}``.
-        temperature: Of refinement; the prompt's own where None.
-        seed: Of refinement, where the model supports one, and of the rankings that are sampled to
-            answer from; drawn, and reported, where None.
-        budget: What models may cost; the loop stops when it is spent.
-    """
+    """What a search is asked to do. Each field says what it means in its description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    attributes: tuple[str, ...] = ()
-    intersect: bool = False
-    target: WrittenTarget = DEFAULT_TARGET
-    k: int = Field(20, ge=1, le=10_000)
-    method: Method = "fairqr"
-    depth: int | None = Field(None, ge=1, le=100_000)
-    pool: Pool | None = None
-    rerank: Rerank | None = None
-    final_step: FinalStep | None = None
-    ranking: RankingSettings = RankingSettings()
-    options: dict[str, Any] = {}
-    evidence: bool | None = None
-    groups: Groups | None = None
-    discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Discount()
-    threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
-    direction: Direction = "target_exposure"
+    attributes: tuple[str, ...] = Field(
+        (),
+        description="Attributes whose groups get fair exposure, such as gender; by default all "
+        "that the source has.",
+    )
+    intersect: bool = Field(
+        False,
+        description="Treat the attributes as one, whose groups are their combinations, such as "
+        "women in Africa.",
+    )
+    target: WrittenTarget = Field(
+        DEFAULT_TARGET,
+        description="The exposure that each group should get: a mixture of population, uniform, "
+        "corpus and retrieved, such as retrieved:0.5,population:0.5, or shares of one attribute, "
+        "such as gender=female:0.5,male:0.5.",
+    )
+    k: int = Field(
+        20, ge=1, le=10_000, description="How many results to return and to measure exposure over."
+    )
+    method: Method = Field(
+        "fairqr",
+        description="How to search: fairqr refines the query, fair-qr is the loop of the paper, "
+        "the others are baselines and models that re-rank.",
+    )
+    depth: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="How many documents each query retrieves, at least k; by default as the "
+        "method does. Also how many a model that re-ranks reads, unless ranking.depth is set.",
+    )
+    pool: Pool | None = Field(
+        None,
+        description="The documents to re-rank: those of the last round, the union of all rounds, "
+        "or the best of each group's query (per_group); by default as the method does.",
+    )
+    rerank: Rerank | None = Field(
+        None,
+        description="How to order the pool: by the original_query, by fusion of all rankings, or "
+        "not at all (none); or the model that re-ranks the method's own order. By default as the "
+        "method does.",
+    )
+    final_step: FinalStep | None = Field(
+        None,
+        description="The re-ranker that picks the final k documents, or none; by default as the "
+        "method does.",
+    )
+    ranking: RankingSettings = Field(
+        RankingSettings(), description="How a model re-ranks, if the method or rerank names one."
+    )
+    options: dict[str, Any] = Field({}, description="An option of the final step.")
+    evidence: bool | None = Field(
+        None,
+        description="Use only keywords that the index shows to belong to the topic or the group; "
+        "by default as the method does.",
+    )
+    groups: Groups | None = Field(
+        None,
+        description="The groups to ask the model about in one round: the one most lacking "
+        "exposure, all that are lacking, or all; by default as the method does.",
+    )
+    discount: Annotated[Discount, BeforeValidator(_parse_discount)] = Field(
+        Discount(),
+        description="How exposure falls with the rank: log2, trec, rbp(p), top_k(k) or "
+        "inverse_log.",
+    )
+    threshold: float = Field(
+        DEFAULT_THRESHOLD,
+        ge=0,
+        description="Stop when the divergence from the target is at most this many nats.",
+    )
+    direction: Direction = Field(
+        "target_exposure",
+        description="The direction of the Kullback-Leibler divergence: from the target to the "
+        "exposure, or back.",
+    )
     # Without any, or with next to none, an absent group would be infinitely far, and rounds could
     # not be compared.
-    smoothing: float = Field(DEFAULT_SMOOTHING, ge=1e-12, lt=1)
-    patience: int = Field(1, ge=1)
-    max_iterations: int = Field(5, ge=0, le=100)
-    max_groups: int = Field(4, ge=1)
-    rrf_k: int = Field(RRF_K, ge=0)
-    prompts: dict[str, str] = {}
-    temperature: float | None = Field(None, ge=0, le=2)
-    seed: int | None = None
-    budget: Budget = Budget()
+    smoothing: float = Field(
+        DEFAULT_SMOOTHING,
+        ge=1e-12,
+        lt=1,
+        description="The share of a uniform distribution mixed into target and exposure before "
+        "the divergence is taken.",
+    )
+    patience: int = Field(
+        1, ge=1, description="Stop after this many rounds without a smaller divergence."
+    )
+    max_iterations: int = Field(
+        5, ge=0, le=100, description="The most rounds of refinement; 0 asks no model to refine."
+    )
+    max_groups: int = Field(
+        4, ge=1, description="The most groups to ask about in one round, those lacking most first."
+    )
+    rrf_k: int = Field(
+        RRF_K, ge=0, description="The constant of reciprocal rank fusion: 1 / (rrf_k + rank)."
+    )
+    prompts: dict[str, str] = Field(
+        {}, description="The version of a prompt, such as refine=v2; by default the shipped one."
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="The temperature of refinement; by default the prompt's."
+    )
+    seed: int | None = Field(
+        None,
+        description="The seed of refinement, if the model takes one, and of sampled rankings; "
+        "drawn and reported by default.",
+    )
+    budget: Budget = Field(
+        Budget(), description="What models may spend; the best result so far is then returned."
+    )
 
     @model_validator(mode="after")
     def _depth_reaches_k(self) -> Context:

@@ -34,37 +34,60 @@ def require_step(window: int, step: int | None) -> None:
 
 
 class RankingSettings(BaseModel):
-    """How a ranker works; each kind heeds what concerns it.
-
-    Attributes:
-        depth: How many of the best documents it reads; the others keep their places below. That of
-            the context where None, and else the kind's own (:data:`READS`).
-        shown: What it reads of a document; the kind's own where None.
-        length: At most so many characters of a document are shown.
-        window, step: Of the listwise ranker, in documents; the step is half of the window where
-            None.
-        context: Tokens that the model reads and writes at once, where that is known.
-        strategy: Of the pairwise ranker: ``all`` pairs, a ``sorting``, or ``sliding`` passes.
-        passes: Of the sliding strategy.
-        by: How the pairwise ranker asks: it weighs the ``probabilities`` of the two labels, or
-            reads a ``reply``.
-        weights: The hub id or the folder of monoT5 or monoBERT.
-        concurrency: Comparisons at a time.
-    """
+    """How a model re-ranks; each kind of ranker heeds what concerns it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    depth: int | None = Field(None, ge=1, le=10_000)
-    shown: Shown | None = None
-    length: int = Field(2000, ge=1, le=100_000)
-    window: int = Field(20, ge=2, le=1000)
-    step: int | None = Field(None, ge=1, le=1000)
-    context: int | None = Field(None, ge=1)
-    strategy: Literal["all", "sorting", "sliding"] = "sorting"
-    passes: int = Field(10, ge=1, le=1000)
-    by: Literal["probabilities", "reply"] = "probabilities"
-    weights: str | None = Field(None, min_length=1)
-    concurrency: int = Field(8, ge=1, le=256)
+    depth: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="How many of the best documents the model reads; the others keep their places "
+        f"below. By default depth of the search, else {READS['pairwise']} for pairwise and "
+        f"{READS['listwise']} for the others.",
+    )
+    shown: Shown | None = Field(
+        None,
+        description="What the model reads of a document: title, text or title_text; by default "
+        "title_text.",
+    )
+    length: int = Field(
+        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
+    )
+    window: int = Field(
+        20, ge=2, le=1000, description="How many documents a listwise ranker orders at once."
+    )
+    step: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many documents the window moves by; half of the window by default.",
+    )
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="How many tokens the model can read and write at once; needed only if it does "
+        "not say so.",
+    )
+    strategy: Literal["all", "sorting", "sliding"] = Field(
+        "sorting",
+        description="Which pairs a pairwise ranker compares: all, those that sorting needs, or "
+        "neighbours in sliding passes.",
+    )
+    passes: int = Field(
+        10, ge=1, le=1000, description="How many passes the sliding strategy makes."
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description="How a pairwise ranker decides: by the probabilities of the two labels, if the "
+        "model gives them, or by the reply it writes.",
+    )
+    weights: str | None = Field(
+        None, min_length=1, description="The hub id or folder of monoT5 or monoBERT weights."
+    )
+    concurrency: int = Field(
+        8, ge=1, le=256, description="How many comparisons run at the same time."
+    )
 
     @model_validator(mode="after")
     def _step_is_within_the_window(self) -> RankingSettings:

@@ -1,12 +1,7 @@
-"""The fields of a model for the graph, once more in a request, with what its docstring says.
-
-So nothing is written twice: a parameter of the Python API is one of the HTTP API as soon as it is
-there, with its default, its range and its description.
-"""
+"""Requests that have the fields of the graph's models, with their defaults, ranges and meanings."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -14,32 +9,12 @@ from annotated_types import Le, Lt
 from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 
-__all__ = ["described", "with_fields"]
+__all__ = ["with_fields"]
 
 T = TypeVar("T", bound=BaseModel)
 
 LARGEST = 2**31 - 1
 """The largest whole number where nothing else is said."""
-
-_ENTRY = re.compile(r"^    ([a-z_]+(?:, [a-z_]+)*): (.*)$")
-_ROLE = re.compile(r":[a-z]+:`~?([^`]*)`")
-
-
-def described(model: type[BaseModel]) -> dict[str, str]:
-    """Return what the section ``Attributes:`` of a docstring says of each field."""
-    found: dict[str, str] = {}
-    names: list[str] = []
-    _, _, section = (model.__doc__ or "").partition("Attributes:\n")
-    for line in section.splitlines():
-        # Docstrings keep their indentation up to Python 3.12.
-        text = line.removeprefix("    ") if line.startswith("        ") else line
-        if entry := _ENTRY.match(text):
-            names = entry[1].split(", ")
-            found |= dict.fromkeys(names, entry[2])
-        elif line.strip():
-            for name in names:
-                found[name] += f" {line.strip()}"
-    return {name: _plain(text) for name, text in found.items()}
 
 
 def with_fields(
@@ -58,12 +33,11 @@ def with_fields(
     def add(decorated: type[T]) -> type[T]:
         fields: dict[str, Any] = {}
         for model in models:
-            texts = described(model)
             for name, field in model.model_fields.items():
                 if name in without or name in decorated.model_fields:
                     continue
                 changed = (instead or {}).get(name)
-                fields[name] = _field(field, texts.get(name), changed)
+                fields[name] = _field(field, changed)
         return create_model(
             decorated.__name__,
             __base__=decorated,
@@ -75,7 +49,7 @@ def with_fields(
     return add
 
 
-def _field(field: FieldInfo, text: str | None, changed: Any) -> tuple[Any, Any]:
+def _field(field: FieldInfo, changed: Any) -> tuple[Any, Any]:
     """Return the annotation and the field, as :func:`pydantic.create_model` takes them."""
     annotation, metadata, default = field.annotation, field.metadata, field.default
     if changed is not None:
@@ -90,13 +64,8 @@ def _field(field: FieldInfo, text: str | None, changed: Any) -> tuple[Any, Any]:
         default = ...
     if metadata:
         annotation = Annotated[annotation, *metadata]  # type: ignore[assignment]
-    return annotation, Field(default, description=field.description or text)
+    return annotation, Field(default, description=field.description)
 
 
 def _is_bounded(metadata: list[Any]) -> bool:
     return any(isinstance(each, Le | Lt) for each in metadata)
-
-
-def _plain(text: str) -> str:
-    """Return text of a docstring without its roles, and with code as Markdown has it."""
-    return _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", text).replace("``", "`")
