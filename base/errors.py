@@ -43,16 +43,21 @@ __all__ = [
     "WorkersError",
     "first_problem",
     "one_line",
+    "raised_within",
 ]
 
 
-class FairqrError(Exception):
-    """Base of all errors that a user can cause or mend."""
+class FairqrError(RuntimeError):
+    """Base of all errors that a user can cause or mend.
+
+    It is a ``RuntimeError``, and wrong input a ``ValueError`` too, since servers of LangGraph hide
+    the message of any error that is not of a few built-in classes.
+    """
 
     slug: ClassVar[str] = "error"
 
 
-class InputError(FairqrError):
+class InputError(FairqrError, ValueError):
     """A parameter is out of range or does not fit the others."""
 
     slug = "input"
@@ -266,3 +271,12 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return where, first["msg"].removeprefix("Value error, ")
+
+
+def raised_within(error: ValidationError) -> FairqrError | None:
+    """Return the first of our errors that a validator raised; None if there is none.
+
+    Pydantic wraps every ``ValueError`` of a validator, and so every :class:`InputError`.
+    """
+    causes = (problem.get("ctx", {}).get("error") for problem in error.errors())
+    return next((cause for cause in causes if isinstance(cause, FairqrError)), None)

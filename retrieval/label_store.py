@@ -117,6 +117,8 @@ def open_label_store(
     with filelock.FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
         try:
             return _opened(folder, path, attribute)
+        except SourceError:
+            raise
         except (OSError, ValueError, KeyError):
             pass  # It is not there yet, or a disk lost a part of it.
         # Left by another version of the file or the attribute, or by a build that was killed.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.agents.ranking.open import RankerName
-from fairqr.base.errors import InputError, first_problem
+from fairqr.base.errors import InputError, first_problem, raised_within
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
@@ -364,6 +364,8 @@ def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
+        if (ours := raised_within(error)) is not None:
+            raise ours from None
         where, reason = first_problem(error)
         named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
         raise InputError(f"{named}: {reason}.") from None

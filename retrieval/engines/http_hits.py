@@ -93,8 +93,9 @@ class AnswerReader:
             ) from None
 
     def _identifier(self, hit: Any, where: str) -> str:
+        found = self._found(self._id, hit, where)
         try:
-            return identifier(self._found(self._id, hit, where))
+            return identifier(found)
         except ValueError as error:
             among = f", which has {_keys(hit)}"
             raise self._error(f"'{self._id.written}' fails on {where}{among}: {error}") from None

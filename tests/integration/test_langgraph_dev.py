@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -74,6 +75,25 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         assert result["attributes"] == [attribute]
         assert len(result["ranking"]) == 10
         assert result["divergence"] < result["baseline"]["divergence"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "sentence"),
+    [
+        ({"input": {"query": "  "}}, "QueryError", "The query is empty; write what to search for."),
+        ({"context": {"method": "magic"}}, "ValidationError", "'fairqr', 'fair-qr', 'plain'"),
+        ({"context": {"target": "magic:1"}}, "ValidationError", "The target has no part 'magic'"),
+        ({"context": {"attributes": ["age"]}}, "UnknownAttributeError", "no attribute 'age'"),
+    ],
+)
+def test_an_error_says_what_is_wrong(
+    server: str, asked: dict[str, Any], kind: str, sentence: str
+) -> None:
+    """The server hides the messages of errors that are of no built-in class."""
+    request = {"assistant_id": "search", "input": {"query": "physicist"}, **asked}
+    error = httpx.post(f"{server}/runs/wait", json=request, timeout=120).json()["__error__"]
+    assert error["error"] == kind
+    assert sentence in error["message"]
 
 
 SEARCH = {"begin", "retrieve", "measure", "choose_group", "refine", "rerank"}

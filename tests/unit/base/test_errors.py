@@ -1,0 +1,59 @@
+"""Errors: which built-in classes they are of, and how they pass through pydantic."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel, ValidationError, field_validator
+
+from fairqr.base.errors import (
+    BudgetError,
+    FairqrError,
+    IndexUnavailableError,
+    InputError,
+    QueryError,
+    TargetError,
+    raised_within,
+)
+from fairqr.graph.answer.context import answer_context
+from fairqr.graph.search.context import Context, make_context
+
+
+def test_wrong_input_is_a_value_error() -> None:
+    assert issubclass(QueryError, ValueError)
+    assert issubclass(FairqrError, RuntimeError)
+    assert not issubclass(IndexUnavailableError, ValueError)
+    error = BudgetError("tokens", 3, 2, "Too much.")
+    assert isinstance(error, ValueError)
+    assert (str(error), error.needed) == ("Too much.", 3)
+
+
+@pytest.mark.parametrize("target", ["nowhere:1", "retrieved:2", "gender=female:0.5"])
+def test_a_wrong_target_keeps_its_kind(target: str) -> None:
+    """Pydantic wraps it; programs know the error by its class, and servers by its slug."""
+    for make in (make_context, answer_context):
+        with pytest.raises(TargetError) as caught:
+            make(target=target)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValidationError):
+        Context.model_validate({"target": target})
+
+
+def test_a_wrong_discount_keeps_its_sentence() -> None:
+    with pytest.raises(InputError, match=r"^'zipf\(' is not a discount; write log2"):
+        make_context(discount="zipf(")
+
+
+def test_only_our_errors_are_found_in_one_of_pydantic() -> None:
+    class Asked(BaseModel):
+        n: int
+        text: str = ""
+
+        @field_validator("text")
+        @classmethod
+        def _is_good(cls, text: str) -> str:
+            raise (QueryError if text == "ours" else ValueError)(text)
+
+    for text, kind in (("ours", QueryError), ("theirs", type(None))):
+        with pytest.raises(ValidationError) as caught:
+            Asked.model_validate({"n": "x", "text": text})
+        assert isinstance(raised_within(caught.value), kind)
