@@ -178,50 +178,65 @@ class System(_Searching):
 
 
 class Experiment(_Searching):
-    """An experiment.
-
-    Attributes:
-        kind: Tells it from experiments of other kinds.
-        title: Of the report.
-        about: What is asked, for the report.
-        collection: As :func:`fairqr.evaluation.collections.finding.find_collection` takes it.
-        split: The name of its judgements where there are several.
-        attributes: What to be fair about: each by itself, or products such as ``gender×continent``;
-            all attributes of the schema where empty.
-        queries: The forms of the topics' queries.
-        topics: Only the first so many topics; all where None.
-        k: How many documents each system returns.
-        target: Of the search, which sees no judgements.
-        judge: The target that rankings are measured against; the collection's own where None.
-        measures: What is measured.
-        seeds: Of models; systems that ask none run once.
-        model: What refines queries, and re-ranks where a system asks a language model to.
-        corpus: What is searched: an attached source, an index, or the path of a source file, with
-            the documents of the collection under the same ids. Defaults to the collection's own
-            documents, indexed here.
-        baseline: The system that others are compared with.
-        systems: The systems.
-        report: The sections of the report.
-    """
+    """An experiment."""
 
     kind: Literal["search"] = "search"
-    title: str
-    about: str = ""
-    collection: str = "notables"
-    split: str | None = None
-    attributes: tuple[str, ...] = ()
-    queries: tuple[Annotated[str, Field()], ...] = ("title",)
-    topics: int | None = Field(None, ge=1)
-    k: int = Field(20, ge=1, le=1000)
-    target: str = "retrieved:0.5,population:0.5"
-    judge: str | None = None
-    measures: tuple[str, ...] = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
-    model: str = "local:smollm2-135m"
-    corpus: str | None = Field(None, min_length=1)
-    baseline: str
-    systems: tuple[System, ...]
-    report: tuple[Section, ...] = ("table", "trade_off", "cost")
+    title: str = Field(description="The title of the report.")
+    about: str = Field("", description="What the experiment asks, for the report.")
+    collection: str = Field(
+        "notables",
+        description="The collection with documents, topics and judgements: a name or a folder.",
+    )
+    split: str | None = Field(
+        None,
+        description="Which judgements to use, if the collection has several sets, such as train "
+        "or eval.",
+    )
+    attributes: tuple[str, ...] = Field(
+        (),
+        description="What to be fair about: attributes, or products such as gender×continent. "
+        "Each is measured alone; all of the schema by default.",
+    )
+    queries: tuple[Annotated[str, Field()], ...] = Field(
+        ("title",),
+        description="How topics become queries: title, or title+10 with the first 10 keywords.",
+    )
+    topics: int | None = Field(
+        None, ge=1, description="Use only the first so many topics; all by default."
+    )
+    k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
+    target: str = Field(
+        "retrieved:0.5,population:0.5",
+        description="The target of the searches, which see no judgements.",
+    )
+    judge: str | None = Field(
+        None,
+        description="The target that rankings are measured against; that of the collection by "
+        "default.",
+    )
+    measures: tuple[str, ...] = Field(
+        ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)"),
+        description="What to measure.",
+    )
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (0,), description="The seeds of the models; systems that ask no model run once."
+    )
+    model: str = Field(
+        "local:smollm2-135m",
+        description="The model that refines queries, and that re-ranks where a system says so.",
+    )
+    corpus: str | None = Field(
+        None,
+        min_length=1,
+        description="What to search: a source, an index or a source file with the documents of "
+        "the collection under the same ids. By default the documents of the "
+        "collection, indexed here.",
+    )
+    baseline: str = Field(description="The system that the others are compared with.")
+    systems: tuple[System, ...] = Field(description="The systems.")
+    report: tuple[Section, ...] = Field(
+        ("table", "trade_off", "cost"), description="The sections of the report."
+    )
 
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:

@@ -87,35 +87,40 @@ class Window(BaseModel):
 
 
 class ProbeExperiment(BaseModel):
-    """What all have in common.
-
-    Attributes:
-        title: Of the report.
-        about: What is asked, for the report.
-        collection: Documents, topics and judgements, as ``find_collection`` takes it.
-        split: Of the judgements, where there are several.
-        sources: The probe collections.
-        queries: At most so many of the first queries of each; all where None.
-        size: Items of a query.
-        order: Initial; where None, that of a folder, and ``shuffled`` of what is built anew.
-        seed: Of all draws.
-        prompts: The version of a prompt by its id, where it is not the default one.
-        length: At most so many characters of an item are shown.
-    """
+    """What all have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    title: str
-    about: str = ""
-    collection: str | None = None
-    split: str | None = None
-    sources: tuple[ProbeSource, ...]
-    queries: _Count | None = None
-    size: _Count = 200
-    order: Order | None = None
-    seed: _Seed = 0
-    prompts: dict[str, str] = {}
-    length: _Count = 2000
+    title: str = Field(description="The title of the report.")
+    about: str = Field("", description="What the experiment asks, for the report.")
+    collection: str | None = Field(
+        None,
+        description="The collection with documents, topics and judgements: a name or a folder.",
+    )
+    split: str | None = Field(
+        None,
+        description="Which judgements to use, if the collection has several sets, such as train "
+        "or eval.",
+    )
+    sources: tuple[ProbeSource, ...] = Field(
+        description="The probe collections: an attribute and a protected group each, or a folder."
+    )
+    queries: _Count | None = Field(
+        None, description="Use only the first so many queries of each source; all by default."
+    )
+    size: _Count = Field(200, description="Items per query, a multiple of 4.")
+    order: Order | None = Field(
+        None,
+        description="The initial order of the items: shuffled, bm25 or discriminatory. Defaults "
+        "to that of the folder, or to shuffled.",
+    )
+    seed: _Seed = Field(0, description="The seed of all random draws.")
+    prompts: dict[str, str] = Field(
+        {}, description="The version of a prompt, by its name, such as pairwise=v2."
+    )
+    length: _Count = Field(
+        2000, description="Show the model at most so many characters of an item."
+    )
 
     @field_validator("sources")
     @classmethod
@@ -134,27 +139,29 @@ class ProbeExperiment(BaseModel):
 
 
 class ListwiseExperiment(ProbeExperiment):
-    """Rankers that put whole lists in order, for askers of either group.
-
-    Attributes:
-        kind: Tells it from other experiments.
-        rankers: A model's name, e.g. ``openai:gpt-4o``, is asked listwise; ``monot5``, ``monobert``
-            (with ``:MODEL`` if it is not the default one), ``pairwise:MODEL``, and ``initial``, the
-            order as it is given.
-        askers: For whom.
-        windows: Of listwise rankers.
-        shown: What language models read.
-        shown_to_neural: What monoT5 and monoBERT read.
-        k: Depth of P@k and nDCG@k.
-    """
+    """Rankers that put whole lists in order, for askers of either group."""
 
     kind: Literal["llm_listwise"]
-    rankers: tuple[str, ...]
-    askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
-    windows: tuple[str, ...] = ("20/10",)
-    shown: Shown = "title"
-    shown_to_neural: Shown = "title_text"
-    k: _Count = 20
+    rankers: tuple[str, ...] = Field(
+        description="What ranks: a model such as openai:gpt-4o, pairwise:MODEL, monot5, "
+        "monobert (also with :MODEL), or initial for the order as given."
+    )
+    askers: tuple[Asker, ...] = Field(
+        ("neutral", "unprotected", "protected"),
+        description="For whom the lists are ranked: neutral, unprotected, protected.",
+    )
+    windows: tuple[str, ...] = Field(
+        ("20/10",),
+        description="The windows that a model orders at once, as size/step, such as 20/10.",
+    )
+    shown: Shown = Field(
+        "title", description="What language models read of an item: title, text or title_text."
+    )
+    shown_to_neural: Shown = Field(
+        "title_text",
+        description="What monoT5 and monoBERT read of an item: title, text or title_text.",
+    )
+    k: _Count = Field(20, description="The depth of P@k and nDCG@k.")
 
     @field_validator("windows")
     @classmethod
@@ -168,27 +175,31 @@ class ListwiseExperiment(ProbeExperiment):
 
 
 class PairwiseExperiment(ProbeExperiment):
-    """Models that are asked which of two items is more relevant, in both orders.
-
-    Attributes:
-        kind: Tells it from other experiments.
-        models: As the command ``probe pairwise`` takes them.
-        by: Weigh the ``probabilities`` of the two labels, where the model tells them, else read its
-            ``reply``.
-        pairs: At most so many of each kind a query; no item is in two pairs of a query.
-        relevance_pairs: So many pairs of a relevant and an irrelevant item of the same group a
-            query, to see how well the model judges relevance; 0 leaves that out.
-        shown: What models read.
-        asker: For whom.
-    """
+    """Models that are asked which of two items is more relevant, in both orders."""
 
     kind: Literal["llm_pairwise"]
-    models: tuple[str, ...]
-    by: Literal["probabilities", "reply"] = "probabilities"
-    pairs: _Count = 50
-    relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = 0
-    shown: Shown = "title"
-    asker: Asker = "neutral"
+    models: tuple[str, ...] = Field(
+        description="The models to ask, such as openai:gpt-4o, local:smollm2-135m or causal:MODEL."
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description="How the answer is read: the probabilities of both labels if the model "
+        "gives them, or the reply.",
+    )
+    pairs: _Count = Field(
+        50, description="At most so many pairs of each kind per query; no item is in two of them."
+    )
+    relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = Field(
+        0,
+        description="So many pairs per query of a relevant and an irrelevant item of one group, "
+        "which show whether the model judges relevance at all.",
+    )
+    shown: Shown = Field(
+        "title", description="What models read of an item: title, text or title_text."
+    )
+    asker: Asker = Field(
+        "neutral", description="For whom the model compares: neutral, unprotected or protected."
+    )
 
     @model_validator(mode="after")
     def _is_whole(self) -> PairwiseExperiment:
@@ -197,39 +208,52 @@ class PairwiseExperiment(ProbeExperiment):
 
 
 class LoraExperiment(ProbeExperiment):
-    """Tuning a causal model by LoRA on balanced pairs, and probing it before and after.
-
-    Attributes:
-        kind: Tells it from other experiments.
-        model: A causal model of transformers: ``causal:`` and a hub id, a folder or a GGUF file.
-        pairs: At most so many of each kind a training query.
-        held_out_pairs: At most so many of each kind a held-out query.
-        relevance_pairs: The same, of a relevant and an irrelevant item of one group.
-        train_share: The share of the queries to train on; the others are held out.
-        steps: Of training; enough for ``epochs`` where None.
-        epochs: How often each pair is trained on.
-        batch: Examples a step; even, since both orders of a pair stand in one batch.
-        rank, alpha, dropout, modules, learning_rate: Of LoRA.
-        schedule: The learning rate falls to 0 in a line, or stays as it is (``constant``).
-        shown: What the model reads.
-    """
+    """Tuning a causal model by LoRA on balanced pairs, and probing it before and after."""
 
     kind: Literal["lora"]
-    model: str
-    pairs: _Count = 50
-    held_out_pairs: _Count = 50
-    relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = 10
-    train_share: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    steps: _Count | None = None
-    epochs: _Count = 1
-    batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = 4
-    rank: _Count = 1
-    alpha: Annotated[float, Field(gt=0)] = 1.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    learning_rate: Annotated[float, Field(gt=0)] = 0.003
-    schedule: Literal["linear", "constant"] = "linear"
-    shown: Shown = "title"
+    model: str = Field(
+        description="The causal model to tune: causal: and a hub id, a folder, a GGUF file or "
+        "embedded weights."
+    )
+    pairs: _Count = Field(50, description="At most so many pairs of each kind per training query.")
+    held_out_pairs: _Count = Field(
+        50, description="At most so many pairs of each kind per held-out query."
+    )
+    relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = Field(
+        10,
+        description="At most so many pairs of a relevant and an irrelevant item per held-out "
+        "query.",
+    )
+    train_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.8, description="The share of the queries to train on; the others are held out."
+    )
+    steps: _Count | None = Field(
+        None, description="Training steps; by default as many as the epochs need."
+    )
+    epochs: _Count = Field(1, description="How often to train on each pair.")
+    batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = Field(
+        4, description="Examples per step; even, because both orders of a pair share a batch."
+    )
+    rank: _Count = Field(1, description="The rank of the adapter.")
+    alpha: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="The adapter is scaled by alpha/rank."
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="The dropout on the adapter's input."
+    )
+    modules: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj"), description="The layers to adapt."
+    )
+    learning_rate: Annotated[float, Field(gt=0)] = Field(
+        0.003, description="The learning rate of the first step."
+    )
+    schedule: Literal["linear", "constant"] = Field(
+        "linear",
+        description="Whether the learning rate falls to 0 in a line (linear) or stays constant.",
+    )
+    shown: Shown = Field(
+        "title", description="What the model reads of an item: title, text or title_text."
+    )
 
 
 def _check_lists(**lists: tuple[str, ...]) -> None:

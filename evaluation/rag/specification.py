@@ -27,58 +27,67 @@ _RETRIEVER = re.compile(r"bm25|(?:splade|contriever|dense)(?::.+)?")
 
 
 class FairRagExperiment(BaseModel):
-    """Retrievers, generators and stochastic policies, compared on the queries of collections.
-
-    Attributes:
-        kind: Tells it from the experiments with searches.
-        title: Of the report.
-        about: What is asked, for the report.
-        collections: Names or paths, as
-            :func:`fairqr.evaluation.rag.finding.find_rag_collection` takes them.
-        task: Of the collections, where their files do not say it, e.g. ``LaMP-5``.
-        queries: At most so many of the first queries of each collection, before those without
-            enough useful documents are dropped.
-        pool: At most so many of the first documents of each query's pool; all where None.
-        retrievers: ``bm25``, ``splade``, ``contriever`` or ``dense``, the last three with the name
-            of a model after a colon if it is not the default one.
-        generators: As :func:`fairqr.agents.generators.open_generator` takes them.
-        attributor: As :func:`fairqr.agents.attribution.open.open_attributor` takes it, or ``none``.
-        hypothesis: Whether the attributor judges the answer as it is (``raw``, as the paper) or
-            the sentence that the task makes of it (``task``).
-        alphas: The exponents of the stochastic policies; 0 is uniform, and the larger the nearer
-            to the deterministic ranking.
-        form: Of the distribution.
-        samples: How many rankings are drawn from each policy.
-        generated: From how many of them, the first, answers are generated; all where None. Exposure
-            is measured on all samples, what needs answers on these.
-        k: How many documents the generator reads.
-        seeds: Of the sampling; each repeats it.
-        prompts: The version of a prompt by its id, where it is not the default one; those that the
-            collections do not ask with play no part.
-        min_useful: Queries with fewer useful documents are dropped.
-    """
+    """Retrievers, generators and stochastic policies, compared on the queries of collections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["fair_rag"]
-    title: str
-    about: str = ""
-    collections: tuple[str, ...] = ()
-    task: str | None = None
-    queries: _Count = 1000
-    pool: _Count | None = None
-    retrievers: tuple[str, ...] = ("bm25",)
-    generators: tuple[str, ...]
-    attributor: str = "overlap"
-    hypothesis: Literal["raw", "task"] = "raw"
-    alphas: tuple[_Alpha, ...] = (1.0, 2.0, 4.0, 8.0)
-    form: Form = "logits"
-    samples: _Count = 100
-    generated: _Count | None = None
-    k: _Count = 5
-    seeds: tuple[_Seed, ...] = (0,)
-    prompts: dict[str, str] = {}
-    min_useful: _Count = 2
+    title: str = Field(description="The title of the report.")
+    about: str = Field("", description="What the experiment asks, for the report.")
+    collections: tuple[str, ...] = Field(
+        (), description="The collections: names, folders of LaMP, or JSON Lines files."
+    )
+    task: str | None = Field(
+        None,
+        description="The task of the collections, such as LaMP-5, if their files do not name it.",
+    )
+    queries: _Count = Field(
+        1000,
+        description="Use only the first so many queries of each collection, before those with "
+        "too few useful documents are dropped.",
+    )
+    pool: _Count | None = Field(
+        None,
+        description="Use only the first so many documents of each query's pool; all by default.",
+    )
+    retrievers: tuple[str, ...] = Field(
+        ("bm25",),
+        description="What ranks: bm25, splade, contriever or dense; the last three also with "
+        ":MODEL.",
+    )
+    generators: tuple[str, ...] = Field(
+        description="What answers, such as openai:gpt-4o or seq2seq:google/flan-t5-small."
+    )
+    attributor: str = Field(
+        "overlap", description="What judges which documents an answer used; none leaves that out."
+    )
+    hypothesis: Literal["raw", "task"] = Field(
+        "raw",
+        description="What the attributor judges: the answer as it is (raw, as in the paper), or "
+        "the sentence that the task makes of it (task).",
+    )
+    alphas: tuple[_Alpha, ...] = Field(
+        (1.0, 2.0, 4.0, 8.0),
+        description="The exponents of the stochastic policies: 0 draws uniformly, and a larger "
+        "one comes closer to the deterministic ranking.",
+    )
+    form: Form = Field(
+        "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
+    )
+    samples: _Count = Field(100, description="How many rankings to draw from each policy.")
+    generated: _Count | None = Field(
+        None,
+        description="Generate answers from only the first so many samples; from all by default. "
+        "Exposure is measured on all samples.",
+    )
+    k: _Count = Field(5, description="How many documents the generator reads.")
+    seeds: tuple[_Seed, ...] = Field(
+        (0,), description="The seeds of the sampling; each repeats it."
+    )
+    prompts: dict[str, str] = Field(
+        {}, description="The version of a prompt, by its name, such as lamp5=v2."
+    )
+    min_useful: _Count = Field(2, description="Drop queries with fewer useful documents.")
 
     @field_validator("retrievers")
     @classmethod

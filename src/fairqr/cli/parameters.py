@@ -18,6 +18,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Literal,
     TypeVar,
     Union,
     cast,
@@ -77,6 +78,13 @@ class Parameter:
     def is_list(self) -> bool:
         """Whether it takes several values."""
         return get_origin(self.accepts) in (list, tuple, set, frozenset, Sequence)
+
+    @property
+    def is_settable(self) -> bool:
+        """Whether a text can give it: it has a choice, and is no list of models."""
+        if get_origin(self.accepts) is Literal:
+            return len(get_args(self.accepts)) > 1
+        return not (self.is_list and hasattr(get_args(self.accepts)[0], "model_fields"))
 
     @property
     def is_parsed(self) -> bool:
@@ -139,7 +147,7 @@ def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterat
             parameter = Parameter(f"{prefix}{name}", field)
             if inner := parameter.model:
                 yield from parameters_of([inner], f"{parameter.name}.")
-            else:
+            elif parameter.is_settable:
                 yield parameter
 
 
@@ -230,8 +238,10 @@ class ParameterCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, with the descriptions of the parameters."""
-        known = {parameter.name: parameter for parameter in parameters_of(self.models)}
-        for name, option in self.named().items():
+        named = self.named()
+        # The models are slow to import; without such options, help does not need them.
+        known = {each.name: each for each in parameters_of(self.models)} if named else {}
+        for name, option in named.items():
             option.help = known[name].help
         super().format_help(ctx, formatter)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from pydantic import BaseModel, Field
 
@@ -79,3 +81,17 @@ def test_every_parameter_is_listed(
     parameters = [*parameters_of([context])]
     assert {f"  {parameter.label}" for parameter in parameters} <= set(shown)
     assert "  ranking.window" in shown
+
+
+class Part(BaseModel):
+    name: str
+
+
+class Kind(BaseModel):
+    kind: Literal["one"]
+    parts: tuple[Part, ...] = ()
+    form: Literal["a", "b"] = "a"
+
+
+def test_what_no_text_can_give_is_no_parameter() -> None:
+    assert [parameter.name for parameter in parameters_of([Kind])] == ["form"]
