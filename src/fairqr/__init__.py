@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
-    from fairqr.api import FairSearch, Step, Token, open_engine
+    from fairqr.api import FairSearch, Step, SyncFairSearch, Token, open_engine
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
@@ -36,6 +36,7 @@ __all__ = [
     "SearchResult",
     "Source",
     "Step",
+    "SyncFairSearch",
     "Token",
     "answer_state_graph",
     "build_answer_graph",
@@ -64,6 +65,7 @@ _HOMES = {
     "SearchResult": "fairqr.graph.search.result",
     "Source": "fairqr.retrieval.source",
     "Step": "fairqr.api",
+    "SyncFairSearch": "fairqr.api",
     "Token": "fairqr.api",
     "answer_state_graph": "fairqr.graph.answer.builder",
     "build_answer_graph": "fairqr.graph.answer.builder",

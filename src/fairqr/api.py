@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import TypeAdapter, ValidationError
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
 from fairqr.agents.generation import Generator
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import Background
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext, answer_context
@@ -21,7 +26,7 @@ from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.probe.result import ProbeResult
-from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.builder import build_search_graph, search_state_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import (
     GivenModel,
@@ -45,10 +50,17 @@ if TYPE_CHECKING:
 
     from fairqr.parts import FairRetriever
 
-__all__ = ["FairSearch", "Step", "Token", "open_engine"]
+__all__ = ["Approve", "FairSearch", "Keywords", "Step", "SyncFairSearch", "Token", "open_engine"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
+Result = SearchResult | AnswerResult | ProbeResult
+
+Keywords = dict[str, dict[str, list[str]]]
+"""The keywords that queries are refined with, by attribute and then by group."""
+
+Approve = Callable[[Keywords], Keywords | Awaitable[Keywords | None] | None]
+"""Takes the keywords of a round, and returns others, or None to take them as they are."""
 
 _NAMED = (str, Path, Source, Mapping)
 """What a source is opened from; all else is an engine that is open."""
@@ -79,10 +91,12 @@ async def open_engine(
 
 
 class Graphs(NamedTuple):
-    """The three graphs over one engine."""
+    """The three graphs over one engine, and the search that waits for a person's approval."""
 
     engine: SearchEngine
+    model: Any
     search: Any
+    approved: Any
     answer: Any
     probe: Any
 
@@ -90,26 +104,30 @@ class Graphs(NamedTuple):
 class FairSearch:
     """Searches fairly through a search engine, answers questions from it, and probes models on it.
 
-    What it opened it closes: use it as ``with FairSearch(…)`` from code that is not asynchronous,
-    and as ``async with FairSearch(…)`` on your own event loop.
+    :meth:`open` is the usual way to get one: it opens everything at once and closes it at the end.
+    An object made directly opens what it needs at the first call, which suits parts that live as
+    long as the program; close it with :meth:`aclose`. An engine that you give stays yours to close.
 
     Example::
 
-        search = FairSearch("notables", "local:smollm2-135m")
-        result = search.search("physicist", attributes=["gender"])
-        answer = search.answer("Which composer was born in Vienna?", samples=10)
-        probe = search.probe("physicist", attribute="gender", protected="female")
+        async with FairSearch.open("notables", "local:smollm2-135m") as search:
+            result = await search.run("physicist", Context(attributes=("gender",)))
+            result = await search.search("physicist", attributes=["gender"])  # the same, shorter
+
+        with FairSearch.open("notables", "local:smollm2-135m") as search:  # without async
+            result = search.search("physicist", attributes=["gender"])
 
     Args:
-        source: An open engine, which stays open, or what :func:`open_engine` takes.
-        model: What refines queries, also a chat model of LangChain's, or its name; defaults to the
-            configured model. It also re-ranks where a ranker is named, and is what is probed.
-        generator: What answers, or its name; defaults to the model.
-        ranker: What re-ranks instead of the model: a language model or its name, or a ranker.
-        attributor: What judges which documents an answer used, or its name; None leaves that out.
+        source: An open engine, or what :func:`open_engine` takes.
+        model: The model that refines queries: its name, or a chat model of LangChain's; defaults
+            to the configured model. It also re-ranks where a ranker is named, and is what is
+            probed.
+        ranker: A model that re-ranks instead of ``model``, its name, or a ranker.
+        generator: What writes answers, or its name; defaults to the model.
+        attributor: What decides which documents an answer used, or its name; None skips that.
         prompts: Where prompts come from.
-        concurrency: How many rankings are answered from, or judged, at the same time; and how many
-            questions a chat model that judges is asked, if it is named here.
+        concurrency: How many rankings are answered from, or judged, at the same time; also how
+            many questions at once a chat model gets that judges, if it is named here.
 
     Raises:
         InputError: The source is none of these.
@@ -145,12 +163,114 @@ class FairSearch:
         self._waiting: list[Future[None]] = []
         self._background: Background | None = None
 
-    async def asearch(
+    @classmethod
+    def open(
+        cls,
+        source: SearchEngine | Source | Mapping[str, Any] | Path | str,
+        model: GivenModel | None = None,
+        *,
+        ranker: GivenRanker | None = None,
+        generator: Generator | BaseChatModel | str | None = None,
+        attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
+        prompts: PromptLibrary | None = None,
+        concurrency: int = CONCURRENCY,
+    ) -> Opening:
+        """Open a source and a model for a ``with`` or an ``async with`` statement.
+
+        Entering it opens the source and starts the model, if one is given, so that a wrong name or
+        a server that is down is reported here. Leaving it closes both, on the event loop that
+        opened them. ``async with`` gives a :class:`FairSearch`, ``with`` a
+        :class:`SyncFairSearch`. The arguments are those of the class.
+        """
+        return Opening(
+            cls(
+                source,
+                model,
+                ranker=ranker,
+                generator=generator,
+                attributor=attributor,
+                prompts=prompts,
+                concurrency=concurrency,
+            )
+        )
+
+    @property
+    def sync(self) -> SyncFairSearch:
+        """The same for code that is not asynchronous."""
+        return SyncFairSearch(self)
+
+    # An answer's context is a search's context, too, but its run returns another result.
+    @overload
+    async def run(self, query: str, context: AnswerContext) -> AnswerResult: ...  # type: ignore[overload-overlap]
+    @overload
+    async def run(self, query: str, context: ProbeContext) -> ProbeResult: ...  # type: ignore[overload-overlap]
+    @overload
+    async def run(
+        self, query: str, context: Context | None = None, *, approve: Approve | None = None
+    ) -> SearchResult: ...
+    async def run(
+        self, query: str, context: Context | None = None, *, approve: Approve | None = None
+    ) -> Result:
+        """Do what a context asks for.
+
+        Args:
+            query: What to search for, or the question to answer.
+            context: A :class:`Context` to search, an :class:`AnswerContext` to answer, or a
+                :class:`ProbeContext` to probe the model.
+            approve: Called after each refinement, before anything is searched for with its
+                keywords; see :data:`Approve`. The time it takes is not charged to the budget.
+
+        Raises:
+            FairqrError: Something that was given is wrong; the message says what to do.
+        """
+        asked = context or Context()
+        kind, name = _outcome(asked)
+        result: dict[str, Any] | None = None
+        steps = self.stream(query, asked, approve=approve)
+        async with aclosing(steps):
+            async for step in steps:
+                if isinstance(step, Step):
+                    result = step.update.get(name) or result
+        return kind.model_validate(result)
+
+    async def stream(
         self,
         query: str,
         context: Context | None = None,
         *,
-        attribute: str | Sequence[str] | None = None,
+        approve: Approve | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[Step | Token, None]:
+        """Do what a context asks for, and yield each step as it happens.
+
+        The arguments are those of :meth:`run`; for a search also those of :meth:`search`. An
+        answer that is written from one ranking comes piece by piece, too, if
+        ``context.answer.stream`` is on. The run goes on when the next step is asked for, and ends
+        when the generator is closed: to leave early, use ``contextlib.aclosing``.
+        """
+        asked = _only(context, options) or make_context(**options)
+        graphs = await self._ready()
+        if approve is not None:
+            if _outcome(asked)[0] is not SearchResult:
+                raise InputError(
+                    "Only the keywords of a search can be approved; leave approve out."
+                )
+            events = _approved(graphs.approved, query, asked, approve)
+        else:
+            graph = {SearchResult: graphs.search, AnswerResult: graphs.answer}.get(
+                _outcome(asked)[0], graphs.probe
+            )
+            events = run_graph(graph, query, asked)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def search(
+        self,
+        query: str,
+        context: Context | None = None,
+        *,
+        approve: Approve | None = None,
         **options: Any,
     ) -> SearchResult:
         """Search.
@@ -158,185 +278,60 @@ class FairSearch:
         Args:
             query: What to search for.
             context: What is asked, as one object.
-            attribute: One attribute or several, instead of ``attributes`` in the context.
+            approve: See :meth:`run`.
             options: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``,
-                instead of a context.
+                instead of a context. ``attribute`` is one attribute.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
-        result: dict[str, Any] = {}
-        steps = self.stream(query, context, attribute=attribute, **options)
-        async with aclosing(steps):
-            async for step in steps:
-                result = step.update.get("result", result)
-        return SearchResult.model_validate(result)
+        asked = _only(context, options) or make_context(**options)
+        return await self.run(query, asked, approve=approve)
 
-    async def stream(
-        self,
-        query: str,
-        context: Context | None = None,
-        *,
-        attribute: str | Sequence[str] | None = None,
-        **options: Any,
-    ) -> AsyncGenerator[Step, None]:
-        """Search, and yield each step as it happens. Arguments are those of :meth:`asearch`.
-
-        The search goes on when the next step is asked for. It ends when the generator is closed:
-        leave it early inside of ``contextlib.aclosing``, or call its ``aclose``.
-        """
-        asked = _only(context, {"attribute": attribute, **options}) or make_context(
-            attribute=attribute, **options
-        )
-        async with aclosing(run_graph((await self._ready()).search, query, asked)) as events:
-            async for event in events:
-                if isinstance(event, Step):
-                    yield event
-
-    async def aprobe(
-        self,
-        query: str,
-        context: ProbeContext | None = None,
-        *,
-        attribute: str | None = None,
-        protected: str | None = None,
-        **options: Any,
-    ) -> ProbeResult:
-        """Ask whether the model, asked to rank the result of a query, leans to a group.
-
-        Args:
-            query: What to search for.
-            context: What is asked, as one object.
-            attribute: What tells the groups apart; needed without a context, as is ``protected``.
-            protected: Which of them count as protected: ``female``, ``not Europe``.
-            options: The values of :class:`fairqr.graph.probe.context.ProbeSettings`, such as
-                ``pairs=20``, and those of :class:`fairqr.graph.probe.context.ProbeContext`.
-                ``depth`` is how many of the ``k`` documents take part, and ``seed`` that of the
-                probe.
-
-        Raises:
-            FairqrError: Something that was given is wrong; the message says what to do.
-        """
-        result: dict[str, Any] | None = None
-        steps = self.stream_probe(
-            query, context, attribute=attribute, protected=protected, **options
-        )
-        async with aclosing(steps):
-            async for step in steps:
-                result = step.update.get("probe") or result
-        return ProbeResult.model_validate(result)
-
-    async def stream_probe(
-        self,
-        query: str,
-        context: ProbeContext | None = None,
-        *,
-        attribute: str | None = None,
-        protected: str | None = None,
-        **options: Any,
-    ) -> AsyncGenerator[Step, None]:
-        """Probe, and yield each step as it happens.
-
-        Arguments are those of :meth:`aprobe`; see :meth:`stream` for when it ends.
-        """
-        given = {"attribute": attribute, "protected": protected, **options}
-        asked = _only(context, given) or probe_context(**given)
-        async with aclosing(run_graph((await self._ready()).probe, query, asked)) as events:
-            async for event in events:
-                if isinstance(event, Step):
-                    yield event
-
-    async def aanswer(
-        self,
-        question: str,
-        context: AnswerContext | None = None,
-        *,
-        attribute: str | Sequence[str] | None = None,
-        **options: Any,
+    async def answer(
+        self, question: str, context: AnswerContext | None = None, **options: Any
     ) -> AnswerResult:
         """Answer a question from sampled rankings of the documents.
 
         Args:
             question: What to answer.
             context: What is asked, as one object.
-            attribute: One attribute or several, instead of ``attributes`` in the context.
             options: The values of :class:`fairqr.graph.answer.context.AnswerSettings`, such as
                 ``alpha=2``, ``samples=10`` and ``documents=5``, and those of
-                :class:`fairqr.graph.answer.context.AnswerContext`. ``k`` is how many documents take
-                part in the sampling, and ``temperature`` that of the answer.
+                :class:`fairqr.graph.answer.context.AnswerContext`, instead of a context. ``k`` is
+                how many documents take part in the sampling, and ``temperature`` that of the
+                answer.
 
         Raises:
             FairqrError: Something that was given is wrong; the message says what to do.
         """
-        result: dict[str, Any] | None = None
-        if context is None:
-            options["stream"] = False
-        steps = self.stream_answer(question, context, attribute=attribute, **options)
-        async with aclosing(steps):
-            async for step in steps:
-                if isinstance(step, Step):
-                    result = step.update.get("answer") or result
-        return AnswerResult.model_validate(result)
+        return await self.run(question, _only(context, options) or answer_context(**options))
 
-    async def stream_answer(
-        self,
-        question: str,
-        context: AnswerContext | None = None,
-        *,
-        attribute: str | Sequence[str] | None = None,
-        **options: Any,
-    ) -> AsyncGenerator[Step | Token, None]:
-        """Answer, and yield each step, and the answer piece by piece where there is one ranking.
+    async def probe(
+        self, query: str, context: ProbeContext | None = None, **options: Any
+    ) -> ProbeResult:
+        """Ask whether the model, when it ranks the results of a query, favours a group.
 
-        Arguments are those of :meth:`aanswer`; see :meth:`stream` for when it ends.
+        Args:
+            query: What to search for.
+            context: What is asked, as one object.
+            options: The values of :class:`fairqr.graph.probe.context.ProbeSettings`, such as
+                ``pairs=20``, and those of :class:`fairqr.graph.probe.context.ProbeContext`, instead
+                of a context. Needed are ``attribute``, which tells the groups apart, and
+                ``protected``, the group that counts as protected: ``female``, ``not Europe``.
+                ``depth`` is how many of the ``k`` documents take part, and ``seed`` the probe's.
+
+        Raises:
+            FairqrError: Something that was given is wrong; the message says what to do.
         """
-        asked = _only(context, {"attribute": attribute, **options}) or answer_context(
-            attribute=attribute, **{"stream": True, **options}
-        )
-        async with aclosing(run_graph((await self._ready()).answer, question, asked)) as events:
-            async for event in events:
-                yield event
+        return await self.run(query, _only(context, options) or probe_context(**options))
 
-    def search(
-        self,
-        query: str,
-        context: Context | None = None,
-        *,
-        attribute: str | Sequence[str] | None = None,
-        **options: Any,
-    ) -> SearchResult:
-        """Search, from code that is not asynchronous. Arguments are those of :meth:`asearch`.
-
-        It may be called from several threads, and inside a running event loop, as in a notebook.
-        """
-        return self._run(self.asearch(query, context, attribute=attribute, **options))
-
-    def probe(self, query: str, context: ProbeContext | None = None, **options: Any) -> ProbeResult:
-        """Probe, from code that is not asynchronous. Arguments are those of :meth:`aprobe`.
-
-        It may be called where :meth:`search` may be.
-        """
-        return self._run(self.aprobe(query, context, **options))
-
-    def answer(
-        self, question: str, context: AnswerContext | None = None, **options: Any
-    ) -> AnswerResult:
-        """Answer, from code that is not asynchronous. Arguments are those of :meth:`aanswer`.
-
-        It may be called where :meth:`search` may be.
-        """
-        return self._run(self.aanswer(question, context, **options))
-
-    async def adocuments(self, ids: Sequence[str]) -> list[Document]:
-        """Return the titles and texts of documents, in this order; unknown ones are left out."""
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return the titles and texts of documents, in this order; unknown ids are left out."""
         return await (await self._ready()).engine.documents(ids)
 
-    def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return documents, from code that is not asynchronous; see :meth:`adocuments`."""
-        return self._run(self.adocuments(ids))
-
     def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
-        """Return a retriever of LangChain whose results are this search's, with their texts.
+        """Return a LangChain retriever whose results are this search's, with their texts.
 
         Args:
             context: What each search is asked to do.
@@ -349,19 +344,14 @@ class FairSearch:
         )
 
     async def aclose(self) -> None:
-        """Close what was opened here: the engine's clients on this event loop, and all else."""
+        """Close what was opened here, on this event loop and for :attr:`sync`."""
         try:
             if self._engine is not None:
                 await self._engine.aclose()
         finally:
-            await asyncio.to_thread(self.close)
+            await asyncio.to_thread(self._close_background)
 
-    def close(self) -> None:
-        """Close what was opened here, and end the thread of :meth:`search`.
-
-        Clients that :meth:`asearch` used on your own event loop are closed by :meth:`aclose`, since
-        a client cannot leave its loop.
-        """
+    def _close_background(self) -> None:
         with self._lock:
             engine, self._engine, self._graphs = self._engine, None, None
             background, self._background = self._background, None
@@ -373,17 +363,11 @@ class FairSearch:
         finally:
             background.end()
 
-    async def __aenter__(self) -> FairSearch:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __enter__(self) -> FairSearch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    async def _start(self) -> None:
+        """Open everything, and start the model if one was named."""
+        graphs = await self._ready()
+        if self._model is not None and hasattr(graphs.model, "start"):
+            await graphs.model.start()
 
     async def _ready(self) -> Graphs:
         """Return the graphs. The first who asks opens the engine; others wait, on whatever loop."""
@@ -426,13 +410,17 @@ class FairSearch:
             engine = self._engine = await open_engine(source)
         else:
             engine = source
-        # Both are opened once for the three graphs.
+        # Both are opened once for all graphs.
         opened = open_language_model(engine=engine) if model is None else model_of(model, engine)
         rankers = Rankers.of(self._ranker, opened, self._prompts)
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         return Graphs(
             engine=engine,
+            model=opened,
             search=build_search_graph(engine, opened, **given),
+            approved=search_state_graph(engine, opened, **given).compile(
+                checkpointer=InMemorySaver(), interrupt_after=["refine"]
+            ),
             answer=build_answer_graph(
                 engine,
                 opened,
@@ -445,12 +433,170 @@ class FairSearch:
         )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run in an event loop of our own, on a thread that lives as long as this object."""
+        """Run on an event loop of our own, on a thread that lives until this object is closed."""
         with self._lock:
             if self._background is None:
                 self._background = Background()
             background = self._background
         return background.run(work)
+
+
+class SyncFairSearch:
+    """A :class:`FairSearch` for code that is not asynchronous; its methods wait for the result.
+
+    They may be called from several threads, and where an event loop runs, as in a notebook.
+    ``with FairSearch.open(…) as search`` gives one, and so does :attr:`FairSearch.sync`.
+    """
+
+    def __init__(self, search: FairSearch) -> None:
+        self.asynchronous = search
+        self._run = search._run
+
+    # See FairSearch.run.
+    @overload
+    def run(self, query: str, context: AnswerContext) -> AnswerResult: ...  # type: ignore[overload-overlap]
+    @overload
+    def run(self, query: str, context: ProbeContext) -> ProbeResult: ...  # type: ignore[overload-overlap]
+    @overload
+    def run(
+        self, query: str, context: Context | None = None, *, approve: Approve | None = None
+    ) -> SearchResult: ...
+    def run(
+        self, query: str, context: Context | None = None, *, approve: Approve | None = None
+    ) -> Result:
+        """Do what a context asks for; see :meth:`FairSearch.run`."""
+        return self._run(self.asynchronous.run(query, context, approve=approve))
+
+    def search(
+        self,
+        query: str,
+        context: Context | None = None,
+        *,
+        approve: Approve | None = None,
+        **options: Any,
+    ) -> SearchResult:
+        """Search; see :meth:`FairSearch.search`."""
+        return self._run(self.asynchronous.search(query, context, approve=approve, **options))
+
+    def answer(
+        self, question: str, context: AnswerContext | None = None, **options: Any
+    ) -> AnswerResult:
+        """Answer a question; see :meth:`FairSearch.answer`."""
+        return self._run(self.asynchronous.answer(question, context, **options))
+
+    def probe(self, query: str, context: ProbeContext | None = None, **options: Any) -> ProbeResult:
+        """Probe the model; see :meth:`FairSearch.probe`."""
+        return self._run(self.asynchronous.probe(query, context, **options))
+
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return the titles and texts of documents; see :meth:`FairSearch.documents`."""
+        return self._run(self.asynchronous.documents(ids))
+
+    def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
+        """Return a LangChain retriever; see :meth:`FairSearch.as_retriever`."""
+        return self.asynchronous.as_retriever(context, **options)
+
+    def close(self) -> None:
+        """Close what was opened for these methods."""
+        self.asynchronous._close_background()
+
+
+class Opening:
+    """What :meth:`FairSearch.open` returns, for ``with`` and ``async with``."""
+
+    def __init__(self, search: FairSearch) -> None:
+        self._search = search
+
+    async def __aenter__(self) -> FairSearch:
+        try:
+            await self._search._start()
+        except BaseException:
+            await self._search.aclose()
+            raise
+        return self._search
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._search.aclose()
+
+    def __enter__(self) -> SyncFairSearch:
+        try:
+            self._search._run(self._search._start())
+        except BaseException:
+            self._search._close_background()
+            raise
+        return self._search.sync
+
+    def __exit__(self, *_: object) -> None:
+        self._search._close_background()
+
+
+def _outcome(context: Context) -> tuple[type[Result], str]:
+    """Return what a run with this context results in, and its name in the state."""
+    if isinstance(context, AnswerContext):
+        return AnswerResult, "answer"
+    if isinstance(context, ProbeContext):
+        return ProbeResult, "probe"
+    return SearchResult, "result"
+
+
+async def _approved(
+    graph: Any, query: str, context: Context, approve: Approve
+) -> AsyncGenerator[Step | Token, None]:
+    """Search, and wait after each refinement until its keywords are approved."""
+    thread = uuid.uuid4().hex
+    config: dict[str, Any] = {"configurable": {"thread_id": thread}}
+    goes_on = False
+    try:
+        while True:
+            events = run_graph(graph, query, context, thread=thread, resume=goes_on)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+            waiting = await graph.aget_state(config)
+            if not waiting.next:
+                return
+            if not waiting.values["stop_reason"]:
+                found = waiting.values["keywords"]
+                wanted = approve({name: dict(groups) for name, groups in found.items()})
+                if inspect.isawaitable(wanted):
+                    wanted = await wanted
+                if wanted is not None:
+                    checked = _keywords(wanted, waiting.values["target"])
+                    used = {
+                        word
+                        for groups in checked.values()
+                        for some in groups.values()
+                        for word in some
+                    }
+                    topic = [word for word in waiting.values["topic_words"] if word in used]
+                    await graph.aupdate_state(config, {"keywords": checked, "topic_words": topic})
+            goes_on = True
+    finally:
+        await graph.checkpointer.adelete_thread(thread)
+
+
+def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywords:
+    """Check the keywords that a person returned.
+
+    Raises:
+        InputError: They are not keywords by attribute and group, or there is no such group.
+    """
+    try:
+        keywords = TypeAdapter(Keywords).validate_python(given)
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise InputError(
+            f"approve returned no keywords by attribute and group ({where or 'all of it'}: "
+            f"{reason}); return {{'gender': {{'female': ['…']}}}}, or None to change nothing."
+        ) from None
+    for attribute, groups in keywords.items():
+        for group in groups:
+            if group not in known.get(attribute, {}):
+                raise InputError(
+                    f"approve returned keywords for '{one_line(attribute)}: {one_line(group)}', "
+                    "which the search does not measure; return the groups that it was given."
+                )
+    return keywords
 
 
 def _only(context: C | None, options: Mapping[str, Any]) -> C | None:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
-from fairqr.api import FairSearch
+from fairqr.api import FairSearch, Opening, SyncFairSearch
 from fairqr.base.errors import FairqrError, QueryError, one_line
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.search.result import RankedDocument, SearchResult
@@ -49,7 +49,7 @@ class SearchArguments(BaseModel):
 
 
 def search_tool(
-    source: FairSearch | SearchEngine | Source | Mapping[str, Any] | Path | str,
+    source: FairSearch | SyncFairSearch | SearchEngine | Source | Mapping[str, Any] | Path | str,
     model: ChatModel | BaseChatModel | Refiner | str | None = None,
     *,
     context: Context | None = None,
@@ -67,6 +67,8 @@ def search_tool(
         context: What is asked where the call says nothing else.
         name: What models call the tool.
     """
+    if isinstance(source, SyncFairSearch):
+        source = source.asynchronous
     search = source if isinstance(source, FairSearch) else FairSearch(source, model)
 
     bound = Context(k=10) if context is None else context
@@ -83,8 +85,8 @@ def search_tool(
         query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
         try:
-            result = await search.asearch(query, asked(attributes, k))
-            texts = await search.adocuments([place.id for place in result.ranking])
+            result = await search.search(query, asked(attributes, k))
+            texts = await search.documents([place.id for place in result.ranking])
         except FairqrError as error:
             raise ToolException(str(error)) from None  # the model may mend what it asked for
         return in_words(result, texts), result.model_dump(mode="json")
@@ -93,8 +95,8 @@ def search_tool(
         query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
         try:
-            result = search.search(query, asked(attributes, k))
-            texts = search.documents([place.id for place in result.ranking])
+            result = search.sync.search(query, asked(attributes, k))
+            texts = search.sync.documents([place.id for place in result.ranking])
         except FairqrError as error:
             raise ToolException(str(error)) from None
         return in_words(result, texts), result.model_dump(mode="json")
@@ -173,20 +175,20 @@ class FairRetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Passage]:
         try:
-            result = await self.search.asearch(query, self.context)
+            result = await self.search.search(query, self.context)
         except QueryError:
             return []  # nothing matches
-        documents = await self.search.adocuments([place.id for place in result.ranking])
+        documents = await self.search.documents([place.id for place in result.ranking])
         return _passages(result.ranking, documents)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Passage]:
         try:
-            result = self.search.search(query, self.context)
+            result = self.search.sync.search(query, self.context)
         except QueryError:
             return []
-        documents = self.search.documents([place.id for place in result.ranking])
+        documents = self.search.sync.documents([place.id for place in result.ranking])
         return _passages(result.ranking, documents)
 
 
@@ -236,7 +238,7 @@ class FairReranker(BaseDocumentCompressor):
         if not documents:
             return []
         async with self._over(documents) as search:
-            result = await search.asearch(ANY_QUERY, self._asked(len(documents)))
+            result = await search.search(ANY_QUERY, self._asked(len(documents)))
         return self._ordered(documents, result)
 
     def compress_documents(
@@ -249,14 +251,14 @@ class FairReranker(BaseDocumentCompressor):
             result = search.search(ANY_QUERY, self._asked(len(documents)))
         return self._ordered(documents, result)
 
-    def _over(self, documents: Sequence[Passage]) -> FairSearch:
+    def _over(self, documents: Sequence[Passage]) -> Opening:
         # The places are the ids: documents of other retrievers may have none, or share one.
         passages = [
             Passage(document.page_content, id=str(place), metadata=document.metadata)
             for place, document in enumerate(documents)
         ]
         engine = from_langchain(_Given(passages=passages), schema=self.labels, name="given")
-        return FairSearch(engine)
+        return FairSearch.open(engine)
 
     def _asked(self, size: int) -> Context:
         k = min(self.context.k, size)

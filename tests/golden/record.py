@@ -209,8 +209,8 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
     for name in names:
         context = dict(CASES[name])
         query, refiner = context.pop("query"), context.pop("refiner", None)
-        with FairSearch("notables", refiner or ScriptedRefiner()) as search:
-            result = await asyncio.to_thread(search.search, query, **context)
+        async with FairSearch.open("notables", refiner or ScriptedRefiner()) as search:
+            result = await search.search(query, **context)
             yield name, shortened(result.model_dump(mode="json"))
 
 
@@ -220,10 +220,10 @@ async def answers(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]
 
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
     for name in names:
-        async with FairSearch("notables", ScriptedRefiner(), **given) as search:
+        async with FairSearch.open("notables", ScriptedRefiner(), **given) as search:
             yield (
                 name,
-                kept((await search.aanswer(seed=1, **ANSWERS[name])).model_dump(mode="json")),
+                kept((await search.answer(seed=1, **ANSWERS[name])).model_dump(mode="json")),
             )
 
 
@@ -232,8 +232,8 @@ async def probes(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     from fairqr import FairSearch
 
     for name in names:
-        async with FairSearch("notables", AlphabeticalModel()) as search:
-            yield name, kept((await search.aprobe(**PROBES[name])).model_dump(mode="json"))
+        async with FairSearch.open("notables", AlphabeticalModel()) as search:
+            yield name, kept((await search.probe(**PROBES[name])).model_dump(mode="json"))
 
 
 KINDS = {

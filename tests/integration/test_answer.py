@@ -20,6 +20,7 @@ from fairqr import AnswerResult, FairSearch, Token, open_engine
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.cli.main import main
+from fairqr.graph.answer.context import answer_context
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import find_corpus
 from tests.integration.model_server import (
@@ -155,10 +156,10 @@ async def test_no_more_rankings_are_answered_at_once_than_allowed(
     model = ChatModel("openai:fake", base_url=model_server.base_url)
     search = FairSearch(engine, model, concurrency=3)
     first = asyncio.create_task(
-        search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
+        search.answer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
     )
     await asyncio.to_thread(model_server.wait_for, 3)
-    other = await search.aanswer("another physicist", k=3)
+    other = await search.answer("another physicist", k=3)
     assert other.counts.answered == 1
     assert most == [1, 2, 3]
     opened.set()
@@ -193,10 +194,10 @@ async def test_no_more_documents_are_judged_at_once_than_allowed(
     model = ChatModel("openai:fake", base_url=model_server.base_url)
     search = FairSearch(engine, model, attributor="llm", concurrency=allowed)
     first = asyncio.create_task(
-        search.aanswer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
+        search.answer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
     )
     await asyncio.to_thread(model_server.wait_for, 6 + allowed)
-    other = await FairSearch(engine, model).aanswer("physicist", k=3)
+    other = await FairSearch(engine, model).answer("physicist", k=3)
     assert other.counts.judged == 1
     assert max(most) == allowed
     opened.set()
@@ -314,7 +315,7 @@ async def test_rankings_that_do_not_fit_are_told_of(
     model = ChatModel("openai:fake", base_url=model_server.base_url)
     generator = ChatGenerator(model, input_tokens=600)
     search = FairSearch(engine, model, generator=generator)
-    result = await search.aanswer("physicist", k=60, documents=60, samples=2, seed=1)
+    result = await search.answer("physicist", k=60, documents=60, samples=2, seed=1)
     await engine.aclose()
     assert result.counts.failed == {"invalid_request": 2}
     assert (result.counts.answered, result.distribution) == (0, [])
@@ -332,7 +333,7 @@ async def test_pieces_arrive_while_the_answer_is_still_written(
     search = FairSearch(engine, ChatModel("openai:fake", base_url=model_server.base_url))
     pieces: list[str] = []
     names: list[str] = []
-    async for event in search.stream_answer("physicist", attribute="gender"):
+    async for event in search.stream("physicist", answer_context(attribute="gender", stream=True)):
         if isinstance(event, Token):
             pieces.append(event.text)
         else:
@@ -406,8 +407,8 @@ async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
     engine = await open_engine("people")
     try:
         search = FairSearch(engine, ChatModel("openai:fake", base_url=model_server.base_url))
-        result = await search.aanswer("physicist", attribute="gender", k=10, alpha=100, samples=9)
-        plain = await search.asearch("physicist", attribute="gender", k=10, method="plain")
+        result = await search.answer("physicist", attribute="gender", k=10, alpha=100, samples=9)
+        plain = await search.search("physicist", attribute="gender", k=10, method="plain")
         assert [d.id for d in result.ranking] == [d.id for d in plain.ranking]
         assert result.counts.answered == result.counts.judged == 9
         titles = {d.id: d.title for d in result.ranking}

@@ -155,7 +155,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
 
     monkeypatch.chdir(source.parent)
     for named in ("people.source.yaml", "people", load_source(source)):
-        with FairSearch(named, "feedback") as fair:
+        with FairSearch.open(named, "feedback") as fair:
             found = fair.search("physicist", attribute="gender", k=10)
         assert [document.id for document in found.ranking] == ids
 

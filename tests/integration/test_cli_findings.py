@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import threading
 import warnings
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
@@ -136,7 +136,7 @@ async def test_a_search_that_is_cancelled_ends(people: Path) -> None:
     before = asyncio.all_tasks()
     for turns in range(1, 12):
         search = FairSearch(engine, "feedback")
-        task = asyncio.create_task(search.asearch("physicist", attribute="gender", k=5))
+        task = asyncio.create_task(search.search("physicist", attribute="gender", k=5))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -177,15 +177,16 @@ def test_several_searches_at_once_open_the_index_once(openings: list[str]) -> No
     found: list[str] = []
 
     def blocking() -> None:
-        found.append(search.search("physicist", attribute="gender", k=5).corpus)
+        found.append(search.sync.search("physicist", attribute="gender", k=5).corpus)
 
     async def several() -> None:
         for result in await asyncio.gather(
-            *(search.asearch("physicist", attribute="gender", k=5) for _ in range(4))
+            *(search.search("physicist", attribute="gender", k=5) for _ in range(4))
         ):
             found.append(result.corpus)
 
-    with FairSearch("notables", "feedback") as search:
+    search = FairSearch("notables", "feedback")
+    with closing(search.sync):
         threads = [threading.Thread(target=blocking) for _ in range(3)]
         threads += [threading.Thread(target=lambda: asyncio.run(several())) for _ in range(2)]
         for thread in threads:
@@ -198,9 +199,10 @@ def test_several_searches_at_once_open_the_index_once(openings: list[str]) -> No
 
 async def test_who_waits_for_an_index_opens_it_where_the_first_failed(openings: list[str]) -> None:
     """Or was cancelled."""
-    with FairSearch("broken-at-first", "feedback") as search:
+    search = FairSearch("broken-at-first", "feedback")
+    async with aclosing(search):
         waiting = [
-            asyncio.create_task(search.asearch("physicist", attribute="gender", k=5))
+            asyncio.create_task(search.search("physicist", attribute="gender", k=5))
             for _ in range(4)
         ]
         await asyncio.sleep(0.01)
@@ -225,13 +227,13 @@ def test_closing_ends_the_thread_and_its_loop() -> None:
         warnings.simplefilter("error")
         search = FairSearch("notables", "feedback")
         for _ in range(2):
-            search.search("physicist", attribute="gender", k=5)
+            search.sync.search("physicist", attribute="gender", k=5)
             assert "fairqr" in {thread.name for thread in threading.enumerate()}
             loop = search._background.loop  # type: ignore[union-attr]
-            search.close()
+            search.sync.close()
             assert "fairqr" not in {thread.name for thread in threading.enumerate()}
             assert loop.is_closed()
-        search.close()
+        search.sync.close()
         del search, loop
         gc.collect()
 

@@ -129,7 +129,7 @@ async def searched(
     try:
         proxy.clear()
         refiner = FeedbackRefiner(engine) if by_feedback else EagerRefiner()
-        result = await FairSearch(engine, refiner).asearch(
+        result = await FairSearch(engine, refiner).search(
             "physicist",
             attributes=attributes,
             method=method,

@@ -94,7 +94,7 @@ def test_the_command_checks_the_source_and_searches_fairly(
 
 
 def test_python_searches_the_same_file(source: Path) -> None:
-    with FairSearch(str(source)) as search:
+    with FairSearch.open(str(source)) as search:
         result = search.search("physicist", attribute="continent", method="plain", k=10)
     assert [hit.groups["continent"] for hit in result.ranking] == [{"Europe": 1.0}] * 10
 

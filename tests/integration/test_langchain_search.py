@@ -11,7 +11,7 @@ from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 
-from fairqr import FairSearch, from_langchain, open_model
+from fairqr import FairSearch, SyncFairSearch, from_langchain, open_model
 from fairqr.base.errors import InputError
 from tests.integration.model_server import (
     ModelServer,
@@ -52,19 +52,19 @@ def retriever(people: Path) -> WordRetriever:
 
 
 @pytest.fixture
-def search(retriever: WordRetriever, model_server: ModelServer) -> Iterator[FairSearch]:
+def search(retriever: WordRetriever, model_server: ModelServer) -> Iterator[SyncFairSearch]:
     population = {"female": 0.5, "male": 0.5}
     gender = {"field": "about.gender", "groups": ["female", "male"], "population": population}
     engine = from_langchain(
         retriever, schema={"attributes": {"gender": gender}}, name="people", title="name"
     )
     model = open_model("openai:fake", base_url=model_server.base_url)
-    with FairSearch(engine, model) as search:
+    with FairSearch.open(engine, model) as search:
         yield search
 
 
 def test_keywords_are_held_against_what_was_retrieved(
-    search: FairSearch, retriever: WordRetriever, model_server: ModelServer
+    search: SyncFairSearch, retriever: WordRetriever, model_server: ModelServer
 ) -> None:
     """Two words stand in texts of the group, and one nowhere."""
     model_server.does(says({"keywords": ["woman", "Atlantis", "laboratory"]}))
@@ -82,7 +82,7 @@ def test_keywords_are_held_against_what_was_retrieved(
 
 
 def test_what_cannot_be_done_is_said_before_anything_is_asked(
-    search: FairSearch, retriever: WordRetriever, model_server: ModelServer
+    search: SyncFairSearch, retriever: WordRetriever, model_server: ModelServer
 ) -> None:
     with pytest.raises(InputError, match="'original_query' needs an engine that can"):
         search.search("physicist", rerank="original_query")

@@ -62,7 +62,7 @@ async def searched(
     engine = await open_engine(str(corpus))
     try:
         search = FairSearch(engine, asking)
-        return await search.asearch(
+        return await search.search(
             "physicist", **{"attribute": "gender", "k": 10, "groups": "lacking", **context}
         )
     finally:
@@ -467,7 +467,7 @@ class TestNeverAskedTwice:
         search = FairSearch(engine, asking)
         searches = [
             asyncio.create_task(
-                search.asearch(
+                search.search(
                     "physicist", attribute="gender", k=10, groups="lacking", max_iterations=1
                 )
             )
@@ -599,7 +599,7 @@ class TestInstructionsInData:
         more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most"}
         more["prompts"] = {"refine": version}
         for query in ("physicist", self.HOSTILE):
-            await search.asearch(query, max_iterations=1, **more)
+            await search.search(query, max_iterations=1, **more)
         plain, hostile = map(self.prompt_of, model_server.asked)
         for tag in ("<query>", "</query>", "<group>", "</group>"):
             assert hostile.count(tag) == plain.count(tag)
@@ -675,4 +675,4 @@ async def test_a_model_that_cannot_be_started_is_an_error_and_not_a_failure(
     monkeypatch.delenv("OPENAI_API_KEY")
     engine = await open_engine(str(people))
     with pytest.raises(FairqrError, match="OPENAI_API_KEY"):
-        await FairSearch(engine, "openai:fake").asearch("physicist", attribute="gender", k=10)
+        await FairSearch(engine, "openai:fake").search("physicist", attribute="gender", k=10)

@@ -19,7 +19,7 @@ def test_what_the_page_proposes_is_found(clean_environment: Path) -> None:
     assert examples
     queries = re.findall(r'"(.+?)"', examples[1])
     assert len(queries) > 3
-    with FairSearch("notables") as search:
+    with FairSearch.open("notables") as search:
         for word in {word for query in queries for word in re.findall(r"\b[a-z]{5,}\b", query)}:
             found = search.search(word, attribute="gender", method="plain", k=10)
             assert found.ranking, word

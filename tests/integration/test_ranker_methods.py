@@ -98,7 +98,7 @@ async def ranked(
     engine = await Catalog().resolve(str(corpus))
     model = ChatModel("openai:fake", base_url=server.base_url, cache=cache)
     asked = {"attribute": "gender", "k": 10, **context}
-    result = await FairSearch(engine, model).asearch("physicist", **asked)
+    result = await FairSearch(engine, model).search("physicist", **asked)
     await engine.aclose()
     return result
 
@@ -343,7 +343,7 @@ async def test_a_neural_model_ranks_without_being_asked(
     search = FairSearch(engine, "feedback")
     settings = {"weights": weights, "shown": "title_text"}
     asked = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
-    result = await search.asearch("physicist", **asked, ranking=settings)
+    result = await search.search("physicist", **asked, ranking=settings)
     plain = (await hits_of(engine, "physicist", 20)).ids
     items = [RankItem(d.id, d.title, d.text) for d in await engine.documents(plain)]
     alone = await open_ranker(name, options=RankerOptions(weights=weights)).rank("physicist", items)
@@ -433,7 +433,7 @@ async def test_a_lean_is_found_on_ones_own_query(
     engine = await Catalog().resolve(str(people))
     chat = ChatModel("openai:fake", base_url=model_server.base_url)
     asked = {"attribute": "gender", "protected": "female", "shown": "title_text", "k": 60}
-    result = await FairSearch(engine, chat).aprobe("physicist", **asked, window=10)
+    result = await FairSearch(engine, chat).probe("physicist", **asked, window=10)
     await engine.aclose()
     assert result.pairwise is not None
     assert result.listwise is not None

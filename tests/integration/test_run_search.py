@@ -56,7 +56,7 @@ def test_the_command_attaches_it_measures_it_and_makes_it_fairer(
 
 
 def test_python_searches_by_the_id_of_the_query(source: Path) -> None:
-    with FairSearch(str(source)) as search:
+    with FairSearch.open(str(source)) as search:
         result = search.search("q1", attribute="gender", method="plain", k=5)
     assert [(hit.id, hit.title) for hit in result.ranking][:2] == [
         ("p01", "Person 1"),

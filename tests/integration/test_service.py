@@ -69,7 +69,7 @@ def test_a_search_gives_what_the_python_api_gives(
     found = SearchResult.model_validate(answer.json())
     monkeypatch.setenv("FAIRQR_DATA_DIR", service.variables["FAIRQR_DATA_DIR"])
     monkeypatch.setenv("FAIRQR_CONFIG", "/dev/null")
-    with FairSearch("people", "feedback") as fair:
+    with FairSearch.open("people", "feedback") as fair:
         own = fair.search("physicist", attributes=["gender"], k=10, target=asked["target"])
     without_time = {"usage": {"milliseconds"}}
     assert found.model_dump(exclude=without_time) == own.model_dump(exclude=without_time)

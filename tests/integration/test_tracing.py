@@ -121,11 +121,11 @@ async def run_all(server: ModelServer, corpus: Path, **options: Any) -> None:
         "openai:fake", base_url=server.base_url, **{"attempts": 1, "timeout": 10.0, **options}
     )
     try:
-        with FairSearch(engine, chat) as fair:
+        async with FairSearch.open(engine, chat) as fair:
             asked: dict[str, Any] = {"attribute": "gender", "k": 10}
-            await fair.asearch(QUERY, groups="lacking", max_iterations=1, **asked)
-            await fair.aanswer(QUERY, documents=3, samples=1, **asked)
-            await fair.aprobe(QUERY, protected="female", **{**asked, **PROBE})
+            await fair.search(QUERY, groups="lacking", max_iterations=1, **asked)
+            await fair.answer(QUERY, documents=3, samples=1, **asked)
+            await fair.probe(QUERY, protected="female", **{**asked, **PROBE})
     finally:
         await engine.aclose()
 
@@ -254,7 +254,7 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     engine = await open_engine(str(corpus))
     chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=0.3)
     try:
-        await FairSearch(engine, chat).asearch(QUERY, attribute="gender", k=10, groups="lacking")
+        await FairSearch(engine, chat).search(QUERY, attribute="gender", k=10, groups="lacking")
     finally:
         await engine.aclose()
     asked = exported.named("chat fake")
@@ -270,7 +270,7 @@ async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus
     engine = await open_engine(str(corpus))
     try:
         with pytest.raises(FairqrError, match="zabsentz"):
-            await FairSearch(engine, None).asearch("zabsentz", attribute="gender", method="plain")
+            await FairSearch(engine, None).search("zabsentz", attribute="gender", method="plain")
     finally:
         await engine.aclose()
     failed = {it.name for it in exported.spans if it.status.status_code is StatusCode.ERROR}

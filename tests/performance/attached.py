@@ -64,11 +64,11 @@ async def _one_client(workspace: Workspace, url: str) -> list[Row]:
     client = AsyncElasticsearch(url)
     shown: dict[int, list[str]] = {}
 
-    async with FairSearch(engine, InstantRefiner()) as search:
+    async with FairSearch.open(engine, InstantRefiner()) as search:
 
         async def fair(number: int) -> object:
             place = number % len(asked)
-            result = await search.asearch(asked[place], attribute="gender", max_iterations=0)
+            result = await search.search(asked[place], attribute="gender", max_iterations=0)
             both = [*result.ranking, *result.baseline.ranking]
             shown[place] = list(dict.fromkeys(document.id for document in both))
             return result
@@ -128,7 +128,7 @@ async def _clients(workspace: Workspace) -> list[Row]:
         ("no model", InstantRefiner(), {"max_iterations": 0}),
         (f"a model of {SLEEP * 1000:g} ms", InstantRefiner(words, SLEEP), {}),
     ):
-        async with FairSearch(engine, model) as search:
+        async with FairSearch.open(engine, model) as search:
             seconds = await _crowd(search, queries(CLIENTS * each), options)
         rows.append(
             Row(
@@ -143,12 +143,12 @@ async def _clients(workspace: Workspace) -> list[Row]:
 
 
 async def _crowd(search: FairSearch, asked: Sequence[str], options: dict[str, Any]) -> float:
-    await search.asearch(asked[0], attribute="gender", **options)
+    await search.search(asked[0], attribute="gender", **options)
     left = iter(asked)
 
     async def client() -> None:
         for query in left:
-            await search.asearch(query, attribute="gender", **options)
+            await search.search(query, attribute="gender", **options)
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
@@ -159,9 +159,9 @@ async def _requests(source: Any, proxy: Any) -> Row:
     """Count the requests of one search of two rounds of refinement, over both attributes."""
     engine: SearchEngine = await Catalog().resolve(source)
     words = {group: group_words(group) for group in (*GENDERS, *REGIONS)}
-    async with FairSearch(engine, InstantRefiner(words)) as search:
+    async with FairSearch.open(engine, InstantRefiner(words)) as search:
         proxy.clear()
-        await search.asearch(
+        await search.search(
             queries(1)[0],
             attribute=("gender", "region"),
             max_iterations=ROUNDS,

@@ -80,7 +80,7 @@ def fair_search(name: str) -> None:
 
     from fairqr import FairSearch
 
-    with FairSearch(name, "feedback") as fair:
+    with FairSearch.open(name, "feedback") as fair:
         for query in queries(QUERIES):
             fair.search(query)
 

@@ -65,7 +65,7 @@ async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> Non
 
 
 def test_what_a_model_gets_wrong_is_told_to_it(tmp_path: Path) -> None:
-    with FairSearch(str(write_people(tmp_path)), "feedback") as search:
+    with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
         tool = search_tool(search)
         call = {"query": "physicist", "attributes": ["age"], "k": 3}
         told = tool.invoke({"name": tool.name, "args": call, "id": "1", "type": "tool_call"})
@@ -87,7 +87,7 @@ async def test_a_chain_reads_from_the_retriever(engine: SearchEngine) -> None:
     )
     text = await chain.ainvoke("physicist")
     passages = await retriever.ainvoke("physicist")
-    result = await search.asearch("physicist", PLAIN)
+    result = await search.search("physicist", PLAIN)
     assert [passage.id for passage in passages] == [place.id for place in result.ranking]
     assert all(passage.page_content in text for passage in passages)
     assert all(passage.page_content for passage in passages)
@@ -96,7 +96,7 @@ async def test_a_chain_reads_from_the_retriever(engine: SearchEngine) -> None:
 
 
 def test_the_synchronous_retriever_is_the_same(tmp_path: Path) -> None:
-    with FairSearch(str(write_people(tmp_path)), "feedback") as search:
+    with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
         retriever = search.as_retriever(k=3, attribute="gender", method="plain")
         assert [passage.metadata["rank"] for passage in retriever.invoke("physicist")] == [1, 2, 3]
         with pytest.raises(InputError, match="'k' is given beside a context"):
@@ -146,10 +146,10 @@ async def test_each_kind_of_run_takes_its_context_as_one_object(engine: SearchEn
 
     search = FairSearch(engine, "feedback", generator=Echo(), attributor=None)
     context = AnswerContext(attributes=("gender",), k=4, seed=1, answer=AnswerSettings(samples=3))
-    whole = await search.aanswer("physicist", context)
-    parts = await search.aanswer("physicist", attribute="gender", k=4, seed=1, samples=3)
+    whole = await search.answer("physicist", context)
+    parts = await search.answer("physicist", attribute="gender", k=4, seed=1, samples=3)
     assert whole.model_dump(exclude={"usage"}) == parts.model_dump(exclude={"usage"})
     with pytest.raises(InputError, match="'samples' is given beside a context"):
-        await search.aanswer("physicist", context, samples=3)
+        await search.answer("physicist", context, samples=3)
     with pytest.raises(InputError, match=r"'probe\.attribute' is wrong"):
-        await search.aprobe("physicist")
+        await search.probe("physicist")

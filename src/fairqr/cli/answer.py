@@ -151,7 +151,7 @@ def answer(
         from fairqr.api import FairSearch
         from fairqr.base.settings import default_corpus, default_model
         from fairqr.cli.render_answer import AnswerView, QuietAnswerView
-        from fairqr.graph.answer.context import AnswerContext
+        from fairqr.graph.answer.context import AnswerContext, answer_context
         from fairqr.graph.search.context import checked_context
         from fairqr.graph.search.rankers import ASKED
         from fairqr.prompts.library import PromptLibrary
@@ -210,7 +210,7 @@ def answer(
             )
             options["stream"] = shows_pieces
             with view:
-                steps = fair.stream_answer(question, **context, **options)
+                steps = fair.stream(question, answer_context(**{**context, **options}))
                 async with contextlib.aclosing(steps):
                     async for step in steps:
                         view.show(step)

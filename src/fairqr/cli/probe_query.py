@@ -113,7 +113,7 @@ def query(
     async def work() -> ProbeResult:
         from fairqr.agents.ranking.base import Cost
         from fairqr.agents.ranking.open import open_ranking_model
-        from fairqr.api import FairSearch
+        from fairqr.api import FairSearch, Token
         from fairqr.base.settings import default_corpus
         from fairqr.evaluation.probes.plan import cost_in_words
         from fairqr.graph.probe.context import probe_context
@@ -131,8 +131,10 @@ def query(
         try:
             fair = FairSearch(engine, probed, prompts=library)
             with notes().status("probing"):
-                async with contextlib.aclosing(fair.stream_probe(text, **asked)) as steps:
+                async with contextlib.aclosing(fair.stream(text, probe_context(**asked))) as steps:
                     async for each in steps:
+                        if isinstance(each, Token):
+                            continue
                         if cost := each.update.get("cost"):
                             calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
                             agree(calls, tokens, yes=yes)

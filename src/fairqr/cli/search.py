@@ -219,7 +219,7 @@ def search(
 
     async def work() -> SearchResult:
         from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.api import FairSearch
+        from fairqr.api import FairSearch, Token
         from fairqr.base.settings import default_corpus, default_model
         from fairqr.cli.render import LiveView, QuietView
         from fairqr.graph.search.context import make_context
@@ -255,6 +255,8 @@ def search(
                 fair = FairSearch(engine, refiner, ranker=ranker, prompts=library)
                 async with contextlib.aclosing(fair.stream(query, **context)) as steps:
                     async for step in steps:
+                        if isinstance(step, Token):
+                            continue
                         _agree(step.update.get("cost"), asked.budget, yes=yes)
                         view.show(step)
                         result = step.update.get("result", result)

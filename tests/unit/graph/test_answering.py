@@ -148,7 +148,7 @@ def answer(engine: SearchEngine, prompts: PromptLibrary) -> Answer:
             attributor=attributor,
             prompts=prompts,
         )
-        return await search.aanswer("science", **{"k": 8, "documents": 3, "seed": 1, **options})
+        return await search.answer("science", **{"k": 8, "documents": 3, "seed": 1, **options})
 
     return ask
 
@@ -383,7 +383,9 @@ async def test_a_document_that_is_deleted_meanwhile_is_neither_read_nor_judged(
         engine, "feedback", generator=KnownGenerator(), attributor=attributor, prompts=prompts
     )
     gone = ""
-    async for step in search.stream_answer("science", k=8, documents=3, alpha=100):
+    async for step in search.stream(
+        "science", answer_context(k=8, documents=3, alpha=100, stream=True)
+    ):
         if isinstance(step, Step) and step.name == "sample":
             gone = step.update["sampled"][0]["ids"][1]
             await remove(engine, [gone])
@@ -477,14 +479,19 @@ async def test_the_pieces_of_an_answer_come_before_its_end(
         attributor=None,
         prompts=prompts,
     )
-    events = [e async for e in search.stream_answer("science", k=5)]
+    events = [e async for e in search.stream("science", answer_context(k=5, stream=True))]
     names = [e.name if isinstance(e, Step) else e.text for e in events]
     assert names == [
         "prepare", "begin", "retrieve", "measure", "rerank", "sample",
         "one", "two", "three",
         "generate", "collect", "summarise",
     ]  # fmt: skip
-    several = [e async for e in search.stream_answer("science", k=5, samples=20, alpha=0)]
+    several = [
+        e
+        async for e in search.stream(
+            "science", answer_context(k=5, samples=20, alpha=0, stream=True)
+        )
+    ]
     assert not any(isinstance(e, Token) for e in several)
 
 
@@ -499,7 +506,7 @@ async def test_the_budget_of_time_is_the_deadline_of_answers(answer: Answer) -> 
 
 
 def test_the_synchronous_answer_is_the_same(engine: SearchEngine, prompts: PromptLibrary) -> None:
-    with FairSearch(
+    with FairSearch.open(
         engine, "feedback", generator=KnownGenerator(), attributor="overlap", prompts=prompts
     ) as search:
         result = search.answer("science", attribute="gender", k=8, documents=3, alpha=100)
@@ -522,7 +529,7 @@ async def test_the_steps_are_traced_and_answers_only_as_content(
     async def traced(content: bool) -> tuple[list[Mapping[str, Any]], str]:
         path = tmp_path / f"trace-{content}.jsonl"
         with record_to(path, content=content):
-            await search.aanswer("science", k=8, documents=2, samples=10, alpha=0, seed=1)
+            await search.answer("science", k=8, documents=2, samples=10, alpha=0, seed=1)
         return [json.loads(line) for line in path.read_text().splitlines()], path.read_text()
 
     spans, text = await traced(content=False)

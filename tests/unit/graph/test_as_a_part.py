@@ -331,7 +331,7 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
     search = FairSearch(engine, Proposing())
 
     async def node(state: Any) -> Any:
-        found = await search.asearch("physicist", CONTEXT)
+        found = await search.search("physicist", CONTEXT)
         word = interrupt("which word?")
         return {"result": found.model_dump(mode="json"), "seen_by": word}
 

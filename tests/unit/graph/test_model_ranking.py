@@ -126,7 +126,7 @@ async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_pla
     ranker = ByNumber()
     search = FairSearch(engine, "feedback", ranker=ranker)
     plain = (await ranked(engine, "science", 60)).ids
-    result = await search.asearch(
+    result = await search.search(
         "science", method="listwise", k=40, final_step="none", ranking={"depth": 30}
     )
     ((query, read, deadline),) = ranker.asked
@@ -159,8 +159,8 @@ async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_withi
 ) -> None:
     search = FairSearch(engine, "feedback", ranker=ByNumber())
     asked = {"method": "pairwise", "k": 10, "target": "population:1", "depth": 60}
-    result = await search.asearch("science", **asked)
-    own = await search.asearch("science", **asked, final_step="none")
+    result = await search.search("science", **asked)
+    own = await search.search("science", **asked, final_step="none")
     assert result.divergence is not None
     assert own.divergence is not None
     assert result.divergence <= own.divergence
@@ -226,16 +226,16 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
     ranker.asked.clear()
     for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
         with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):
-            await search.asearch("science", **asked, budget=budget)
+            await search.search("science", **asked, budget=budget)
     assert ranker.asked == []
-    enough = await search.asearch("science", **asked, budget={"model_calls": 5, "tokens": 500})
+    enough = await search.search("science", **asked, budget={"model_calls": 5, "tokens": 500})
     assert enough.usage.model_calls == 5
 
 
 async def test_the_budget_of_time_is_the_rankers_deadline(engine: SearchEngine) -> None:
     ranker = ByNumber()
     search = FairSearch(engine, "feedback", ranker=ranker)
-    await search.asearch("science", method="listwise", k=10, budget={"seconds": 30})
+    await search.search("science", method="listwise", k=10, budget={"seconds": 30})
     deadline = ranker.asked[0][2]
     assert deadline is not None
     assert 0 < deadline <= 30
@@ -248,7 +248,7 @@ async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(
         tuple(range(50)), asked=5, failures={"refused": 3, "timeout": 2}, usage=Usage(5)
     )
     search = FairSearch(engine, "feedback", ranker=ByNumber(silent))
-    result = await search.asearch("science", method="listwise", k=10, depth=50, final_step="none")
+    result = await search.search("science", method="listwise", k=10, depth=50, final_step="none")
     assert result.ranking == result.baseline.ranking
     assert result.reranking is not None
     assert result.reranking.failures == {"refused": 3, "timeout": 2}
@@ -268,7 +268,7 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: Searc
         warnings=("The window was shrunk.",),
     )
     search = FairSearch(engine, "feedback", ranker=ByNumber(some))
-    result = await search.asearch("science", method="listwise", k=10, depth=50, final_step="none")
+    result = await search.search("science", method="listwise", k=10, depth=50, final_step="none")
     assert result.ranking != result.baseline.ranking
     assert result.warnings == [
         "The window was shrunk.",
@@ -305,7 +305,7 @@ async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: Se
     for calls in range(6, 16):
         ranker, refiner = ByNumber(), Refining()
         search = FairSearch(engine, refiner, ranker=ranker)
-        result = await search.asearch(
+        result = await search.search(
             "science", rerank="listwise", depth=60, **LOOP, budget={"model_calls": calls}
         )
         assert result.usage.model_calls <= calls
@@ -318,7 +318,7 @@ async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: Se
 async def test_a_refined_result_is_never_farther_than_the_plain_one(engine: SearchEngine) -> None:
     search = FairSearch(engine, Refining(), ranker=ByNumber())
     for final_step in ("none", "exposure-aware"):
-        result = await search.asearch(
+        result = await search.search(
             "science", rerank="listwise", target="retrieved:1", k=10, final_step=final_step
         )
         assert result.divergence is not None
@@ -333,7 +333,7 @@ async def test_without_a_language_model_a_ranker_that_needs_one_is_refused(
 ) -> None:
     search = FairSearch(engine, "feedback")
     with pytest.raises(ModelUnavailableError, match="listwise asks a language model"):
-        await search.asearch("science", method="listwise", k=10)
+        await search.search("science", method="listwise", k=10)
 
 
 class Writer:
@@ -387,8 +387,8 @@ async def test_equal_questions_of_a_run_are_asked_once_even_without_a_cache() ->
 async def test_a_model_that_only_ranks_refines_nothing(engine: SearchEngine) -> None:
     search = FairSearch(engine, Writer())
     with pytest.raises(ModelUnavailableError, match="writer can rank, but not refine"):
-        await search.asearch("science", k=10)
-    assert (await search.asearch("science", k=10, method="plain")).model is None
+        await search.search("science", k=10)
+    assert (await search.search("science", k=10, method="plain")).model is None
 
 
 def test_a_ranker_of_ones_own_stands_in_for_whatever_is_named() -> None:
@@ -415,7 +415,7 @@ async def test_the_ranking_is_traced_without_content(engine: SearchEngine, tmp_p
     search = FairSearch(engine, "feedback", ranker=ByNumber())
     path = tmp_path / "trace.jsonl"
     with record_to(path):
-        await search.asearch("science", method="listwise", k=10, depth=20)
+        await search.search("science", method="listwise", k=10, depth=20)
     spans = [json.loads(line) for line in path.read_text().splitlines()]
     (one,) = [span for span in spans if span["name"] == "fairqr.rank"]
     assert one["attributes"]["fairqr.ranker"] == "by-number"
@@ -430,10 +430,8 @@ def test_runs_side_by_side_do_not_mix(corpus: Path) -> None:
         engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
         search = FairSearch(engine, "feedback", ranker=ByNumber())
         asked = {"method": "listwise", "k": 10, "depth": 40}
-        alone = [await search.asearch(q, **asked) for q in ("science", "filler")]
-        together = await asyncio.gather(
-            *(search.asearch(q, **asked) for q in ("science", "filler"))
-        )
+        alone = [await search.search(q, **asked) for q in ("science", "filler")]
+        together = await asyncio.gather(*(search.search(q, **asked) for q in ("science", "filler")))
         for one, other in zip(alone, together, strict=True):
             assert one.model_dump(exclude={"usage"}) == other.model_dump(exclude={"usage"})
         await engine.aclose()

@@ -145,7 +145,7 @@ ASKED: dict[str, Any] = {"attribute": "gender", "protected": "female", "k": 30}
 
 
 async def probed(engine: SearchEngine, model: Planted, **options: Any) -> ProbeResult:
-    return await FairSearch(engine, model).aprobe("science", **{**ASKED, **options})
+    return await FairSearch(engine, model).probe("science", **{**ASKED, **options})
 
 
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
@@ -346,7 +346,7 @@ async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(engine: Search
 
 async def test_the_attribute_of_a_probe_has_to_be_measured(engine: SearchEngine) -> None:
     with pytest.raises(InputError, match="'gender', is not among 'attributes'; add it"):
-        await FairSearch(engine, Planted()).aprobe("science", **ASKED, attributes=["place"])
+        await FairSearch(engine, Planted()).probe("science", **ASKED, attributes=["place"])
     graph = build_probe_graph(engine, Planted())
     with pytest.raises(InputError, match="give the graph a ProbeContext"):
         await graph.ainvoke({"query": "science"}, context=make_context(k=5))
@@ -401,7 +401,7 @@ async def test_what_cannot_be_probed_is_refused(
 
 async def test_a_probe_needs_a_language_model(engine: SearchEngine) -> None:
     with pytest.raises(ModelUnavailableError, match="No language model is given to probe"):
-        await FairSearch(engine, "feedback").aprobe("science", **ASKED)
+        await FairSearch(engine, "feedback").probe("science", **ASKED)
 
 
 async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_first(
@@ -426,7 +426,7 @@ async def test_the_steps_are_traced_and_answers_follow(
     search = FairSearch(engine, Planted(likes_women))
     path = tmp_path / "trace.jsonl"
     with record_to(path):
-        await search.aprobe("science", **ASKED)
+        await search.probe("science", **ASKED)
     spans = [json.loads(line) for line in path.read_text().splitlines()]
     names = [span["name"] for span in spans if span["parent"] == spans[-1]["span"]]
     assert names[-1] == "fairqr.conclude"
@@ -436,7 +436,7 @@ async def test_the_steps_are_traced_and_answers_follow(
 
 
 def test_the_synchronous_probe_is_the_same(engine: SearchEngine) -> None:
-    with FairSearch(engine, Planted(likes_women)) as search:
+    with FairSearch.open(engine, Planted(likes_women)) as search:
         assert search.probe("science", **ASKED).status == "ok"
 
 

@@ -85,7 +85,7 @@ FEMALE = {"female": ["scholar"], "male": ["filler"]}
 
 async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.asearch("science", attribute="gender", target="population:1", k=10)
+    result = await search.search("science", attribute="gender", target="population:1", k=10)
     assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
     assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
     assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
@@ -101,7 +101,7 @@ async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -
 async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
     for method in ("fairqr", "fair-qr"):
-        result = await search.asearch("science", attribute="gender", k=10, method=method)
+        result = await search.search("science", attribute="gender", k=10, method=method)
         shown = [d.id for d in result.ranking]
         found = await hits_of(engine, "", len(shown), only=shown)
         rows = [found.ids.index(id_) for id_ in shown]
@@ -115,7 +115,7 @@ async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original
 ) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
     target = "gender=female:0.9,male:0.1"
-    result = await search.asearch(
+    result = await search.search(
         "science", attribute="gender", target=target, k=10, method="fair-qr"
     )
     last = await ranked(engine, "science scholar", 10)
@@ -131,7 +131,7 @@ async def test_a_pool_that_contains_the_original_top_reranked_by_the_query_is_th
 ) -> None:
     """The trap: with the pool 'union' the paper's re-ranking takes back all that was gained."""
     search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.asearch(
+    result = await search.search(
         "science", attribute="gender", target="population:1", k=10, method="fair-qr", pool="union"
     )
     assert [d.id for d in result.ranking] == [d.id for d in result.baseline.ranking]
@@ -144,7 +144,7 @@ async def test_no_strategy_ends_less_fair_than_it_began(
     engine: SearchEngine, pool: str, rerank: str, aware: bool
 ) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.asearch(
+    result = await search.search(
         "science",
         attribute=["gender", "place"],
         k=10,
@@ -160,7 +160,7 @@ async def test_no_strategy_ends_less_fair_than_it_began(
 
 async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
-    result = await FairSearch(engine, refiner).asearch("science", target="population:1", k=10)
+    result = await FairSearch(engine, refiner).search("science", target="population:1", k=10)
     assert refiner.most_at_once == 4
     asked = [r.group for r in result.iterations[1].refinements]
     assert asked[:2] == ["female", "south"]
@@ -172,7 +172,7 @@ async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> N
 
 async def test_attributes_can_be_measured_as_their_product(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female × south": ["scholar"], "female × north": ["scholar"]})
-    result = await FairSearch(engine, refiner).asearch(
+    result = await FairSearch(engine, refiner).search(
         "science", attribute=["gender", "place"], intersect=True, target="population:1", k=10
     )
     assert result.attributes == ["gender", "place"]
@@ -191,7 +191,7 @@ async def test_attributes_can_be_measured_as_their_product(engine: SearchEngine)
 async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
     engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement], stop: str, rounds: int
 ) -> None:
-    result = await FairSearch(engine, KnownRefiner(answers)).asearch(
+    result = await FairSearch(engine, KnownRefiner(answers)).search(
         "science", attribute="gender", k=10
     )
     assert result.stop_reason == stop
@@ -205,7 +205,7 @@ async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_th
     engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement]
 ) -> None:
     search = FairSearch(engine, KnownRefiner(answers))
-    result = await search.asearch("science", attribute="gender", k=10)
+    result = await search.search("science", attribute="gender", k=10)
     assert result.stop_reason == "no_improvement"
     assert len(result.warnings) == 1
     assert result.improvement is not None
@@ -216,7 +216,7 @@ async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(
     engine: SearchEngine,
 ) -> None:
     refiner = KnownRefiner({"female": ["scholar"]})
-    result = await FairSearch(engine, refiner).asearch(
+    result = await FairSearch(engine, refiner).search(
         "science", attribute="gender", target="population:1", k=10, threshold=0, patience=9
     )
     assert result.stop_reason == "no_improvement"
@@ -226,7 +226,7 @@ async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(
 
 
 async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
-    result = await FairSearch(engine, KnownRefiner({})).asearch(
+    result = await FairSearch(engine, KnownRefiner({})).search(
         "science", attribute="gender", k=10, max_iterations=0
     )
     assert result.stop_reason == "max_iterations"
@@ -245,7 +245,7 @@ async def test_a_graph_without_a_context_measures_all_attributes(engine: SearchE
 
 
 async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: SearchEngine) -> None:
-    result = await FairSearch(engine, KnownRefiner({})).asearch(
+    result = await FairSearch(engine, KnownRefiner({})).search(
         "other", attribute="gender", k=3, target="population:1", max_iterations=0
     )
     assert result.baseline.divergence is None
@@ -274,12 +274,12 @@ async def test_what_cannot_be_searched_is_refused(
     engine: SearchEngine, query: str, context: dict[str, object], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):
-        await FairSearch(engine, KnownRefiner(FEMALE)).asearch(query, **context)
+        await FairSearch(engine, KnownRefiner(FEMALE)).search(query, **context)
 
 
 async def test_half_a_character_in_a_query_is_searched_around(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.asearch("science \udcff", attribute="gender", k=10)
+    result = await search.search("science \udcff", attribute="gender", k=10)
     assert result.query == "science ?"
 
 
@@ -288,7 +288,7 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
 ) -> None:
     """And an index of one group only is no failure of a model."""
     search = FairSearch(engine, "feedback")
-    both = await search.asearch(
+    both = await search.search(
         "science", attribute=["gender", "place"], intersect=True, target="uniform:1", k=10
     )
     assert both.model == "feedback"
@@ -296,7 +296,7 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
     graph = build_search_graph(engine, "feedback")
     state = await graph.ainvoke({"query": "science"}, context=Context(attributes=("gender",)))
     assert state["result"]["model"] == "feedback"
-    nobody = await search.asearch("other", attribute="gender", k=3, target="population:1")
+    nobody = await search.search("other", attribute="gender", k=3, target="population:1")
     assert nobody.stop_reason == "no_improvement"
 
 
@@ -311,7 +311,7 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
                 await remove(engine, ["m00", "m03"])
             return await super().refine(request, deadline)
 
-    result = await FairSearch(engine, Deleting(FEMALE)).asearch("science", attribute="gender", k=10)
+    result = await FairSearch(engine, Deleting(FEMALE)).search("science", attribute="gender", k=10)
     shown = [d.id for d in [*result.ranking, *result.baseline.ranking]]
     assert "m00" not in shown
     assert [d.rank for d in result.baseline.ranking] == list(range(1, 9))
@@ -327,7 +327,7 @@ async def test_what_an_engine_cannot_read_again_stays_in_the_result(engine: Sear
 
     forgetful = Forgetful(engine, without=["read_by_id"])
     search = FairSearch(forgetful, KnownRefiner(FEMALE))
-    result = await search.asearch("science", attribute="gender", k=10)
+    result = await search.search("science", attribute="gender", k=10)
     assert [d.rank for d in result.ranking] == list(range(1, 11))
     assert [d.rank for d in result.baseline.ranking] == list(range(1, 11))
     untitled = [d for d in result.ranking if not d.title]
@@ -346,7 +346,7 @@ async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEn
 
     search = FairSearch(Negative(engine))
     options = {"attribute": "gender", "target": "retrieved:1", "max_iterations": 0}
-    result = await search.asearch("science", **options)
+    result = await search.search("science", **options)
     weights = {"female": 0.0, "male": 0.0}
     for rank, id_ in enumerate((await hits_of(engine, "science", 500)).ids, start=1):
         weights["female" if id_.startswith("w") else "male"] += 1 / rank
@@ -354,7 +354,7 @@ async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEn
     expected = {group: weight / total for group, weight in weights.items()}
     assert result.target["gender"] == pytest.approx(expected)
     assert any("cannot be weights" in warning for warning in result.warnings)
-    plain = await FairSearch(engine).asearch("science", **options)
+    plain = await FairSearch(engine).search("science", **options)
     assert not any("cannot be weights" in warning for warning in plain.warnings)
 
 
@@ -370,18 +370,18 @@ async def test_a_start_that_fails_leaves_nothing_open(
     search = FairSearch("people", model="no such model")
     for times in (1, 2):
         with pytest.raises(ModelUnavailableError):
-            await search.asearch("science")
+            await search.search("science")
         assert watched.closed == times
 
 
 async def test_what_was_proposed_in_vain_stands_in_the_result(engine: SearchEngine) -> None:
     failing = {"any": Refinement("timeout", message="late")}
-    result = await FairSearch(engine, KnownRefiner(failing)).asearch("science", attribute="gender")
+    result = await FairSearch(engine, KnownRefiner(failing)).search("science", attribute="gender")
     assert [(r.group, r.status) for r in result.unused_refinements] == [
         ("female", "timeout"),
         ("male", "timeout"),
     ]
-    useful = await FairSearch(engine, KnownRefiner(FEMALE)).asearch(
+    useful = await FairSearch(engine, KnownRefiner(FEMALE)).search(
         "science", attribute="gender", max_iterations=1
     )
     assert useful.unused_refinements == []
@@ -390,14 +390,14 @@ async def test_what_was_proposed_in_vain_stands_in_the_result(engine: SearchEngi
 
 async def test_a_model_that_was_not_needed_is_not_named(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.asearch("science", attribute="gender", threshold=99)
+    result = await search.search("science", attribute="gender", threshold=99)
     assert (result.stop_reason, result.model) == ("converged", None)
 
 
 async def test_no_more_is_asked_than_the_budget_of_calls_has(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
     search = FairSearch(engine, refiner)
-    result = await search.asearch("science", target="population:1", budget={"model_calls": 3})
+    result = await search.search("science", target="population:1", budget={"model_calls": 3})
     assert result.usage.model_calls <= 3
     assert [request.may_ask_again for request in refiner.asked] == [False, False, False][
         : len(refiner.asked)
@@ -416,7 +416,7 @@ async def test_the_steps_are_streamed_in_order(engine: SearchEngine) -> None:
 
 async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> None:
     async def once() -> dict[str, object]:
-        result = await FairSearch(engine, KnownRefiner(FEMALE)).asearch("science", k=10)
+        result = await FairSearch(engine, KnownRefiner(FEMALE)).search("science", k=10)
         return result.model_dump(exclude={"usage"})
 
     assert await once() == await once()
@@ -460,7 +460,7 @@ async def test_if_only_documents_without_a_label_are_missing_nobody_is_asked(
     path.write_text("\n".join(map(json.dumps, lines)))
     engine = await Catalog(tmp_path / "data").resolve(str(path))
     refiner = KnownRefiner({})
-    result = await FairSearch(engine, refiner).asearch(
+    result = await FairSearch(engine, refiner).search(
         "word", k=10, target="gender=f:0.25,m:0.25,unknown:0.5"
     )
     assert refiner.asked == []
@@ -476,7 +476,7 @@ def test_the_synchronous_search_works_inside_a_running_loop(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
     """As in a notebook; and one object serves several threads."""
-    with FairSearch(engine, KnownRefiner(FEMALE)) as search:
+    with FairSearch.open(engine, KnownRefiner(FEMALE)) as search:
 
         async def cell() -> object:
             return search.search("science", attribute="gender", k=10).ranking[0].id
@@ -492,7 +492,7 @@ async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
     async def traced(content: bool) -> tuple[list[dict[str, object]], str]:
         path = tmp_path / f"trace-{content}.jsonl"
         with record_to(path, content=content):
-            await search.asearch("science", attribute="gender", target="population:1", k=10)
+            await search.search("science", attribute="gender", target="population:1", k=10)
         return [json.loads(line) for line in path.read_text().splitlines()], path.read_text()
 
     spans, text = await traced(content=False)
@@ -518,7 +518,7 @@ async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
 ) -> None:
     """Its ranking lifts women, and leaves the men and the unlabelled in the order they had."""
     search = FairSearch(engine, KnownRefiner({"female": ["scholar"]}))
-    result = await search.asearch(
+    result = await search.search(
         "science", attribute="gender", target="population:1", k=20, max_iterations=1
     )
     plain = (await ranked(engine, "science", 200)).ids
@@ -534,11 +534,11 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
 ) -> None:
     refiner = KnownRefiner(FEMALE)
     search = FairSearch(engine, refiner)
-    plain = await search.asearch("science", attribute="gender", k=10, method="plain")
+    plain = await search.search("science", attribute="gender", k=10, method="plain")
     assert (plain.stop_reason, plain.model) == ("not_refining", None)
     assert plain.ranking == plain.baseline.ranking
     for method in ("mmr", "fa-ir"):
-        result = await search.asearch("science", attribute="gender", k=10, method=method)
+        result = await search.search("science", attribute="gender", k=10, method=method)
         assert result.method == method
         assert result.retriever == "bm25"
         assert {d.id for d in result.baseline.ranking} == {d.id for d in plain.ranking}
@@ -546,21 +546,21 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     assert any(d.id.startswith("w") for d in result.ranking)
     assert refiner.asked == []
     with pytest.raises(InputError, match="weights"):
-        await search.asearch("science", attribute="gender", k=10, method="deltr")
+        await search.search("science", attribute="gender", k=10, method="deltr")
     with pytest.raises(InputError, match="no option 'lambda'"):
-        await search.asearch(
+        await search.search(
             "science", attribute="gender", k=10, method="mmr", options={"lambda": 1}
         )
     with pytest.raises(InputError, match="there is none"):
-        await search.asearch("science", k=10, method="plain", options={"trade_off": 1})
+        await search.search("science", k=10, method="plain", options={"trade_off": 1})
 
 
 async def test_a_final_step_can_follow_the_loop(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
     asked = {"attribute": "gender", "target": "population:1", "k": 10}
-    whole = await search.asearch("science", **asked, options={"tolerance": 0})
-    near = await search.asearch("science", **asked, threshold=0.05)
-    none = await search.asearch("science", **asked, final_step="none")
+    whole = await search.search("science", **asked, options={"tolerance": 0})
+    near = await search.search("science", **asked, threshold=0.05)
+    none = await search.search("science", **asked, final_step="none")
     assert whole.divergence is not None
     assert near.divergence is not None
     assert none.divergence is not None
@@ -571,13 +571,13 @@ async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_ex
     engine: SearchEngine,
 ) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
-    result = await FairSearch(engine, refiner).asearch(
+    result = await FairSearch(engine, refiner).search(
         "science", attribute="gender", target="population:1", k=10, max_iterations=1
     )
     assert {request.group for request in refiner.asked} == {"female", "male"}
     assert result.iterations[1].queries == ["science scholar"]
     thrifty = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
-    await FairSearch(engine, thrifty).asearch(
+    await FairSearch(engine, thrifty).search(
         "science",
         attribute="gender",
         target="population:1",
@@ -600,7 +600,7 @@ async def test_a_target_without_a_population_is_what_the_query_retrieves_and_say
     ]
     path.write_text("".join(json.dumps(document) + "\n" for document in documents))
     engine = await Catalog(tmp_path / "data").resolve(str(path))
-    result = await FairSearch(engine).asearch("science", k=4, max_iterations=0)
+    result = await FairSearch(engine).search("science", k=4, max_iterations=0)
     await engine.aclose()
     assert result.target["gender"] == pytest.approx({"female": 0.75, "male": 0.25})
     (warning,) = result.warnings

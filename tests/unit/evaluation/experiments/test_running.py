@@ -210,7 +210,7 @@ async def test_training_estimates_the_target_that_a_search_does(
     context = make_context(attributes=("gender",), target="corpus:0.5,population:0.5", k=5)
     queries = {topic.id: topic.title for topic in collection.topics}
     examples = await gather(engine, queries, collection.qrels, context, depth=20)
-    searched = await FairSearch(engine).asearch(
+    searched = await FairSearch(engine).search(
         "poet", **{**context.model_dump(exclude_unset=True), "method": "plain"}
     )
     assert engine.counts == 2

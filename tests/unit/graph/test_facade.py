@@ -1,0 +1,257 @@
+"""The façade: what it opens and closes, what it runs, and keywords that a person approves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr import (
+    AnswerContext,
+    AnswerResult,
+    Context,
+    FairSearch,
+    ProbeContext,
+    ProbeResult,
+    SearchResult,
+    SyncFairSearch,
+    open_engine,
+)
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.api import Keywords
+from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError
+from fairqr.graph.probe.context import ProbeSettings
+from fairqr.graph.search.context import Budget
+from fairqr.retrieval.engines.engine import SearchEngine
+from tests.golden.record import AlphabeticalModel, EchoingGenerator
+from tests.integration.model_server import write_people
+
+CONTEXT = Context(attributes=("gender",), k=5, max_iterations=2, threshold=0, patience=5)
+PROBE = ProbeContext(k=10, probe=ProbeSettings(attribute="gender", protected="female", pairs=2))
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SearchEngine]:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    engine = await open_engine(write_people(tmp_path))
+    yield engine
+    await engine.aclose()
+
+
+class Proposing:
+    """Proposes words that documents contain, and counts how often it is started and asked."""
+
+    name = "proposing"
+    prompt = None
+
+    def __init__(self) -> None:
+        self.started = self.asked = 0
+
+    async def start(self) -> None:
+        self.started += 1
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        self.asked += 1
+        (word, *_) = [word for word in ("laboratory", "she") if word not in request.keywords]
+        return Refinement("ok", keywords=(word,))
+
+
+class Missing(Proposing):
+    """A model whose server is down."""
+
+    async def start(self) -> None:
+        raise ModelUnavailableError("The model server does not respond; start it.")
+
+
+class Closing:
+    """An engine that says on which thread it was closed."""
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self._engine = engine
+        self.closed: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def aclose(self) -> None:
+        self.closed.append(threading.get_ident())
+        await self._engine.aclose()
+
+
+async def test_opening_reports_what_is_wrong_before_anything_is_searched(
+    engine: SearchEngine,
+) -> None:
+    with pytest.raises(IndexNotFoundError, match="nowhere"):
+        async with FairSearch.open("nowhere"):
+            raise AssertionError
+    with pytest.raises(ModelUnavailableError, match="does not respond"):
+        async with FairSearch.open(engine, Missing()):
+            raise AssertionError
+    refiner = Proposing()
+    async with FairSearch.open(engine, refiner) as search:
+        assert isinstance(search, FairSearch)
+        assert refiner.started == 1
+    with pytest.raises(InputError, match="not int"):
+        FairSearch.open(5)  # type: ignore[arg-type]
+
+
+def test_opening_without_async_reports_the_same() -> None:
+    with pytest.raises(IndexNotFoundError, match="nowhere"), FairSearch.open("nowhere"):
+        raise AssertionError
+    assert "fairqr" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, *, blocking: bool
+) -> None:
+    opened: list[int] = []
+    closing = Closing(engine)
+
+    async def open_here(source: object) -> SearchEngine:
+        opened.append(threading.get_ident())
+        return closing  # type: ignore[return-value]
+
+    monkeypatch.setattr("fairqr.api.open_engine", open_here)
+
+    def block() -> None:
+        with FairSearch.open("people", Proposing()) as search:
+            assert isinstance(search, SyncFairSearch)
+            assert search.search("physicist", CONTEXT).ranking
+
+    if blocking:
+        await asyncio.to_thread(block)
+    else:
+        async with FairSearch.open("people", Proposing()) as search:
+            assert (await search.search("physicist", CONTEXT)).ranking
+    assert opened
+    assert set(opened) == set(closing.closed)
+    assert len(opened) == 1
+
+
+async def test_an_engine_that_was_given_stays_open(engine: SearchEngine) -> None:
+    closing: Any = Closing(engine)
+    async with FairSearch.open(closing, Proposing()) as search:
+        await search.search("physicist", CONTEXT)
+    assert closing.closed == []
+
+
+async def test_the_context_decides_what_runs(engine: SearchEngine) -> None:
+    """The short forms build the same contexts from keywords."""
+    given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
+    async with FairSearch.open(engine, Proposing(), **given) as search:
+        found = await search.run("physicist", CONTEXT)
+        assert isinstance(found, SearchResult)
+        short = await search.search("physicist", **CONTEXT.model_dump(exclude_unset=True))
+        assert short.ranking == found.ranking
+        answer = await search.run("physicist", AnswerContext(k=3, seed=1))
+        assert isinstance(answer, AnswerResult)
+        assert (await search.answer("physicist", k=3, seed=1)).answers == answer.answers
+        assert isinstance(await search.run("physicist"), SearchResult)
+    async with FairSearch.open(engine, AlphabeticalModel()) as search:
+        probe = await search.run("physicist", PROBE)
+        assert isinstance(probe, ProbeResult)
+        short_probe = await search.probe(
+            "physicist", attribute="gender", protected="female", pairs=2, k=10
+        )
+        assert short_probe.pairwise == probe.pairwise
+
+
+async def test_approved_keywords_are_those_that_are_searched_with(engine: SearchEngine) -> None:
+    """As by hand on the graph: the model is not asked again, what was taken out stays out."""
+    refiner = Proposing()
+    shown: list[Keywords] = []
+
+    def approve(keywords: Keywords) -> Keywords:
+        shown.append(keywords)
+        return {"gender": {"female": ["workshop"], "male": []}}
+
+    async with FairSearch.open(engine, refiner) as search:
+        result = await search.run("physicist", CONTEXT, approve=approve)
+        assert len(shown) == 2
+        assert shown[0]["gender"]["female"] == ["laboratory"]
+        assert shown[1]["gender"]["female"] == ["workshop", "laboratory"], "proposed once more"
+        for round_ in result.iterations[1:]:
+            assert set(round_.queries) == {"physicist workshop"}
+        asked, refiner.asked = refiner.asked, 0
+
+        async def later(keywords: Keywords) -> None:
+            await asyncio.sleep(0)
+
+        unchanged = await search.search("physicist", CONTEXT, approve=later)
+        assert refiner.asked == asked
+        alone = await search.search("physicist", CONTEXT)
+        assert unchanged.ranking == alone.ranking
+        assert unchanged.iterations == alone.iterations
+
+
+async def test_rejecting_every_keyword_searches_by_the_query_alone(engine: SearchEngine) -> None:
+    async with FairSearch.open(engine, Proposing()) as search:
+        result = await search.run("physicist", CONTEXT, approve=lambda keywords: {})
+        assert {query for each in result.iterations for query in each.queries} == {"physicist"}
+
+
+def test_approval_works_without_async(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    with FairSearch.open(write_people(tmp_path), Proposing()) as search:
+        result = search.run(
+            "physicist", CONTEXT, approve=lambda keywords: {"gender": {"female": ["workshop"]}}
+        )
+    assert "physicist workshop" in result.iterations[1].queries
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (["workshop"], "no keywords by attribute and group"),
+        ({"gender": {"female": "workshop"}}, "gender.female"),
+        ({"gender": {"nobody": ["x"]}}, "'gender: nobody', which the search does not measure"),
+        ({"age": {"old": ["x"]}}, "'age: old'"),
+    ],
+)
+async def test_a_wrong_approval_is_told(engine: SearchEngine, returned: Any, sentence: str) -> None:
+    async with FairSearch.open(engine, Proposing()) as search:
+        with pytest.raises(InputError, match=sentence):
+            await search.run("physicist", CONTEXT, approve=lambda keywords: returned)
+
+
+async def test_only_a_search_is_approved(engine: SearchEngine) -> None:
+    async with FairSearch.open(engine, Proposing()) as search:
+        with pytest.raises(InputError, match="Only the keywords of a search"):
+            await search.run("physicist", AnswerContext(), approve=lambda keywords: None)  # type: ignore[call-overload]
+
+
+async def test_the_time_of_approval_is_not_charged(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ahead = time.perf_counter, 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + ahead)
+
+    def think(keywords: Mapping[str, object]) -> None:
+        nonlocal ahead
+        ahead += 3600
+
+    context = CONTEXT.model_copy(update={"budget": Budget(seconds=60)})
+    async with FairSearch.open(engine, Proposing()) as search:
+        result = await search.run("physicist", context, approve=think)
+    assert len(result.iterations) == 3
+    assert 0 < result.usage.milliseconds < 60_000
+
+
+async def test_an_approved_search_that_is_left_leaves_nothing_behind(
+    engine: SearchEngine,
+) -> None:
+    def refuse(keywords: Keywords) -> Keywords:
+        raise KeyboardInterrupt
+
+    search = FairSearch(engine, Proposing())
+    with pytest.raises(KeyboardInterrupt):
+        await search.run("physicist", CONTEXT, approve=refuse)
+    graphs = search._graphs
+    assert graphs is not None
+    assert not graphs.approved.checkpointer.storage
