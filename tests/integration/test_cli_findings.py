@@ -228,13 +228,14 @@ def test_closing_ends_the_thread_and_its_loop() -> None:
         search = FairSearch("notables", "feedback")
         for _ in range(2):
             search.sync.search("physicist", attribute="gender", k=5)
-            assert "fairqr" in {thread.name for thread in threading.enumerate()}
-            loop = search._background.loop  # type: ignore[union-attr]
+            background = search._background
+            assert background is not None
+            assert background._thread in threading.enumerate()
             search.sync.close()
-            assert "fairqr" not in {thread.name for thread in threading.enumerate()}
-            assert loop.is_closed()
+            assert background._thread not in threading.enumerate()
+            assert background.loop.is_closed()
         search.sync.close()
-        del search, loop
+        del search, background
         gc.collect()
 
 
