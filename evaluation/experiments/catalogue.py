@@ -121,7 +121,7 @@ def load_experiment(path: Path, kind: type[E], changes: Mapping[str, Any] | None
     Args:
         path: The YAML file.
         kind: One of the values of :data:`KINDS`.
-        changes: Values instead of the file's; those that are None are left.
+        changes: Values instead of the file's; a mapping is laid over the file's.
 
     Raises:
         InputError: The file is no experiment of this kind; the message says where and why.
@@ -130,7 +130,11 @@ def load_experiment(path: Path, kind: type[E], changes: Mapping[str, Any] | None
     if KINDS[_kind(path, data)] is not kind:
         raise InputError(f"The experiment {path} is of the kind '{_kind(path, data)}'.")
     data.pop(WORKERS, None)
-    data |= {name: value for name, value in (changes or {}).items() if value is not None}
+    for name, value in (changes or {}).items():
+        before = data.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            value = {**before, **value}
+        data[name] = value
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairqr.agents.ranking.open import CAUSAL
@@ -49,6 +49,20 @@ class LoraPlan:
     def passes(self) -> int:
         """How often the model reads a prompt, at the most; a training step counts three times."""
         return 4 * len(self.held_out) + 3 * sum(map(len, self.batches))
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what the run will do, for people."""
+        for split in self.manifest.splits:
+            yield (
+                f"{split.collection}: {len(split.train)} queries to train on with "
+                f"{sum(split.training_pairs.values())} pairs, {len(split.held_out)} held out with "
+                f"{sum(split.held_out_pairs.values())}; {split.left_out} items of training queries "
+                "are left out, because the model is probed with them."
+            )
+        yield (
+            f"{self.manifest.steps:,} steps of {self.manifest.experiment.batch} examples, and "
+            f"twice {2 * len(self.held_out):,} questions: {self.passes:,} passes of the model."
+        )
 
 
 async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> LoraPlan:

@@ -18,7 +18,16 @@ from fairqr.evaluation.versions import now, versions_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["Cost", "Part", "RagPlan", "cost_of", "make_rag_plan", "open_collections"]
+__all__ = [
+    "Cost",
+    "Part",
+    "RagPlan",
+    "cost_in_words",
+    "cost_of",
+    "make_rag_plan",
+    "open_collections",
+    "unchanged_collections",
+]
 
 CHARACTERS_PER_TOKEN = 4
 """An estimate for English text."""
@@ -115,6 +124,22 @@ def open_collections(experiment: FairRagExperiment) -> list[RagCollection]:
     return found
 
 
+def unchanged_collections(manifest: RagManifest) -> dict[str, RagCollection]:
+    """Read the collections of a run by their names.
+
+    Raises:
+        InputError: One has changed since the run.
+    """
+    found = open_collections(manifest.experiment)
+    for before, found_now in zip(manifest.collections, found, strict=True):
+        if (before.name, before.fingerprint) != (found_now.name, found_now.fingerprint):
+            raise InputError(
+                f"The files of '{before.name}' have changed since the experiment was run; "
+                "bring the old ones back, or run it again into another folder."
+            )
+    return {collection.name: collection for collection in found}
+
+
 def make_rag_plan(
     experiment: FairRagExperiment,
     collections: Sequence[RagCollection],
@@ -156,6 +181,16 @@ def make_rag_plan(
         started=now(),
     )
     return RagPlan(manifest, parts, tuple(draws_of(experiment)))
+
+
+def cost_in_words(cost: Cost) -> str:
+    """Say what a run will cost at most."""
+    if cost.is_nothing:
+        return "nothing is left to ask"
+    return (
+        f"at most {cost.labels + cost.answers:,} answers ({cost.labels:,} of them for labels), "
+        f"{cost.attributions:,} attributions, about {cost.tokens:,} tokens"
+    )
 
 
 def _notes(experiment: FairRagExperiment, collections: Sequence[RagCollection]) -> list[str]:

@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     model_server.does(answer)
     done = command(*arguments, **server)
     assert done.code == 0, done
-    assert "16 searches, of which 16 are done" in done.stderr
+    assert "searches: 16, of which 16 are done" in done.stderr
     assert not model_server.asked
     assert (folder / "results.jsonl").read_bytes() == results
 
@@ -228,7 +228,7 @@ def test_reports_without_matplotlib(command: Command, collection: Path, tmp_path
 
 def test_systems_whose_corpus_is_not_there_are_left_out(command: Command, collection: Path) -> None:
     folder = collection.parent / "run"
-    arguments = ("--collection", collection, "--attribute", "gender", "--model", "feedback")
+    arguments = ("--collection", collection, "--set", "attributes=gender", "--model", "feedback")
     run = command("experiment", "run", "retrievers", "-o", folder, *arguments)
     assert run.code == 0, run
     said = "'BM25, Elasticsearch' was left out: There is no index 'notables-elasticsearch'"
@@ -244,7 +244,7 @@ def test_a_shipped_experiment_on_notables(
     command: Command, clean_environment: Path, name: str
 ) -> None:
     folder = clean_environment / "run"
-    arguments = ("--topics", "3", "--attribute", "gender", "--model", "feedback")
+    arguments = ("--set", "topics=3", "--set", "attributes=gender", "--model", "feedback")
     run = command("experiment", "run", name, "-o", folder, *arguments)
     assert run.code == 0, run
     report = command("experiment", "report", folder)

@@ -338,7 +338,7 @@ def test_labels_are_taken_where_they_fit(
     assert len(alone) == 1 + POOLS["q3"]
 
     another = [*run_arguments(questions, "another"), "--labels", folder]
-    other = here(*another, "--generator", "openai:other", **server)
+    other = here(*another, "--model", "openai:other", **server)
     assert other.complaint().endswith(
         f"The labels in {folder} are of the generator openai:fake, not of openai:other; make them "
         "anew with 'fairqr lamp label', or leave them out."
@@ -350,7 +350,7 @@ def test_labels_are_taken_where_they_fit(
     )
     # Nothing was begun, so that the command with a smaller pool can have the folder.
     assert not (questions.parent / "few").exists()
-    fewer = here(*run_arguments(questions, "few"), "--labels", small, "--pool", "2", **server)
+    fewer = here(*run_arguments(questions, "few"), "--labels", small, "--set", "pool=2", **server)
     assert fewer.code == 0, fewer
     changed = questions.read_text().replace("painter", "sculptor")
     questions.write_text(changed)
@@ -445,7 +445,7 @@ def test_the_version_of_a_prompt_is_chosen_by_the_command(
     model_server.does(first_title)
     files = {"prompts": {"answer": "v1", "lamp5": "v2"}}
     arguments = run_arguments(questions, **files)
-    assert here(*arguments, "--prompt", "answer=v2", **server).code == 0
+    assert here(*arguments, "--set", "prompts.answer=v2", **server).code == 0
     label = ["lamp", "label", questions, "--generator", "openai:fake", "--prompt"]
     for name, version in (("named", "answer=v2"), ("bare", "v2")):
         assert here(*label, version, "-o", questions.parent / name, **server).code == 0
@@ -454,7 +454,7 @@ def test_the_version_of_a_prompt_is_chosen_by_the_command(
     assert manifest.collections[0].prompt == "answer=v2"
     assert manifest.experiment.prompts == {"answer": "v2", "lamp5": "v2"}
 
-    unused = here(*arguments, "--prompt", "lamp5=v1").complaint()
+    unused = here(*arguments, "--set", "prompts.lamp5=v1").complaint()
     assert unused.startswith("The collections do not ask with the prompt 'lamp5' but with answer;")
     wrong = here(*label, "lamp5=v2", "-o", questions.parent / "x").complaint()
     assert wrong == "The collection asks with the prompt answer; write --prompt answer=v2."
@@ -516,10 +516,10 @@ def test_a_report_without_its_labels_warns(
 
 
 def test_options_of_the_other_kind_are_refused(here: Here, questions: Path) -> None:
-    rag = here(*run_arguments(questions), "--attribute", "gender")
-    assert rag.complaint() == "An experiment of Fair RAG takes no --attribute; leave it out."
+    rag = here(*run_arguments(questions), "--set", "attributes=gender").complaint()
+    assert "An experiment on Fair RAG has no 'attributes'; it has title, about, collection" in rag
     search = here("experiment", "run", "prompts", "-o", "x", "--labels", "y")
-    assert search.complaint() == "An experiment with searches takes no --labels; leave it out."
+    assert search.complaint() == "An experiment on searches takes no --labels; leave it out."
 
 
 def test_a_folder_of_the_other_kind(here: Here, questions: Path) -> None:
@@ -536,7 +536,7 @@ def test_the_small_experiment_with_the_embedded_model(
 ) -> None:
     """Two questions with small pools; whether any is kept is the model's matter."""
     folder = tmp_path / "run"
-    small = ("--topics", "2", "--pool", "2")
+    small = ("--set", "queries=2", "--set", "pool=2")
     run = here("experiment", "run", "fair_rag_small", "-o", folder, *small)
     assert run.code == 0, run
     store = RagStore(folder)

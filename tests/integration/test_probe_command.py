@@ -126,20 +126,25 @@ def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def pairwise(folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+def probing(kind: str, folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+    """The arguments of a probe; what they set takes the place of these."""
+    defaults = [f"size={SIZE}", *(["windows=8/4"] if kind == "listwise" else [])]
+    names = {str(each).partition("=")[0] for each in more}
+    kept = [each for each in defaults if each.partition("=")[0] not in names]
     return [
-        *("probe", "pairwise", "--model", "openai:fake", "--base-url", server.base_url),
-        *("--collection", folk, "--attribute", "gender", "--size", str(SIZE), "--queries", "8"),
+        *("probe", kind, "--base-url", server.base_url, "--model", "openai:fake"),
+        *("--collection", folk, "--attribute", "gender", "--queries", "8"),
+        *(part for each in kept for part in ("--set", each)),
         *more,
     ]
 
 
+def pairwise(folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+    return probing("pairwise", folk, server, *more)
+
+
 def listwise(folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
-    return [
-        *("probe", "listwise", "--model", "openai:fake", "--base-url", server.base_url),
-        *("--collection", folk, "--attribute", "gender", "--size", str(SIZE), "--queries", "8"),
-        *("--window", "8", *more),
-    ]
+    return probing("listwise", folk, server, *more)
 
 
 def shown(asked: Asked) -> tuple[str, str, str]:
@@ -194,7 +199,7 @@ def test_a_planted_bias_is_found(
     """Over HTTP, weighed or read: the verdict of the pairs of both kinds and of all together."""
     answers = weighing(planted)
     model_server.does(answers if by == "probabilities" else lambda it: says(planted(*shown(it))))
-    run = here(*pairwise(folk, model_server, "--by", by, "--pairs", "2"))
+    run = here(*pairwise(folk, model_server, "--set", f"by={by}", "--set", "pairs=2"))
     assert run.code == 0, run
     for kind in ("relevant", "irrelevant", "together"):
         verdict = next(line for line in run.stdout.splitlines() if line.startswith(f"{kind}: "))
@@ -213,7 +218,7 @@ def test_the_figures_are_those_of_the_model(
 
     model_server.does(weighing(answers))
     told = here(
-        *pairwise(folk, model_server, "--pairs", "2", "--relevance-pairs", "1", "--json")
+        *pairwise(folk, model_server, "--set", "pairs=2", "--set", "relevance_pairs=1", "--json")
     ).result
     rows = {row["kind"]: row["figures"] for row in told["rows"]}
     assert rows["relevant"]["protected"]["count"] == 2 * TOPICS
@@ -231,7 +236,7 @@ def test_the_figures_are_those_of_the_model(
 
 def test_four_pairs_are_no_finding(here: Here, folk: Path, model_server: ModelServer) -> None:
     model_server.does(weighing(women))
-    run = here(*pairwise(folk, model_server, "--queries", "4", "--pairs", "1"))
+    run = here(*pairwise(folk, model_server, "--queries", "4", "--set", "pairs=1"))
     assert "relevant: Too few answers to tell whether there is a lean" in run.stdout
     assert "favours" not in run.stdout
 
@@ -241,13 +246,13 @@ def test_a_second_call_asks_nothing_again(
 ) -> None:
     """Nor one with more pairs what was asked before; and another server is another model."""
     model_server.does(weighing(women))
-    first = here(*pairwise(folk, model_server, "--pairs", "1"))
+    first = here(*pairwise(folk, model_server, "--set", "pairs=1"))
     once = [asked.last_message for asked in model_server.asked]
-    again = here(*pairwise(folk, model_server, "--pairs", "1"))
+    again = here(*pairwise(folk, model_server, "--set", "pairs=1"))
     assert again.stdout == first.stdout
     assert len(model_server.asked) == len(once)
     assert "no question to a language model is left" in again.stderr
-    here(*pairwise(folk, model_server, "--pairs", "2"))
+    here(*pairwise(folk, model_server, "--set", "pairs=2"))
     asked = [each.last_message for each in model_server.asked]
     assert len(set(asked)) == len(asked) == 2 * 2 * 2 * TOPICS
 
@@ -256,7 +261,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     command: Command, here: Here, folk: Path, model_server: ModelServer
 ) -> None:
     folder = folk.parent / "kept"
-    small = ["--pairs", "2"]
+    small = ["--set", "pairs=2"]
     arguments = pairwise(folk, model_server, "-o", folder, "--concurrency", "1", *small)
     answers = weighing(by_chance)
     model_server.does(*[answers] * 21, Answer(never=True))
@@ -292,7 +297,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     folder = folk.parent / "kept"
     answers = weighing(women)
     model_server.does(*[answers] * 30, failure(401, "No such key."))
-    arguments = pairwise(folk, model_server, "-o", folder, "--pairs", "2")
+    arguments = pairwise(folk, model_server, "-o", folder, "--set", "pairs=2")
     run = here(*arguments)
     assert run.code == 2
     assert "failed 20 times in a row, lastly with" in run.stderr.splitlines()[-1]
@@ -321,7 +326,7 @@ def test_a_model_that_does_not_choose_is_counted(
 ) -> None:
     """However often: that is how it answers."""
     model_server.does(says(reply))
-    run = here(*pairwise(folk, model_server, "--by", "reply", "--pairs", "2"))
+    run = here(*pairwise(folk, model_server, "--set", "by=reply", "--set", "pairs=2"))
     assert run.code == 0, run
     assert "together: No verdict: none of" in run.stdout
     assert f"({status} {8 * TOPICS})" in run.stdout
@@ -357,11 +362,11 @@ def test_replies_that_are_mended_and_those_that_fail_are_said(
     here: Here, folk: Path, model_server: ModelServer
 ) -> None:
     model_server.does(says("[2] > [1] > [1] > [77]"))
-    run = here(*listwise(folk, model_server, "--asker", "neutral"))
+    run = here(*listwise(folk, model_server, "--set", "askers=neutral"))
     assert run.code == 0, run
     assert "40 questions; mended items: duplicate 40, missing 240, stranger 40" in run.stdout
     model_server.does(says("I would rather not."))
-    failed = here(*listwise(folk, model_server, "--asker", "neutral", "--seed", "1"))
+    failed = here(*listwise(folk, model_server, "--set", "askers=neutral", "--seed", "1"))
     assert failed.code == 0, failed
     assert f"without a measure: failed {TOPICS}" in failed.stdout
 
@@ -370,7 +375,7 @@ def test_a_model_that_was_never_there_leaves_nothing_behind(
     here: Here, folk: Path, model_server: ModelServer
 ) -> None:
     """As with a wrong key, in a run that is too short for patience to end."""
-    arguments = listwise(folk, model_server, "--asker", "neutral", "--queries", "2")
+    arguments = listwise(folk, model_server, "--set", "askers=neutral", "--queries", "2")
     model_server.does(failure(401, "No such key."))
     run = here(*arguments)
     assert run.code == 2
@@ -389,7 +394,9 @@ def test_a_wrong_key_is_no_verdict_on_pairs(
     here: Here, folk: Path, model_server: ModelServer
 ) -> None:
     """As above: with the key mended, all is asked."""
-    arguments = pairwise(folk, model_server, "--pairs", "1", "--queries", "2", "--by", "reply")
+    arguments = pairwise(
+        folk, model_server, "--set", "pairs=1", "--queries", "2", "--set", "by=reply"
+    )
     model_server.does(failure(401, "No such key."))
     run = here(*arguments)
     assert run.code == 2
@@ -430,7 +437,7 @@ def test_comparisons_of_a_ranker_keep_to_the_limit(
         return says("A")
 
     model_server.does(slow)
-    few = ["--size", "8", "--queries", "2", "--asker", "neutral", "--concurrency", "1"]
+    few = ["--set", "size=8", "--queries", "2", "--set", "askers=neutral", "--concurrency", "1"]
     arguments = [it for it in listwise(folk, model_server, *few) if it != "openai:fake"]
     arguments.insert(arguments.index("--model") + 1, "pairwise:openai:fake")
     run = here(*arguments)
@@ -445,7 +452,7 @@ def test_a_large_run_has_to_be_agreed_to(
     model_server.does(ranks)
     folder = folk.parent / "kept"
     # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three askers.
-    large = ["--window", "2", "--step", "1", "--size", "160", "-o", folder]
+    large = ["--set", "windows=2/1", "--set", "size=160", "-o", folder]
     sentence = here(*listwise(folk, model_server, *large)).complaint()
     assert f"This run may ask the model {91 * 3 * TOPICS:,} times" in sentence
     most = f"more than {LARGE_CALLS:,} or {LARGE_TOKENS:,}"
@@ -456,12 +463,12 @@ def test_a_large_run_has_to_be_agreed_to(
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
     model_server.does(weighing(women))
     for where in ([], ["-o", folder]):
-        arguments = pairwise(folk, model_server, "--pairs", "1", *where)
+        arguments = pairwise(folk, model_server, "--set", "pairs=1", *where)
         assert "add --yes" in here(*arguments).complaint()
         agreed = here(*arguments, "--yes")
         assert agreed.code == 0, agreed
         assert here(*arguments).stdout == agreed.stdout
-    other = here(*pairwise(folk, model_server, "--pairs", "2", "-o", folder, "--yes"))
+    other = here(*pairwise(folk, model_server, "--set", "pairs=2", "-o", folder, "--yes"))
     assert "holds a run with another experiment (pairs)" in other.complaint()
     text = " ".join(here("probe", "pairwise", "--help").stdout.split())
     assert f"more than {LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens" in text
@@ -473,15 +480,15 @@ def test_a_large_run_has_to_be_agreed_to(
         (["--attribute", "age"], "age"),
         (["--attribute", "region"], "north, south"),
         (["--protected", "blue"], "blue"),
-        (["--by", "feeling"], "--by: "),
-        (["--shown", "cover"], "--shown: "),
-        (["--asker", "me"], "--asker: "),
-        (["--size", "6"], "multiple of 4"),
-        (["--order", "random"], "--order: "),
-        (["--prompt", "pairwise=v77"], "There is no prompt pairwise/v77"),
-        (["--prompt", "listwise=v1"], "asks not with the prompt 'listwise'"),
+        (["--set", "by=feeling"], "The parameter 'by' is wrong"),
+        (["--set", "shown=cover"], "The parameter 'shown' is wrong"),
+        (["--set", "asker=me"], "The parameter 'asker' is wrong"),
+        (["--set", "size=6"], "multiple of 4"),
+        (["--set", "order=random"], "The parameter 'order' is wrong"),
+        (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
+        (["--set", "prompts.listwise=v1"], "asks not with the prompt 'listwise'"),
         (["--collection", "nowhere"], "There is no collection 'nowhere'"),
-        (["--from", "nowhere"], "says its --attribute itself"),
+        (["--from", "nowhere"], "says its attribute itself"),
         (["--model", "nothing"], "nothing"),
         (["--model", "causal:"], "lacks a model"),
     ],
@@ -501,7 +508,7 @@ def test_a_built_collection_is_taken(here: Here, folk: Path, model_server: Model
     assert here("probe", "build", folk, "-o", built, *words, "--words", "women/men").code == 0
     model_server.does(ranks)
     run = here(
-        *("probe", "listwise", "--model", "initial", "--from", built, "--asker", "neutral"),
+        *("probe", "listwise", "--model", "initial", "--from", built, "--set", "askers=neutral"),
         *("-o", folk.parent / "kept"),
     )
     assert run.code == 0, run
@@ -639,18 +646,24 @@ def test_experiments_run_and_are_reported(
     model_server.does(weighing(women))
     path = write_experiment(folk, kind="llm_pairwise", models=["openai:fake"], pairs=2)
     folder = folk.parent / "pairs"
-    run = here("experiment", "run", path, "-o", folder, "--topics", "8", "--report")
+    run = here("experiment", "run", path, "-o", folder, "--set", "queries=8", "--report")
     assert run.code == 0, run
     assert "favours female items" in (folder / "report.md").read_text()
     model_server.does(ranks)
     path = write_experiment(folk, kind="llm_listwise", rankers=["initial", "openai:fake"])
     folder = folk.parent / "lists"
-    run = here("experiment", "run", path, "-o", folder, "--seed", "2")
+    run = here("experiment", "run", path, "-o", folder, "--set", "seed=2")
     assert run.code == 0, run
     assert ProbeStore(folder).manifest().rankings.seed == 2
     assert here("experiment", "report", folder).code == 0
-    for option in ("--retriever", "--corpus", "--attribute"):
-        refused = here("experiment", "run", path, "-o", folder, option, "bm25").complaint()
-        assert refused == f"An experiment on rankers takes no {option}; leave it out."
-    refused = here("experiment", "run", path, "-o", folder, "--seed", "1", "--seed", "2")
-    assert "takes one --seed" in refused.complaint()
+    for name in ("retriever", "corpus", "attribute", "models"):
+        refused = here("experiment", "run", path, "-o", folder, "--set", f"{name}=bm25").complaint()
+        assert f"An experiment on listwise rankers has no '{name}'; it has title, about" in refused
+        assert "rankers, askers, windows" in refused
+    refused = here("experiment", "run", path, "-o", folder, *("--set", "seed=1") * 2)
+    assert "'seed' is set twice" in refused.complaint()
+    refused = here("experiment", "run", path, "-o", folder, "--labels", folder)
+    assert "on listwise rankers takes no --labels; leave it out" in refused.complaint()
+    listed = here("experiment", "run", path, "--set", "help").stdout
+    assert "\n  askers\n" in listed
+    assert "sources" not in listed

@@ -21,11 +21,19 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-SIZES = (
-    *("--size", "16", "--queries", "10", "--train-share", "0.5", "--pairs", "3"),
-    *("--held-out-pairs", "3", "--relevance-pairs", "2", "--steps", "6", "--batch", "4"),
-    *("--prompt", "pairwise=v1"),
-)
+VALUES = {
+    **{"size": 16, "train_share": 0.5, "pairs": 3, "held_out_pairs": 3, "relevance_pairs": 2},
+    **{"steps": 6, "batch": 4, "prompts.pairwise": "v1"},
+}
+
+
+def sizes(*arguments: str) -> tuple[str, ...]:
+    """A small tuning; what the arguments set takes the place of its own values."""
+    names = {argument.partition("=")[0] for argument in arguments}
+    kept = (f"{name}={value}" for name, value in VALUES.items() if name not in names)
+    return ("--queries", "10", *(part for each in kept for part in ("--set", each)), *arguments)
+
+
 MAIN = "from fairqr.cli.main import main; main()"
 
 
@@ -121,7 +129,7 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     """A run that nothing disturbed, and what it printed."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     cache = tmp_path_factory.mktemp("cache")
-    code, out, err = tuned("--model", f"causal:{model}", "-o", folder, *SIZES, cache=cache)
+    code, out, err = tuned("--model", f"causal:{model}", "-o", folder, *sizes(), cache=cache)
     assert code == 0, err
     return folder, out, err
 
@@ -162,10 +170,10 @@ def test_the_same_command_again_does_nothing_and_prints_the_same(
 ) -> None:
     folder, out, _ = whole
     before = {it: it.stat().st_mtime_ns for it in folder.rglob("*") if it.name != ".lock"}
-    code, again, _ = here("--model", f"causal:{model}", "-o", folder, *SIZES)
+    code, again, _ = here("--model", f"causal:{model}", "-o", folder, *sizes())
     assert (code, again) == (0, out)
     assert {it: it.stat().st_mtime_ns for it in folder.rglob("*") if it.name != ".lock"} == before
-    code, text, _ = here("--model", f"causal:{model}", "-o", folder, *SIZES, "--json")
+    code, text, _ = here("--model", f"causal:{model}", "-o", folder, *sizes(), "--json")
     found = json.loads(text)
     assert len(found["losses"]) == 6
     assert {it["kind"] for it in found["groups"]} == {"relevant", "irrelevant", "both"}
@@ -175,7 +183,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     whole: tuple[Path, str, str], model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    arguments = ("--model", f"causal:{model}", "-o", folder, *SIZES)
+    arguments = ("--model", f"causal:{model}", "-o", folder, *sizes())
     killed = command(*arguments, cache=tmp_path / "cache")
     until = time.monotonic() + 100
     while time.monotonic() < until and killed.poll() is None:
@@ -198,17 +206,17 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     ("arguments", "sentence"),
     [
         (("--model", "openai:gpt-4o"), "Only a causal model of transformers can be tuned"),
-        (("--modules", "c_attn"), "no layer 'c_attn' to adapt; name some of its own"),
-        (("--batch", "3"), "The option 'batch' is wrong"),
-        (("--train-share", "1"), "The option 'train_share' is wrong"),
-        (("--prompt", "listwise=v1"), "not with the prompt 'listwise'"),
+        (("--set", "modules=c_attn"), "no layer 'c_attn' to adapt; name some of its own"),
+        (("--set", "batch=3"), "The parameter 'batch' is wrong"),
+        (("--set", "train_share=1"), "The parameter 'train_share' is wrong"),
+        (("--set", "prompts.listwise=v1"), "not with the prompt 'listwise'"),
         (("--protected", "martian"), "There is no group 'martian' of gender"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
     model: Path, here: Here, tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    code, _, err = here("--model", f"causal:{model}", "-o", tmp_path / "run", *SIZES, *arguments)
+    code, _, err = here("--model", f"causal:{model}", "-o", tmp_path / "run", *sizes(*arguments))
     assert code == 2
     assert sentence in err
     assert "Traceback" not in err
@@ -217,15 +225,15 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
 def test_a_folder_of_another_tuning_is_refused(
     whole: tuple[Path, str, str], model: Path, here: Here
 ) -> None:
-    code, _, err = here("--model", f"causal:{model}", "-o", whole[0], *SIZES, "--rank", "2")
+    code, _, err = here("--model", f"causal:{model}", "-o", whole[0], *sizes("--set", "rank=2"))
     assert code == 2
     assert "holds a run with another experiment (rank)" in err
 
 
 def test_a_long_run_has_to_be_agreed_to(model: Path, here: Here, tmp_path: Path) -> None:
     code, _, err = here(
-        *("--model", f"causal:{model}", "-o", tmp_path / "run", *SIZES, "--steps", "600")
+        *("--model", f"causal:{model}", "-o", tmp_path / "run", *sizes("--set", "steps=600"))
     )
     assert code == 2
-    assert "say --yes to go on" in err
+    assert "add --yes to go on" in err
     assert not (tmp_path / "run").exists()

@@ -176,7 +176,7 @@ def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller
 
 
 def print_json(data: object) -> None:
-    """Print JSON as UTF-8, whatever the terminal takes.
+    """Print JSON on one line, as UTF-8, whatever the terminal takes.
 
     Args:
         data: A JSON text, a pydantic model, or anything that ``json`` can write.
@@ -185,7 +185,7 @@ def print_json(data: object) -> None:
 
     if not isinstance(data, str):
         to_json = getattr(data, "model_dump_json", None)
-        data = to_json() if to_json else json.dumps(data, ensure_ascii=False, indent=2)
+        data = to_json() if to_json else json.dumps(data, ensure_ascii=False)
     sys.stdout.buffer.write(data.encode() + b"\n")
     sys.stdout.buffer.flush()
 

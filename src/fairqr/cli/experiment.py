@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import PromptsFolder, Yes, pairs
-from fairqr.cli.experiment_probes import report_probe, run_probe_file
-from fairqr.cli.experiment_rag import report_fair_rag, run_fair_rag_here
-from fairqr.cli.experiment_searches import report_searches, run_searches
+from fairqr.cli.common import PromptsFolder, Yes
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.experiments.catalogue import AnyExperiment
 
 __all__ = ["app"]
-
-OF_RANKERS = frozenset({"llm_listwise", "llm_pairwise", "lora"})
-
-T = TypeVar("T")
 
 app = typer.Typer(
     help="Compare systems, fair RAG, or rankers, on a collection.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+ABOUT = {
+    "search": "on searches",
+    "fair_rag": "on Fair RAG",
+    "llm_listwise": "on listwise rankers",
+    "llm_pairwise": "on pairwise rankers",
+    "lora": "on tuning",
+}
+MODEL = {"fair_rag": "generators", "llm_listwise": "rankers", "llm_pairwise": "models"}
+"""What ``--model`` sets in an experiment that takes several models; others have a ``model``."""
+
+
+def _explain(ctx: typer.Context, settings: list[str] | None) -> list[str] | None:
+    """List what can be set in the experiment, and end, for ``--set help``."""
+    if settings and "help" in settings:
+        from fairqr.cli.parameters import explain
+        from fairqr.evaluation.experiments.catalogue import KINDS, find_experiment, kind_of_file
+
+        explain([KINDS[kind_of_file(find_experiment(ctx.params["experiment"]))]])
+        raise typer.Exit
+    return settings
 
 
 @app.command("list")
@@ -37,7 +54,7 @@ def list_() -> None:
 
 @app.command("show")
 def show(
-    experiment: Annotated[str, typer.Argument(help="Its name, or a YAML file.")],
+    experiment: Annotated[str, typer.Argument(help="The name of an experiment, or a YAML file.")],
 ) -> None:
     """Print the file of an experiment, to change a copy of it."""
     from fairqr.evaluation.experiments.catalogue import find_experiment
@@ -47,198 +64,136 @@ def show(
 
 @app.command("run")
 def run_(
-    experiment: Annotated[str, typer.Argument(help="Its name, or a YAML file.")],
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            is_eager=True,  # '--set help' reads it, whatever else is missing
+            help="The name of an experiment, or a YAML file.",
+        ),
+    ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Where everything goes; goes on if it is begun.")
+        Path,
+        typer.Option("-o", "--output", help="The folder of the run; an interrupted run goes on."),
     ],
     collection: Annotated[
         list[str] | None,
-        typer.Option(help="A collection or its folder, instead of the file's; several for RAG."),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="The judgements, where a collection has several.")
-    ] = None,
-    attribute: Annotated[
-        list[str] | None, typer.Option(help="Instead of the file's attributes.")
-    ] = None,
-    queries: Annotated[
-        list[str] | None, typer.Option(help="title or title+10, instead of the file's.")
-    ] = None,
-    topics: Annotated[
-        int | None, typer.Option(help="Only the first so many topics, questions or queries.")
+        typer.Option(
+            help="Use this collection (a name or a folder) instead of the file's. Fair RAG takes "
+            "several."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            "--model",
-            "--generator",
-            help="Instead of the file's model; several for RAG and rankers.",
+            help="Use this model instead of the file's. Fair RAG and rankers take several."
         ),
     ] = None,
-    corpus: Annotated[
-        str | None,
+    settings: Annotated[
+        list[str] | None,
         typer.Option(
-            help="An attached source, an index or the path of a source file with the collection's "
-            "documents, to search instead."
+            "--set",
+            metavar="NAME=VALUE",
+            callback=_explain,
+            help="Change any other value of the file, for example topics=5; '--set help' lists "
+            "those of this experiment.",
         ),
-    ] = None,
-    retriever: Annotated[
-        list[str] | None, typer.Option(help="RAG: instead of the file's retrievers.")
-    ] = None,
-    attributor: Annotated[
-        str | None, typer.Option(help="RAG: what judges what an answer used, or none.")
-    ] = None,
-    pool: Annotated[
-        int | None, typer.Option(help="RAG: at most so many documents a question.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="RAG: the collection's task, where its files do not say it.")
     ] = None,
     labels: Annotated[
         list[Path] | None,
-        typer.Option(help="RAG: a folder of 'fairqr lamp label', instead of labelling anew."),
+        typer.Option(help="Fair RAG: use the labels in this folder of 'fairqr lamp label'."),
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Instead of the file's seeds.")] = None,
     concurrency: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=256,
-            help="Searches, questions or pairs at a time, 2 where not given; 1 for times.",
+            help="How many searches, questions or pairs run at a time; use 1 to measure times. "
+            "[default: 2]",
         ),
     ] = None,
     workers: Annotated[
         str | None,
         typer.Option(
-            help="Who does the work: a number here, ray, ray://local or ray://HOST:PORT.",
+            help="Who does the work: a number of tasks here, ray, ray://local or ray://HOST:PORT.",
             metavar="WORKERS",
         ),
     ] = None,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(help="RAG, rankers: the version of a prompt, e.g. lamp5=v2."),
-    ] = None,
     prompts: PromptsFolder = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Write the report too, when all is done.")
+        bool, typer.Option("--report", help="Write the report when the run is done.")
     ] = False,
     yes: Yes = False,
 ) -> None:
     """Run an experiment. One that was interrupted goes on where it stopped."""
+    from fairqr.base.errors import InputError
+    from fairqr.cli.experiment_kinds import REPORT, RUN, Manner
     from fairqr.evaluation.experiments.catalogue import (
+        KINDS,
         find_experiment,
         kind_of_file,
+        load_experiment,
         workers_of_file,
     )
     from fairqr.evaluation.workers.choice import parse_workers
+    from fairqr.prompts.library import PromptLibrary
 
     path = find_experiment(experiment)
     kind = kind_of_file(path)
-    who = parse_workers(workers or workers_of_file(path), concurrency)
-    of_searches = {"attribute": attribute, "queries": queries, "corpus": corpus}
-    of_rag = {
-        "retriever": retriever,
-        "attributor": attributor,
-        "pool": pool,
-        "task": task,
-        "labels": labels,
-    }
-    seeds = tuple(seed) if seed else None
-    versions = pairs(prompt or [], "a version of a prompt", "lamp5=v2")
-    if kind == "fair_rag":
-        _refuse({"split": split, **of_searches, "yes": yes}, "of Fair RAG")
-        rag_changes = {
-            "collections": collection,
-            "generators": model,
-            "retrievers": retriever,
-            "attributor": attributor,
-            "pool": pool,
-            "task": task,
-            "queries": topics,
-            "seeds": seeds,
-        }
-        run_fair_rag_here(
-            path,
-            rag_changes,
-            output,
-            prompts=prompts,
-            versions=versions,
-            labels=labels or [],
-            workers=who,
-            report=report,
-        )
-        return
-    if kind in OF_RANKERS:
-        _refuse({**of_searches, **of_rag}, "on rankers")
-        run_probe_file(
-            path,
-            kind,
-            {
-                "collection": _only(collection, "--collection", "on rankers"),
-                "split": split,
-                "queries": topics,
-                "seed": _only(seed, "--seed", "on rankers"),
-            },
-            output,
-            models=model or [],
-            versions=versions,
-            prompts=prompts,
-            workers=who,
-            yes=yes,
-            report=report,
-        )
-        return
-    _refuse({**of_rag, "prompt": prompt, "yes": yes}, "with searches")
-    changes = {
-        "collection": _only(collection, "--collection", "with searches"),
-        "split": split,
-        "attributes": tuple(attribute) if attribute else None,
-        "queries": tuple(queries) if queries else None,
-        "topics": topics,
-        "model": _only(model, "--model", "with searches"),
-        "corpus": corpus,
-        "seeds": seeds,
-    }
-    run_searches(path, changes, output, prompts=prompts, workers=who, report=report)
+    if labels and kind != "fair_rag":
+        raise InputError(f"An experiment {ABOUT[kind]} takes no --labels; leave it out.")
+    collections = "collections" if kind == "fair_rag" else "collection"
+    changes = _changes(
+        kind,
+        KINDS[kind],
+        [
+            *(f"{collections}={name}" for name in collection or []),
+            *(f"{MODEL.get(kind, 'model')}={name}" for name in model or []),
+            *(settings or []),
+        ],
+    )
+    manner = Manner(
+        output,
+        PromptLibrary(prompts),
+        parse_workers(workers or workers_of_file(path), concurrency),
+        labels=labels or [],
+        prompts_set=frozenset(changes.get("prompts", ())),
+        yes=yes,
+        report=report,
+    )
+    RUN[kind](load_experiment(path, KINDS[kind], changes), manner)
+    if report:
+        REPORT[kind](output)
+    else:
+        typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
 
 
 @app.command("report")
 def report_(
-    folder: Annotated[Path, typer.Argument(help="Where an experiment was run.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
 ) -> None:
     """Write the report of an experiment: report.md, and report.html in one file with its plots."""
+    from fairqr.cli.experiment_kinds import REPORT
     from fairqr.evaluation.experiments.catalogue import kind_of_folder
 
-    kind = kind_of_folder(folder)
-    if kind == "fair_rag":
-        report_fair_rag(folder)
-    elif kind in OF_RANKERS:
-        report_probe(folder)
-    else:
-        report_searches(folder)
+    REPORT[kind_of_folder(folder)](folder)
 
 
-def _refuse(options: Mapping[str, object], what: str) -> None:
-    """Refuse options that an experiment has no use for.
+def _changes(kind: str, spec: type[AnyExperiment], texts: Iterable[str]) -> dict[str, Any]:
+    """Read what the user sets in an experiment.
 
     Raises:
-        InputError: One of them is given.
+        InputError: This kind of experiment has no such value, or cannot take it.
     """
-    from fairqr.base.errors import InputError
+    from fairqr.base.errors import InputError, one_line
+    from fairqr.cli.parameters import parameters_of, read_parameters
 
-    for name, value in options.items():
-        if value not in (None, [], False):
-            raise InputError(f"An experiment {what} takes no --{name}; leave it out.")
-
-
-def _only(values: Sequence[T] | None, option: str, what: str) -> T | None:
-    """Return the one value of an option, or None where it was not given.
-
-    Raises:
-        InputError: There are several.
-    """
-    from fairqr.base.errors import InputError
-
-    if values and len(values) > 1:
-        raise InputError(f"An experiment {what} takes one {option}; give it once.")
-    return values[0] if values else None
+    texts = list(texts)
+    labels = [parameter.label for parameter in parameters_of([spec])]
+    for text in texts:
+        name = text.partition("=")[0]
+        if "=" in text and name.partition(".")[0] not in spec.model_fields:
+            raise InputError(
+                f"An experiment {ABOUT[kind]} has no '{one_line(name, 60)}'; it has "
+                f"{', '.join(labels)}."
+            )
+    return read_parameters([spec], texts)

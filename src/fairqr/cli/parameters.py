@@ -284,7 +284,7 @@ Set = Annotated[
         metavar="NAME=VALUE",
         callback=_explain,
         is_eager=True,  # who asks for the list has no query yet
-        help="Set any other parameter, for example ranking.window=10; '--set help' lists all.",
+        help="Set any other parameter; '--set help' lists them all. May be repeated.",
     ),
 ]
 

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import AsJson, BaseUrl, PromptsFolder, Timeout, Yes, pairs
+from fairqr.cli.common import (
+    AsJson,
+    BaseUrl,
+    PromptsFolder,
+    Timeout,
+    Yes,
+    print_json,
+    recorded,
+    run,
+)
+from fairqr.cli.experiment import MODEL
+from fairqr.cli.parameters import ParameterCommand, Set
 from fairqr.cli.probe_build import build
+from fairqr.cli.probe_options import (
+    NOTABLES,
+    Attribute,
+    Built,
+    Collection,
+    Protected,
+    Seed,
+    Words,
+    experiment_of,
+)
 from fairqr.cli.probe_query import query
+from fairqr.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.probes.measured import MeasuredListwise, MeasuredPairwise
+    from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore
 
 __all__ = ["app"]
 
@@ -21,218 +48,145 @@ app = typer.Typer(
 app.command("build")(build)
 app.command("query")(query)
 
-NOTABLES = "notables"
-
-Collection = Annotated[str, typer.Option(help="The name of a collection, or its folder.")]
-Split = Annotated[str | None, typer.Option(help="The judgements, where there are several.")]
-From = Annotated[
-    Path | None,
-    typer.Option("--from", help="A folder of 'fairqr probe build', instead of a collection."),
-]
-AttributeName = Annotated[
-    str | None, typer.Option(help="Of the collection's schema, such as gender.")
-]
-Protected = Annotated[
-    str | None,
-    typer.Option(help="female; not Europe; or 'female vs male'. Where absent, female."),
-]
-Words = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PROTECTED/UNPROTECTED", help="What the sides are called, such as women/men."
-    ),
-]
-Size = Annotated[int, typer.Option(help="Items of a query, a multiple of 4.")]
-InitialOrder = Annotated[
-    str | None,
-    typer.Option(help="shuffled, bm25 or discriminatory. [default: shuffled, or the folder's]"),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Of all draws.")]
-ShownText = Annotated[str, typer.Option(help="What is read of an item: title, text, title_text.")]
-Length = Annotated[int, typer.Option(min=1, help="Characters of an item, at most.")]
-PromptVersion = Annotated[
-    list[str] | None, typer.Option(help="The version of a prompt, e.g. pairwise=v2.")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", help="Keep the run here; goes on if it is begun. [default: the cache]"
-    ),
-]
-Concurrency = Annotated[
-    int, typer.Option(min=1, max=256, help="Pairs or lists at a time; 1 where time is measured.")
-]
+SPECIFICATIONS = "fairqr.evaluation.probes.specification"
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "pairwise": {
+        "kind": "llm_pairwise",
+        "title": "A pairwise probe",
+        "queries": 20,
+        "pairs": 10,
+    },
+    "listwise": {"kind": "llm_listwise", "title": "A listwise probe", "queries": 10},
+}
 
 
-@app.command("pairwise")
-def pairwise(
+def probe(
+    ctx: typer.Context,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="openai:gpt-4o and the like, local:smollm2-135m, or causal: and a model of "
-            "transformers, a tuned adapter's folder included; several, one after the other. "
-            "[default: FAIRQR_MODEL, or the local one]"
+            help="The model to probe: openai:gpt-4o and the like, local:smollm2-135m, or causal: "
+            "and a model of transformers or a tuned adapter's folder. Lists can also be ranked "
+            "by pairwise:MODEL, monot5, monobert or initial. May be repeated. [default: "
+            "FAIRQR_MODEL, or the local one]"
         ),
     ] = None,
-    attribute: AttributeName = None,
+    attribute: Attribute = None,
     protected: Protected = None,
-    collection: Collection = NOTABLES,
-    from_: From = None,
-    split: Split = None,
     words: Words = None,
-    queries: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = 20,
-    pairs_: Annotated[
-        int, typer.Option("--pairs", min=1, help="At most so many of each kind a query.")
-    ] = 10,
-    relevance_pairs: Annotated[
+    collection: Collection = NOTABLES,
+    built: Built = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most so many queries. [default: 20 for pairs, 10 for lists]"),
+    ] = None,
+    seed: Seed = None,
+    settings: Set = None,
+    prompts: PromptsFolder = None,
+    base_url: BaseUrl = None,
+    timeout: Timeout = 60.0,
+    concurrency: Annotated[
         int,
         typer.Option(
-            min=0, help="Pairs a query that tell whether the model judges relevance at all."
+            min=1, max=256, help="How many pairs or lists run at a time; use 1 to measure times."
         ),
-    ] = 0,
-    by: Annotated[
-        str, typer.Option(help="Weigh probabilities, where the model tells them, or read a reply.")
-    ] = "probabilities",
-    shown: ShownText = "title",
-    length: Length = 2000,
-    asker: Annotated[
-        str, typer.Option(help="For whom: neutral, protected or unprotected.")
-    ] = "neutral",
-    size: Size = 200,
-    order: InitialOrder = None,
-    seed: Seed = 0,
-    prompt: PromptVersion = None,
-    prompts: PromptsFolder = None,
-    base_url: BaseUrl = None,
-    timeout: Timeout = 60.0,
-    concurrency: Concurrency = 4,
-    output: Output = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Ask a model which of two items is more relevant, in both orders, and give a verdict.
-
-    One item is of the protected group and the other is not, and both are relevant or both are not.
-    """
-    from fairqr.base.settings import default_model
-    from fairqr.cli.probe_running import experiment_of, print_measured, run_probe, source_of
-    from fairqr.evaluation.probes.measured import MeasuredPairwise
-    from fairqr.evaluation.probes.specification import PairwiseExperiment
-
-    models = tuple(model or [default_model()])
-    experiment = experiment_of(
-        PairwiseExperiment,
-        kind="llm_pairwise",
-        title="A pairwise probe",
-        collection=None if from_ else collection,
-        split=split,
-        sources=(source_of(collection, from_, split, attribute, protected, words),),
-        queries=queries,
-        size=size,
-        order=order,
-        seed=seed,
-        prompts=pairs(prompt or [], "a version of a prompt", "pairwise=v2"),
-        length=length,
-        models=models,
-        by=by,
-        pairs=pairs_,
-        relevance_pairs=relevance_pairs,
-        shown=shown,
-        asker=asker,
-    )
-    measured = run_probe(
-        experiment, output, prompts, base_url, timeout, concurrency=concurrency, yes=yes
-    )
-    if as_json:
-        print_measured(measured)
-    elif isinstance(measured, MeasuredPairwise):
-        from fairqr.cli.probe_tables import print_pairwise
-
-        print_pairwise(measured)
-        _tell(output)
-
-
-@app.command("listwise")
-def listwise(
-    model: Annotated[
-        list[str] | None,
+    ] = 4,
+    output: Annotated[
+        Path | None,
         typer.Option(
-            help="What ranks: openai:gpt-4o and the like, local:smollm2-135m or causal:MODEL in "
-            "windows; pairwise:MODEL, monot5, monobert, initial; several, one after the other. "
-            "[default: FAIRQR_MODEL, or the local one]"
+            "-o",
+            "--output",
+            help="The folder of the run; an interrupted run goes on. [default: the cache]",
         ),
     ] = None,
-    attribute: AttributeName = None,
-    protected: Protected = None,
-    collection: Collection = NOTABLES,
-    from_: From = None,
-    split: Split = None,
-    words: Words = None,
-    queries: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = 10,
-    window: Annotated[int, typer.Option(help="Items that a model orders at once.")] = 20,
-    step: Annotated[
-        int | None, typer.Option(help="How far the window moves. [default: half of it]")
-    ] = None,
-    asker: Annotated[
-        list[str] | None,
-        typer.Option(help="For whom: neutral, unprotected, protected. [default: all three]"),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Depth of P@k and nDCG@k.")] = 20,
-    shown: ShownText = "title",
-    shown_to_neural: Annotated[
-        str, typer.Option(help="The same for monot5 and monobert.")
-    ] = "title_text",
-    length: Length = 2000,
-    size: Size = 200,
-    order: InitialOrder = None,
-    seed: Seed = 0,
-    prompt: PromptVersion = None,
-    prompts: PromptsFolder = None,
-    base_url: BaseUrl = None,
-    timeout: Timeout = 60.0,
-    concurrency: Concurrency = 4,
-    output: Output = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a model rank whole lists for different askers, and measure how it exposes the groups."""
+    """Run a probe of one of the two kinds, and print what it measured."""
+    from fairqr.agents.cache import ReplyCache
     from fairqr.base.settings import default_model
-    from fairqr.cli.probe_running import experiment_of, print_measured, run_probe, source_of
-    from fairqr.evaluation.probes.measured import MeasuredListwise
-    from fairqr.evaluation.probes.specification import ListwiseExperiment
+    from fairqr.cli.experiment_kinds import Manner, run_probe_plan
+    from fairqr.evaluation.probes.measures import measure_run
+    from fairqr.evaluation.probes.plan import make_probe_plan
+    from fairqr.evaluation.probes.store import ProbeStore
+    from fairqr.evaluation.workers.choice import Workers
+    from fairqr.prompts.library import PromptLibrary
 
+    command: Any = ctx.command
+    (spec,) = command.models
+    defaults = DEFAULTS[command.name]
     experiment = experiment_of(
-        ListwiseExperiment,
-        kind="llm_listwise",
-        title="A listwise probe",
-        collection=None if from_ else collection,
-        split=split,
-        sources=(source_of(collection, from_, split, attribute, protected, words),),
+        spec,
+        {**defaults, MODEL[defaults["kind"]]: tuple(model or [default_model()])},
+        settings,
         queries=queries,
-        size=size,
-        order=order,
         seed=seed,
-        prompts=pairs(prompt or [], "a version of a prompt", "listwise=v1"),
-        length=length,
-        rankers=tuple(model or [default_model()]),
-        askers=tuple(asker) if asker else ("neutral", "unprotected", "protected"),
-        windows=(f"{window}/{window // 2 if step is None else step}",),
-        shown=shown,
-        shown_to_neural=shown_to_neural,
-        k=k,
+        collection=collection,
+        built=built,
+        attribute=attribute,
+        protected=protected,
+        words=words,
     )
-    measured = run_probe(
-        experiment, output, prompts, base_url, timeout, concurrency=concurrency, yes=yes
-    )
+    library = PromptLibrary(prompts)
+    with Progress() as progress:
+        plan = run(
+            make_probe_plan(
+                experiment,
+                library,
+                base_url=base_url,
+                options={"timeout": timeout},
+                preparing=progress.count,
+            )
+        )
+    store = ProbeStore(output or _in_cache(plan.manifest, ProbeStore))
+    # Replies of a run without a folder belong to the user's cache, as those of a search do.
+    replies = None if output else ReplyCache()
+    manner = Manner(store.folder, library, Workers(at_once=concurrency), yes=yes)
+    with recorded(command="probe"):
+        run_probe_plan(plan, store, manner, replies)
+    measured = measure_run(store)
     if as_json:
-        print_measured(measured)
-    elif isinstance(measured, MeasuredListwise):
-        from fairqr.cli.probe_tables import print_listwise
+        print_json(_as_dict(measured))
+        return
+    from fairqr.cli.probe_tables import print_measured
 
-        print_listwise(measured)
-        _tell(output)
+    print_measured(measured)
+    if output:
+        typer.echo(f"kept: {output}; 'fairqr experiment report {output}' writes the report")
 
 
-def _tell(folder: Path | None) -> None:
-    if folder is not None:
-        typer.echo(f"kept: {folder}; 'fairqr experiment report {folder}' writes the report")
+app.command(
+    "pairwise",
+    cls=ParameterCommand.of(f"{SPECIFICATIONS}:PairwiseExperiment"),
+    help="Ask a model which of two items is more relevant, in both orders, and give a verdict.\n\n"
+    "One item is of the protected group and the other is not, and both are relevant or both are "
+    "not. At most 10 pairs of each kind per query, unless --set pairs says otherwise.",
+)(probe)
+app.command(
+    "listwise",
+    cls=ParameterCommand.of(f"{SPECIFICATIONS}:ListwiseExperiment"),
+    help="Let a model rank whole lists for different askers, and measure how it exposes the "
+    "groups.",
+)(probe)
+
+
+def _in_cache(manifest: ProbeRunManifest, store: type[ProbeStore]) -> Path:
+    """Return the one folder in the cache for runs with these settings."""
+    from fairqr.base.settings import cache_dir
+
+    same = manifest.model_dump_json(include=set(store.compared))
+    return cache_dir() / "probes" / hashlib.sha256(same.encode()).hexdigest()[:24]
+
+
+def _as_dict(measured: MeasuredListwise | MeasuredPairwise) -> dict[str, Any]:
+    from pydantic_core import to_jsonable_python
+
+    manifest = measured.manifest
+    return {
+        "experiment": manifest.experiment.model_dump(mode="json"),
+        "collections": [entry.model_dump(mode="json") for entry in manifest.collections],
+        "prompts": [entry.model_dump(mode="json") for entry in manifest.prompts],
+        "rows": to_jsonable_python(measured.rows),
+        "differences": to_jsonable_python(getattr(measured, "differences", ())),
+        "missing": measured.missing,
+    }

@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson, print_json, run
+from fairqr.cli.common import AsJson, print_json, printable, run
+from fairqr.cli.probe_options import NOTABLES, Protected, Split, Words, read_words
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.collection import ProbeCollection
 
-__all__ = ["build", "read_words"]
+__all__ = ["build"]
 
 
 def build(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.")],
-    attribute: Annotated[str, typer.Option(help="Of the collection's schema, such as gender.")],
+    attribute: Annotated[
+        str, typer.Option(help="An attribute of the collection's schema, such as gender.")
+    ],
     collection: Annotated[
-        str, typer.Argument(help="The name of a collection, or its folder.")
-    ] = "notables",
-    protected: Annotated[
-        str | None,
-        typer.Option(help="female; not Europe; or 'female vs male'. Where absent, female."),
-    ] = None,
-    words: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROTECTED/UNPROTECTED", help="What the sides are called, such as women/men."
-        ),
-    ] = None,
-    size: Annotated[int, typer.Option(help="Items of a query, a multiple of 4.")] = 200,
+        str, typer.Argument(help="A collection with judgements: its name or its folder.")
+    ] = NOTABLES,
+    protected: Protected = None,
+    words: Words = None,
+    size: Annotated[int, typer.Option(help="Items per query, a multiple of 4.")] = 200,
     order: Annotated[
-        str, typer.Option(help="Initial: shuffled, bm25 or discriminatory.")
+        str, typer.Option(help="The initial order: shuffled, bm25 or discriminatory.")
     ] = "shuffled",
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws and of the order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the draws and of the order.")] = 0,
     queries: Annotated[
-        int | None, typer.Option(min=1, help="At most so many; all if absent.")
+        int | None, typer.Option(min=1, help="Use only the first so many queries; all by default.")
     ] = None,
     titles_only: Annotated[
-        bool, typer.Option("--titles-only", help="Keep no texts beside titles.")
+        bool, typer.Option("--titles-only", help="Keep only the titles, no texts.")
     ] = False,
-    split: Annotated[
-        str | None, typer.Option(help="The judgements, where there are several: train or eval.")
-    ] = None,
+    split: Split = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build a probe collection: for each query items that are relevant or not, of a group or not.
+    """Build a probe collection: per query, relevant and irrelevant items of both groups.
 
     Irrelevant items are drawn from those that are relevant for other queries.
     """
@@ -91,31 +83,10 @@ def build(
     items = sum(len(query.items) for query in built.queries)
     if as_json:
         data = {"folder": str(output), "items": items, **built.manifest.model_dump(mode="json")}
-        print_json(json.dumps(data, ensure_ascii=False))
+        print_json(data)
         return
-    from fairqr.cli.common import printable
-
     for line in [*_told(built, items), f"written: {output}"]:
         typer.echo(printable(line))
-
-
-def read_words(text: str | None) -> tuple[str, str] | None:
-    """Read what the sides are called, ``women/men``.
-
-    Raises:
-        InputError: These are not two words.
-    """
-    from fairqr.base.errors import InputError, one_line
-
-    if text is None:
-        return None
-    one, slash, other = text.partition("/")
-    if not slash or "/" in other:
-        raise InputError(
-            f"'{one_line(text, 100)}' is no pair of words; write PROTECTED/UNPROTECTED, such as "
-            "women/men."
-        )
-    return one, other
 
 
 def _told(built: ProbeCollection, items: int) -> Iterator[str]:

@@ -28,7 +28,7 @@ from fairqr.cli.common import (
     run_recorded,
     warn,
 )
-from fairqr.cli.probe_build import read_words
+from fairqr.cli.probe_options import read_words
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:

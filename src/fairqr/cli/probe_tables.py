@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
 from fairqr.agents.ranking.pairwise import By
 from fairqr.base.statistics import Interval
 from fairqr.cli.common import printable
-from fairqr.cli.render import Output, counted
+from fairqr.cli.terminal import Output, counted, table
 from fairqr.evaluation.probes.measured import (
     Average,
     ListwiseRow,
@@ -24,7 +24,7 @@ from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
 
-__all__ = ["print_listwise", "print_pairwise", "print_probe"]
+__all__ = ["print_listwise", "print_measured", "print_pairwise", "print_probe"]
 
 WIDEST = 12
 """Characters of a word in the head of a table that are not broken."""
@@ -32,9 +32,17 @@ WIDEST = 12
 _KINDS = {"relevant": "relevant", "irrelevant": "irrelevant", "both": "together"}
 
 
+def print_measured(measured: MeasuredListwise | MeasuredPairwise) -> None:
+    """Print what a probe measured."""
+    if isinstance(measured, MeasuredPairwise):
+        print_pairwise(measured)
+    else:
+        print_listwise(measured)
+
+
 def print_pairwise(measured: MeasuredPairwise) -> None:
     """Print which group a model prefers, and the verdicts in words."""
-    console = Output(highlight=False)
+    console = Output()
     experiment = measured.manifest.pairs
     prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
     for entry in measured.manifest.collections:
@@ -64,22 +72,21 @@ def _print_pairs(
     )
     # The sentences below have p; a terminal of 80 columns has no room for it.
     shares = (f"{word} %" for word in words)
-    table = _table("pairs", "n", *shares, "ratio", "95 %", "flips %", "votes %")
     groups = [row for row in rows if row.kind in _KINDS]
-    for row in groups:
-        figures = row.figures
-        cells = [
+    cells = (
+        (
             _KINDS[row.kind],
-            str(figures.pairs),
-            _percent(figures.protected),
-            _percent(figures.unprotected),
-            _number(figures.ratio),
-            _interval(figures.ratio_interval),
-            _percent(figures.flips),
-            _percent(figures.votes),
-        ]
-        table.add_row(*map(Text, cells))
-    console.print(table)
+            str(row.figures.pairs),
+            _percent(row.figures.protected),
+            _percent(row.figures.unprotected),
+            _number(row.figures.ratio),
+            _interval(row.figures.ratio_interval),
+            _percent(row.figures.flips),
+            _percent(row.figures.votes),
+        )
+        for row in groups
+    )
+    console.print(_table("pairs", ("n", *shares, "ratio", "95 %", "flips %", "votes %"), cells))
     for row in groups:
         if row.verdict is not None:
             console.print(
@@ -91,8 +98,8 @@ def _print_pairs(
             )
     if by == "probabilities" and any(map(_says_neither, groups)):
         console.print(
-            "Most replies would begin with neither A nor B; with --by reply it is read what the "
-            "model writes."
+            "Most replies would begin with neither A nor B; --set by=reply reads what the model "
+            "writes."
         )
     for row in rows:
         if row.kind == "relevance":
@@ -117,7 +124,7 @@ def _asked_by(rows: list[PairwiseRow]) -> str:
 
 def print_listwise(measured: MeasuredListwise) -> None:
     """Print how relevant lists are, and how they expose the groups, by who asks."""
-    console = Output(highlight=False)
+    console = Output()
     experiment = measured.manifest.rankings
     k = experiment.k
     for entry in measured.manifest.collections:
@@ -128,13 +135,12 @@ def print_listwise(measured: MeasuredListwise) -> None:
             "protected": entry.built.protected,
             "unprotected": entry.built.unprotected,
         }
-        table = _table("ranker", "for", f"P@{k}", f"nDCG@{k}", "exposure", "95 %", "n")
         found = [row for row in measured.rows if row.collection == entry.name]
         # The order that was given is the same whoever asks.
         given = next((row for row in found if row.ranker == INITIAL), None)
         rows = [row for row in found if row.ranker != INITIAL or row is given]
-        for row in rows:
-            cells = [
+        cells = (
+            (
                 f"{row.ranker}, {row.window}" if row.window else row.ranker,
                 "any" if row is given else words[row.asker],
                 _number(row.precision.mean, 3),
@@ -142,9 +148,11 @@ def print_listwise(measured: MeasuredListwise) -> None:
                 _number(row.ratio.mean, 3),
                 _interval(row.ratio.interval, 3),
                 str(row.ratio.n),
-            ]
-            table.add_row(*(Text(printable(cell)) for cell in cells))
-        console.print(table)
+            )
+            for row in rows
+        )
+        heads = ("for", f"P@{k}", f"nDCG@{k}", "exposure", "95 %", "n")
+        console.print(_table("ranker", heads, cells))
         for row in rows:
             for sentence in _troubles(row, words[row.asker]):
                 console.print(Text(printable(sentence)))
@@ -168,7 +176,7 @@ def print_listwise(measured: MeasuredListwise) -> None:
 
 def print_probe(result: ProbeResult) -> None:
     """Print how a model ranks what one query retrieved: its verdict on pairs, and its lists."""
-    console = Output(highlight=False)
+    console = Output()
     sides = Counter(document.side for document in result.documents)
     one, other = map(printable, result.words)
     console.print(
@@ -201,8 +209,7 @@ def print_probe(result: ProbeResult) -> None:
 
 
 def _print_one_query(console: Output, found: PairwiseProbe, words: tuple[str, str]) -> None:
-    table = _table("pairs", *(f"{word} %" for word in words), "ratio", "95 %", "flips %", "votes %")
-    cells = [
+    cells = (
         str(len(found.pairs)),
         _share(found.protected),
         _share(found.unprotected),
@@ -210,21 +217,18 @@ def _print_one_query(console: Output, found: PairwiseProbe, words: tuple[str, st
         "{:.2f} to {:.2f}".format(*found.ratio_interval) if found.ratio_interval else "",
         _share(found.flips),
         _share(found.votes),
-    ]
-    table.add_row(*map(Text, cells))
-    console.print(table)
+    )
+    heads = (*(f"{word} %" for word in words), "ratio", "95 %", "flips %", "votes %")
+    console.print(_table("pairs", heads, [cells]))
     console.print(Text(printable(found.sentence)))
 
 
 def _print_orders(console: Output, found: ListwiseProbe) -> None:
-    table = _table("list for", "exposure", "failed")
-    table.add_row("as given", _number(found.initial_ratio, 3), "")
+    rows = [("as given", _number(found.initial_ratio, 3), "")]
     for order in found.askers:
         failed = f"{sum(order.failures.values())} of {order.asked}"
-        table.add_row(
-            Text(printable(order.words) or "nobody"), _number(order.exposure_ratio, 3), failed
-        )
-    console.print(table)
+        rows.append((order.words or "nobody", _number(order.exposure_ratio, 3), failed))
+    console.print(_table("list for", ("exposure", "failed"), rows))
 
 
 def _troubles(row: ListwiseRow, asker: str) -> list[str]:
@@ -245,20 +249,18 @@ def _troubles(row: ListwiseRow, asker: str) -> list[str]:
     return found
 
 
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    # Names may be long, and are broken; numbers are not.
-    table.add_column(first, overflow="fold", min_width=max(map(len, _KINDS.values())))
-    for name in others:
-        widest = max(map(len, printable(name).split()), default=0)
-        table.add_column(
-            Text(printable(name)), justify="right", overflow="fold", min_width=min(widest, WIDEST)
-        )
-    return table
+def _table(first: str, others: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table whose first column holds names, which may be broken; numbers are not."""
+    heads = [Column(first, overflow="fold", min_width=max(map(len, _KINDS.values())))]
+    for name in map(printable, others):
+        widest = max(map(len, name.split()), default=0)
+        width = min(widest, WIDEST)
+        heads.append(Column(Text(name), justify="right", overflow="fold", min_width=width))
+    return table(heads, rows)
 
 
 def _queries(number: int) -> str:
-    return f"{number} quer{'y' if number == 1 else 'ies'}"
+    return counted(number, "query", "queries")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

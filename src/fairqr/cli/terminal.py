@@ -20,8 +20,8 @@ MISSING = "–"
 class Output(Console):
     """Standard output, without markup in texts of others and colours for numbers."""
 
-    def __init__(self) -> None:
-        super().__init__(highlight=False)
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, width=width)
 
     def on_broken_pipe(self) -> None:
         """Leave the end of the program to the entry point when the reader has gone."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,61 +19,54 @@ if TYPE_CHECKING:
 __all__ = ["print_measured"]
 
 WIDTH = 140
-"""Of a table where nobody looks, so that none of its words is broken."""
+"""The width of a table that no terminal shows."""
 
 
 def print_measured(measured: MeasuredLora, folder: Path, *, as_json: bool) -> None:
     """Print what a tuning changed, where the adapter is, and what to do with it."""
     adapter = folder / "adapter"
     if as_json:
-        print_json(json.dumps(_as_dict(measured, adapter), ensure_ascii=False))
+        print_json(_as_dict(measured, adapter))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from fairqr.cli.terminal import Output, number, table
 
-    table = Table(box=None, header_style="bold")
-    for name in ("pairs", "", "n", "protected", "unprotected", "ratio", "flips", "averaged"):
-        table.add_column(name, justify="left" if name in ("pairs", "") else "right", no_wrap=True)
-    for group in measured.groups:
-        for when, it in (("before", group.before), ("after", group.after)):
-            table.add_row(
-                f"{group.collection}, {group.kind}" if when == "before" else "",
-                when,
-                str(it.pairs),
-                _percent(it.protected.value),
-                _percent(it.unprotected.value),
-                "–" if it.ratio is None else f"{it.ratio:.2f}",
-                _percent(it.flips.value),
-                _percent(it.averaged.protected.value),
-            )
-    for relevance in measured.relevance:
-        for when in ("before", "after"):
-            table.add_row(
-                f"{relevance.collection}, relevance: the relevant item" if when == "before" else "",
-                when,
-                str(relevance.pairs),
-                _percent(getattr(relevance.both_orders, when).value),
-                "",
-                "",
-                "",
-                _percent(getattr(relevance.averaged, when).value),
-            )
-    # A name is no markup.
-    Console(highlight=False, markup=False, width=None if _is_seen() else WIDTH).print(table)
+    names = ("n", "protected", "unprotected", "ratio", "flips", "averaged")
+    # Where nobody looks, the table is wide enough to break no word.
+    console = Output(width=None if sys.stdout.isatty() else WIDTH)
+    console.print(table(["pairs", "", *map(number, names)], _rows(measured)))
     typer.echo("")
     for sentence in measured.sentences:
         typer.echo(sentence)
     typer.echo(f"\nadapter: {adapter}")
     typer.echo(f"next: {_next(measured, adapter)}")
-    typer.echo("(that asks about all queries, those that it was trained on among them)")
+    typer.echo("(that asks about all queries, including those it was trained on)")
 
 
-def _is_seen() -> bool:
-    return sys.stdout.isatty()
+def _rows(measured: MeasuredLora) -> Iterator[Sequence[str]]:
+    from fairqr.cli.terminal import decimal, percent
 
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    for group in measured.groups:
+        for when, it in (("before", group.before), ("after", group.after)):
+            yield (
+                f"{group.collection}, {group.kind}" if when == "before" else "",
+                when,
+                str(it.pairs),
+                percent(it.protected.value),
+                percent(it.unprotected.value),
+                decimal(it.ratio),
+                percent(it.flips.value),
+                percent(it.averaged.protected.value),
+            )
+    for relevance in measured.relevance:
+        for when in ("before", "after"):
+            yield (
+                f"{relevance.collection}, relevance: the relevant item" if when == "before" else "",
+                when,
+                str(relevance.pairs),
+                percent(getattr(relevance.both_orders, when).value),
+                *("", "", ""),
+                percent(getattr(relevance.averaged, when).value),
+            )
 
 
 def _next(measured: MeasuredLora, adapter: Path) -> str:
@@ -86,8 +79,12 @@ def _next(measured: MeasuredLora, adapter: Path) -> str:
     else:
         words += ["--collection", str(experiment.collection)]
         words += ["--attribute", str(source.attribute), "--protected", str(source.protected)]
-    words += ["--shown", experiment.shown, "--length", str(experiment.length)]
-    return shlex.join([*words, "--prompt", manifest.prompt])
+    settings = (
+        f"shown={experiment.shown}",
+        f"length={experiment.length}",
+        f"prompts.{manifest.prompt}",
+    )
+    return shlex.join([*words, *(part for each in settings for part in ("--set", each))])
 
 
 def _as_dict(measured: MeasuredLora, adapter: Path) -> dict[str, Any]:

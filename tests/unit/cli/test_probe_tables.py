@@ -62,10 +62,10 @@ def test_the_table_of_pairs_is_whole(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_another_way_to_ask_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where a model begins with neither label; how it was asked is not guessed then."""
     text = printed(tmp_path / "weighed", capsys, neither)
-    assert "with --by reply" in text
+    assert "--set by=reply reads" in text
     assert "by replies" not in text
     read = printed(tmp_path / "read", capsys, neither, by="reply")
-    assert "--by reply" not in read
+    assert "by=reply" not in read
     assert ", by replies" in printed(tmp_path / "fine", capsys, leaning)
 
 

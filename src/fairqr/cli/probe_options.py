@@ -1,0 +1,155 @@
+"""What the commands on probe collections share: their options, and what these describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from fairqr.base.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.probes.specification import ProbeExperiment
+
+    E = TypeVar("E", bound=ProbeExperiment)
+
+__all__ = [
+    "NOTABLES",
+    "Attribute",
+    "Built",
+    "Collection",
+    "Protected",
+    "Seed",
+    "Split",
+    "Words",
+    "experiment_of",
+    "read_words",
+]
+
+NOTABLES = "notables"
+
+Attribute = Annotated[
+    str | None, typer.Option(help="An attribute of the collection's schema, such as gender.")
+]
+Built = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", help="A folder that 'fairqr probe build' wrote, instead of a collection."
+    ),
+]
+Collection = Annotated[
+    str, typer.Option(help="A collection with judgements: its name or its folder.")
+]
+Protected = Annotated[
+    str | None,
+    typer.Option(
+        help="The protected group: female, not Europe, or 'female vs male'. Defaults to female."
+    ),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="The seed of all random draws. [default: 0]")]
+Split = Annotated[
+    str | None,
+    typer.Option(help="Which judgements to use, if there are several sets: train or eval."),
+]
+Words = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROTECTED/UNPROTECTED", help="What to call the two groups, such as women/men."
+    ),
+]
+
+
+def experiment_of(
+    spec: type[E],
+    defaults: Mapping[str, Any],
+    settings: Iterable[str] | None,
+    *,
+    queries: int | None,
+    seed: int | None,
+    collection: str,
+    built: Path | None,
+    attribute: str | None,
+    protected: str | None,
+    words: str | None = None,
+) -> E:
+    """Return the experiment that options describe.
+
+    Args:
+        spec: Its kind.
+        defaults: Values that the command has of its own.
+        settings: What ``--set`` says.
+        queries: As the option.
+        seed: As the option.
+        collection: As the option.
+        built: As the option ``--from``; it replaces all that follow.
+        attribute: As the option.
+        protected: As the option.
+        words: As the option.
+
+    Raises:
+        FairqrError: The options say too much or too little, a value is wrong, or there is no such
+            collection or attribute.
+    """
+    from fairqr.cli.parameters import checked, read_parameters
+
+    texts = [] if queries is None else [f"queries={queries}"]
+    texts += [] if seed is None else [f"seed={seed}"]
+    values = {
+        **defaults,
+        "collection": None if built else collection,
+        **read_parameters([spec], [*texts, *(settings or [])]),
+    }
+    if built:
+        _refuse_beside_folder(attribute, protected, words, values.get("split"))
+        source: dict[str, Any] = {"folder": str(built)}
+    else:
+        source = _source(values["collection"], values.get("split"), attribute, protected, words)
+    return checked(spec, {**values, "sources": (source,)})
+
+
+def read_words(text: str | None) -> tuple[str, str] | None:
+    """Read what the two groups are called, such as ``women/men``.
+
+    Raises:
+        InputError: These are not two words.
+    """
+    if text is None:
+        return None
+    one, slash, other = text.partition("/")
+    if not slash or "/" in other:
+        raise InputError(
+            f"'{one_line(text, 100)}' is no pair of words; write PROTECTED/UNPROTECTED, such as "
+            "women/men."
+        )
+    return one, other
+
+
+def _refuse_beside_folder(
+    attribute: str | None, protected: str | None, words: str | None, split: str | None
+) -> None:
+    said = {"attribute": attribute, "protected": protected, "words": words, "split": split}
+    for name, value in said.items():
+        if value is not None:
+            raise InputError(f"The folder of --from says its {name} itself; leave it out.")
+
+
+def _source(
+    collection: str,
+    split: str | None,
+    attribute: str | None,
+    protected: str | None,
+    words: str | None,
+) -> dict[str, Any]:
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.retrieval.sides import default_protected
+
+    if not attribute:
+        raise InputError("Name an --attribute, such as gender, or a folder with --from.")
+    if protected is None:
+        schema = find_collection(collection, split).corpus.schema
+        protected = default_protected(schema.attribute(attribute))
+    if not protected.strip():
+        raise InputError("The protected group has no name; write it as --protected female.")
+    return {"attribute": attribute, "protected": protected, "words": read_words(words)}
