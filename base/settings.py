@@ -3,7 +3,8 @@
 Explicit arguments win over the variables ``FAIRQR_…``, these over the settings file, and that over
 the defaults. :data:`SETTINGS` is the one list of what there is; the service has a section of its
 own, ``[service]``, which :mod:`fairqr.graph.service.configuration` describes, and so have
-credentials of servers (:mod:`fairqr.retrieval.credentials`).
+credentials of servers (:mod:`fairqr.retrieval.credentials`) and the prices of models
+(:mod:`fairqr.base.prices`).
 
 The settings file is that of the variable ``FAIRQR_CONFIG``, else ``fairqr.toml`` in the user's
 configuration folder. It is never looked for in the current folder: whoever unpacks an archive and
@@ -28,6 +29,7 @@ __all__ = [
     "DEFAULT_CORPUS",
     "DEFAULT_MODEL",
     "DEFAULT_POOL",
+    "PRICES",
     "SERVICE",
     "SETTINGS",
     "Found",
@@ -57,7 +59,8 @@ DEFAULT_POOL = 20
 
 SERVICE = "service"
 CREDENTIALS = "credentials"
-ELSEWHERE = (SERVICE, CREDENTIALS)
+PRICES = "prices"
+ELSEWHERE = (SERVICE, CREDENTIALS, PRICES)
 """The sections that other modules describe."""
 
 _ON = ("1", "true", "yes", "on")

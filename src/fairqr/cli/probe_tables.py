@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fairqr.agents.ranking.lean import Share
 from fairqr.agents.ranking.pairwise import By
+from fairqr.base.prices import tokens_text
 from fairqr.base.statistics import Interval
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import Output, counted, table
@@ -202,7 +203,7 @@ def print_probe(result: ProbeResult) -> None:
         Text(
             f"{prompts}; seed {result.seed}; {counted(usage.model_calls, 'model call')}"
             + (f" and {usage.cached_calls} from the cache" if usage.cached_calls else "")
-            + f", {usage.prompt_tokens} + {usage.completion_tokens} tokens",
+            + f", {tokens_text(usage.prompt_tokens, usage.completion_tokens, [result.model])}",
             style="dim",
         )
     )

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fairqr.base.prices import tokens_text
 from fairqr.cli.common import printable
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def print_result(result: SearchResult) -> None:
     console.print(heading)
     console.print(exposure_bars(result.exposure, result.target))
     console.print(_rankings(result, console.width))
-    usage = result.usage
+    usage, models = result.usage, (result.model, result.ranker)
     asked = counted(usage.model_calls, "model call")
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
@@ -223,7 +224,7 @@ def print_result(result: SearchResult) -> None:
     console.print(
         f"{by}stopped after {counted(len(result.iterations) - 1, 'round')}: "
         f"{_STOPPED[result.stop_reason]}; "
-        f"{asked}, {usage.prompt_tokens} + {usage.completion_tokens} tokens, "
+        f"{asked}, {tokens_text(usage.prompt_tokens, usage.completion_tokens, models)}, "
         f"{usage.milliseconds / 1000:.2f} s",
         style="dim",
         markup=False,

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fairqr.base.prices import tokens_text
 from fairqr.cli.common import printable
 from fairqr.cli.render import (
     NAME,
@@ -260,13 +261,16 @@ def _origin(result: AnswerResult) -> str:
     asked = counted(usage.model_calls, "model call")
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
+    attributor = result.attributor or ""
+    models = (result.generator, attributor if attributor.startswith("llm:") else None)
+    tokens = tokens_text(usage.prompt_tokens, usage.completion_tokens, models)
     judged = f", judged by {result.attributor}" if result.attributor else ""
     prompt = f"{result.prompt.id}={result.prompt.version}"
     return (
         f"\nanswered by {result.generator} with {prompt}{judged}; "
         f"{counted(counts.rankings, 'ranking')} of {counted(counts.samples, 'sample')} "
         f"at alpha {result.alpha:g} of {counted(result.pool, 'document')} by {result.method}, "
-        f"seed {result.seed}; {asked}, {usage.prompt_tokens} + {usage.completion_tokens} tokens, "
+        f"seed {result.seed}; {asked}, {tokens}, "
         f"{usage.milliseconds / 1000:.2f} s"
     )
 

@@ -1,0 +1,107 @@
+"""What models cost in money, as far as the settings file says: the section ``[prices]``.
+
+.. code-block:: toml
+
+    [prices]
+    currency = "USD"
+    "openai:gpt-5-mini" = { input = 0.25, output = 2.00 }
+    "openai:*" = { input = 1.25, output = 10.00 }
+
+Prices are per million tokens. The first pattern that a model's name matches counts. No prices are
+built in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fairqr.base.errors import ConfigError, first_problem, one_line
+from fairqr.base.settings import PRICES, file_section
+
+__all__ = ["Price", "Prices", "configured_prices", "tokens_text"]
+
+_MODEL = re.compile(r"[\w.-]+:[^\s,()?]+")
+
+
+class Price(BaseModel):
+    """What a million tokens of a model cost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+
+    def of(self, input_tokens: float, output_tokens: float) -> float:
+        """Return the cost of some tokens."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The price table of the settings file; no models where there is none."""
+
+    currency: str
+    models: Mapping[str, Price]
+
+    def price_of(self, model: str) -> Price | None:
+        """Return the price of a model, such as ``openai:gpt-5-mini``; None if none is given."""
+        return next((it for name, it in self.models.items() if fnmatchcase(model, name)), None)
+
+    def text_of(self, cost: float) -> str:
+        """Return a cost for people."""
+        return f"{cost:.4g} {self.currency}"
+
+
+def configured_prices() -> Prices:
+    """Return the prices that the settings file gives.
+
+    Raises:
+        ConfigError: The section is wrong.
+    """
+    section, file = file_section(PRICES)
+    where = f"In the settings file {file}, [{PRICES}]"
+    table: dict[str, Any] = dict(section)
+    currency = table.pop("currency", None)
+    if not table:
+        return Prices("", {})
+    if not isinstance(currency, str) or not currency.strip().isprintable() or not currency.strip():
+        raise ConfigError(f'{where} needs a currency, such as currency = "USD".')
+    models = {}
+    for model, price in table.items():
+        try:
+            models[model] = Price.model_validate(price, strict=True)
+        except ValidationError as error:
+            what, reason = first_problem(error)
+            raise ConfigError(
+                f"{where}, '{one_line(model, 60)}' is wrong{what and ' in '}{what}: {reason}; "
+                "write { input = 0.25, output = 2.0 }, per million tokens."
+            ) from None
+    return Prices(currency.strip(), models)
+
+
+def tokens_text(input_tokens: int, output_tokens: int, models: Iterable[str | None]) -> str:
+    """Return what a run cost, for people: ``1200 + 90 tokens (0.0024 USD)``.
+
+    Money is only stated where every model that may have been asked has the same price, since a
+    result does not say which model used which tokens.
+
+    Args:
+        input_tokens: Of all models together.
+        output_tokens: Of all models together.
+        models: Their names, as results have them; those that are None were not asked.
+    """
+    text = f"{input_tokens} + {output_tokens} tokens"
+    names = {
+        name for model in models if model for name in _MODEL.findall(model.removeprefix("llm:"))
+    }
+    prices = configured_prices()
+    found = {prices.price_of(name) for name in names}
+    if len(found) != 1 or (price := found.pop()) is None or not input_tokens + output_tokens:
+        return text
+    return f"{text} ({prices.text_of(price.of(input_tokens, output_tokens))})"
