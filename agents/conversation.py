@@ -87,7 +87,8 @@ async def _asked(
     telling: Telling | None,
 ) -> Reply:
     def on_retry(number: int, error: BaseException) -> None:
-        step.event("retry", attempt=number, **{"error.type": type(error).__name__})
+        kind = type(error).__name__
+        step.event("fairqr.retry", **{"fairqr.attempt": number, "error.type": kind})
 
     messages: Messages = question.prompt.render(question.values)
     usage = Usage()
@@ -125,7 +126,7 @@ async def _asked(
                 except ValueError as error:
                     wrong = str(error)
                     messages = [*messages, *_complaint(answer.text, wrong)]
-                    step.event("unusable_reply")
+                    step.event("fairqr.unusable_reply")
     except ModelError as error:
         usage += Usage(model_calls=1)
         return Reply(error.status, message=str(error), usage=usage)  # type: ignore[arg-type]

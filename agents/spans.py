@@ -58,6 +58,7 @@ def model_span(
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
         "gen_ai.request.model": model,
+        **({"fairqr.model": f"{provider}:{model}"} if kind == "client" else {}),
         **_server(base_url),
         "gen_ai.prompt.name": prompt.id,
         "gen_ai.prompt.version": prompt.version,

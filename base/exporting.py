@@ -1,7 +1,7 @@
-"""Sending spans to a backend of OpenTelemetry: for the command and the service, not the library.
+"""Sends spans and events to a backend of OpenTelemetry: for the command and the service alone.
 
-What is sent, and where to, is said by OpenTelemetry's own variables. Where none of them asks for
-it, nothing is imported and nothing is done.
+OpenTelemetry's own variables say what is sent, and where. If none of them asks for anything,
+nothing is imported and nothing happens.
 """
 
 from __future__ import annotations
@@ -11,31 +11,38 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-__all__ = ["exporting", "wanted_exporters"]
+__all__ = ["Signal", "exporting", "wanted_exporters"]
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
-PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+Signal = Literal["TRACES", "LOGS"]
+"""What is sent, as OpenTelemetry's variables name it: spans, or events, which are log records."""
+
+SIGNALS: tuple[Signal, ...] = ("TRACES", "LOGS")
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 LONGEST_SECONDS = 5.0
-"""How long sending is tried where no variable says it; a command ends so much later at the most."""
+"""How long we try to send, unless a variable says otherwise; a command ends that much later."""
 
-AWAY = (
-    "Spans could not be sent to OpenTelemetry's backend; check that it runs, and what "
-    f"{ENDPOINTS[1]} says."
-)
+AWAY: dict[Signal, str] = {
+    "TRACES": (
+        "Spans could not be sent to OpenTelemetry's backend; check that it runs, and what "
+        f"{ENDPOINT} says."
+    ),
+    "LOGS": (
+        "Events could not be sent to OpenTelemetry's backend; if it takes spans alone, set "
+        "OTEL_LOGS_EXPORTER=none."
+    ),
+}
 
-_setup: tuple[TracerProvider, _Delivery] | None = None
+_started: dict[Signal, tuple[Any, _Delivery]] = {}
+"""The provider and the delivery of each signal, once they are set up."""
 
 
-def wanted_exporters() -> tuple[list[str], str]:
+def wanted_exporters(signal: Signal) -> tuple[list[str], str]:
     """Return which exporters the variables ask for, and the variable that does.
 
     Returns:
@@ -44,10 +51,11 @@ def wanted_exporters() -> tuple[list[str], str]:
     """
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return [], ""
-    if named := os.environ.get("OTEL_TRACES_EXPORTER", "").strip():
+    chosen = f"OTEL_{signal}_EXPORTER"
+    if named := os.environ.get(chosen, "").strip():
         names = [name.strip() for name in named.split(",")]
-        return [name for name in names if name not in ("", "none")], "OTEL_TRACES_EXPORTER"
-    for variable in ENDPOINTS:
+        return [name for name in names if name not in ("", "none")], chosen
+    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", ENDPOINT):
         if os.environ.get(variable, "").strip():
             return ["otlp"], variable
     return [], ""
@@ -55,102 +63,147 @@ def wanted_exporters() -> tuple[list[str], str]:
 
 @contextmanager
 def exporting(warn: Callable[[str], None], *, at_once: bool = False) -> Iterator[None]:
-    """Send the spans that end inside to where OpenTelemetry's variables say, if they do.
+    """Send the spans and events of what runs inside to where OpenTelemetry's variables say.
 
     The resource is ``service.name=fairqr`` unless ``OTEL_SERVICE_NAME`` or
     ``OTEL_RESOURCE_ATTRIBUTES`` name another. What is left is sent at the end. A backend that
-    cannot be reached costs spans and a warning, never the work. Where the application has a
-    provider of its own already, that one is left to do its work.
+    cannot be reached costs a warning, never the work. Providers that an application has set are
+    left to do their work.
 
     Args:
         warn: Told, in one sentence, why nothing can be sent, and in the end what was lost.
-        at_once: Tell of spans that cannot be sent when it begins, each time anew, as a service
-            wants it that has no end; from another thread.
+        at_once: Warn each time when sending begins to fail, rather than once at the end; from
+            another thread. For a service, which has no end.
     """
-    names, variable = wanted_exporters()
-    setup = _ready(names, variable, warn) if names else None
-    if setup is None:
+    problems: dict[str, None] = {}
+    ready = [it for signal in SIGNALS if (it := _ready(signal, problems)) is not None]
+    for problem in problems:
+        warn(problem)
+    if not ready:
         yield
         return
     from fairqr.base.telemetry import content_is_wanted
 
-    provider, delivery = setup
-    delivery.content = content_is_wanted()
-    delivery.tell = warn if at_once else None
+    for _, delivery in ready:
+        delivery.content = content_is_wanted()
+        delivery.tell = warn if at_once else None
     try:
         yield
     finally:
+        _send_the_rest(ready, None if at_once else warn)
+
+
+def _send_the_rest(
+    ready: Sequence[tuple[Any, _Delivery]], warn: Callable[[str], None] | None
+) -> None:
+    away: set[str] = set()
+    for provider, delivery in ready:
+        # The backend of the spans is not waited for a second time.
+        delivery.failed |= delivery.asked_by in away
         delivery.closing = True
         provider.force_flush()
         delivery.closing = False
-        if delivery.lost and not at_once:
-            warn(AWAY)
+        if delivery.lost:
+            if warn and not away:
+                warn(AWAY[delivery.signal])
+            away.add(delivery.asked_by)
         delivery.lost = 0
 
 
-def _ready(
-    names: list[str], variable: str, warn: Callable[[str], None]
-) -> tuple[TracerProvider, _Delivery] | None:
-    """Set the provider up, once in a process; None where it is not ours, or cannot be."""
-    global _setup
-    from opentelemetry import trace
-
-    if _setup is not None:
-        return _setup
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+def _ready(signal: Signal, problems: dict[str, None]) -> tuple[Any, _Delivery] | None:
+    """Set a provider up, once in a process; None if none is wanted, is not ours, or cannot be."""
+    names, variable = wanted_exporters(signal)
+    if not names:
+        return None
+    if signal in _started:
+        return _started[signal]
+    if not _is_free(signal):
         return None
     # It warns of each attempt, and quotes headers that it cannot read, which may be keys.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     try:
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-        delivery = _Delivery([_exporter(name) for name in names])
-        provider = TracerProvider(resource=_resource())
-        provider.add_span_processor(BatchSpanProcessor(delivery))  # type: ignore[arg-type]
+        delivery = _Delivery(signal, [_exporter(signal, name) for name in names], variable)
+        _started[signal] = _provider(signal, delivery), delivery
     except ModuleNotFoundError:
-        warn(
+        problems[
             f"{variable} is set, but nothing is traced: what sends spans is not installed; run "
             "`pip install 'fairqr[otel]'`, or install the exporter that is named."
-        )
+        ] = None
         return None
     except Exception as error:  # a variable that cannot be read; its value may be a key
-        warn(
+        problems[
             f"{variable} is set, but nothing is traced ({type(error).__name__}); check the "
             "variables OTEL_…."
-        )
+        ] = None
         return None
-    trace.set_tracer_provider(provider)
-    _setup = provider, delivery
-    return _setup
+    return _started[signal]
 
 
-def _exporter(name: str) -> SpanExporter:
+def _is_free(signal: Signal) -> bool:
+    """Tell whether the application has set no provider of its own."""
+    if signal == "TRACES":
+        from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+        return isinstance(get_tracer_provider(), ProxyTracerProvider)
+    from opentelemetry._logs import get_logger_provider
+    from opentelemetry._logs._internal import ProxyLoggerProvider
+
+    return isinstance(get_logger_provider(), ProxyLoggerProvider)
+
+
+def _provider(signal: Signal, delivery: Any) -> Any:
+    """Make the provider of a signal, which everything in this process then uses."""
+    if signal == "TRACES":
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace import set_tracer_provider
+
+        tracers = TracerProvider(resource=_resource())
+        tracers.add_span_processor(BatchSpanProcessor(delivery))
+        set_tracer_provider(tracers)
+        return tracers
+    from opentelemetry._logs import set_logger_provider
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+    loggers = LoggerProvider(resource=_resource())
+    loggers.add_log_record_processor(BatchLogRecordProcessor(delivery))
+    set_logger_provider(loggers)
+    return loggers
+
+
+def _exporter(signal: Signal, name: str) -> Any:
     """Return an exporter; ModuleNotFoundError says that it is not installed."""
+    traces = signal == "TRACES"
     if name == "console":
+        from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        return ConsoleSpanExporter(out=sys.stderr)  # results are on standard output
+        # Results are on standard output.
+        return (ConsoleSpanExporter if traces else ConsoleLogRecordExporter)(out=sys.stderr)
     if name == "otlp":
-        name = "otlp_proto_grpc" if _first(PROTOCOLS) == "grpc" else "otlp_proto_http"
+        name = "otlp_proto_grpc" if _variable(signal, "PROTOCOL") == "grpc" else "otlp_proto_http"
     if name == "otlp_proto_http":
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        return OTLPSpanExporter(timeout=None if _first(TIMEOUTS) else LONGEST_SECONDS)
+        timeout = None if _variable(signal, "TIMEOUT") else LONGEST_SECONDS
+        return (OTLPSpanExporter if traces else OTLPLogExporter)(timeout=timeout)
     from importlib.metadata import entry_points
 
-    for found in entry_points(group="opentelemetry_traces_exporter", name=name):
-        made: SpanExporter = found.load()()
-        return made
+    for found in entry_points(group=f"opentelemetry_{signal.lower()}_exporter", name=name):
+        return found.load()()
     raise ModuleNotFoundError(name)
 
 
-def _first(variables: Sequence[str]) -> str:
-    return next((value for name in variables if (value := os.environ.get(name, "").strip())), "")
+def _variable(signal: Signal, name: str) -> str:
+    """Return a variable of the OTLP exporter: that of the signal, or the one for all."""
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}")
+    return next((value for it in variables if (value := os.environ.get(it, "").strip())), "")
 
 
 def _resource() -> Resource:
-    """Return what the spans are of, without the command's arguments, which hold the query."""
+    """Return what we send about ourselves: no arguments of the command, which hold the query."""
     from importlib.metadata import version
 
     from opentelemetry.sdk.resources import Resource
@@ -163,38 +216,38 @@ def _resource() -> Resource:
 
 
 class _Delivery:
-    """A span exporter that passes on to others, and counts what did not arrive.
+    """An exporter that passes on to others, and counts what did not arrive.
 
     Attributes:
-        content: Whether texts of other libraries' errors may be passed on.
+        asked_by: The variable that asks for it.
+        content: Whether texts of other libraries may be passed on.
         closing: Whether somebody waits; then nothing is tried after a first failure.
-        lost: Spans that at least one exporter could not send.
-        tell: Told where sending fails that did not fail before.
+        failed: Whether the last attempt failed.
+        lost: What at least one exporter could not send.
+        tell: Told when sending begins to fail.
     """
 
-    def __init__(self, exporters: Sequence[SpanExporter]) -> None:
-        self._exporters = exporters
-        self._failed = False
+    def __init__(self, signal: Signal, exporters: Sequence[Any], asked_by: str = "") -> None:
+        self.signal = signal
+        self.asked_by = asked_by
         self.content = False
         self.closing = False
+        self.failed = False
         self.lost = 0
         self.tell: Callable[[str], None] | None = None
+        self._exporters = exporters
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Pass spans on."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
-        if not (self.closing and self._failed):
-            kept = spans if self.content else [_without_content(span) for span in spans]
-            results = [exporter.export(kept) for exporter in self._exporters]
-            before = self._failed
-            self._failed = any(result is not SpanExportResult.SUCCESS for result in results)
-            if self._failed and not before and self.tell:
-                self.tell(AWAY)
-        if self._failed:
-            self.lost += len(spans)
-            return SpanExportResult.FAILURE
-        return SpanExportResult.SUCCESS
+    def export(self, batch: Sequence[Any]) -> None:
+        """Pass spans or log records on."""
+        if not (self.closing and self.failed):
+            kept = batch if self.content else self._without_content(batch)
+            # In the results of both signals, the value of success is 0.
+            failed = any(it.value for it in [exporter.export(kept) for exporter in self._exporters])
+            if failed and not self.failed and self.tell:
+                self.tell(AWAY[self.signal])
+            self.failed = failed
+        if self.failed:
+            self.lost += len(batch)
 
     def shutdown(self) -> None:
         """Close the exporters."""
@@ -202,18 +255,26 @@ class _Delivery:
             exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing is kept here."""
+        """Do nothing, since nothing is kept here."""
         return True
 
+    def _without_content(self, batch: Sequence[Any]) -> list[Any]:
+        """Return what may be sent without content: our own, and spans of others without texts."""
+        if self.signal == "TRACES":
+            return [span if _is_ours(span) else _without_texts(span) for span in batch]
+        return [record for record in batch if _is_ours(record)]
 
-def _without_content(span: ReadableSpan) -> Any:
+
+def _is_ours(item: Any) -> bool:
+    scope = item.instrumentation_scope
+    return scope is not None and scope.name == "fairqr"
+
+
+def _without_texts(span: Any) -> Any:
     """Return a span without the texts of errors, which may quote a query or a document.
 
     Ours never have any; those of other libraries do, such as Elasticsearch's client.
     """
-    scope = span.instrumentation_scope
-    if scope is not None and scope.name == "fairqr":
-        return span
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.trace import Status
 

@@ -1,7 +1,8 @@
-"""One span per step, to OpenTelemetry and, when asked, to a file of JSON lines.
+"""One span per step and one event per score, to OpenTelemetry and, when asked, to a file.
 
-Library code sets no global tracer provider; without one, a span costs next to nothing. Queries,
-documents and replies are content; they are recorded only when asked, and keys never.
+Library code sets no global providers; without them, spans cost next to nothing and events nothing.
+Queries, documents and replies are content; they are recorded only when asked, and keys never.
+Events are log records that belong to a span: OpenTelemetry has deprecated events inside spans.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry._logs import SeverityNumber, get_logger
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -25,6 +27,7 @@ from fairqr.base.recording import Recorder, record_to, recording_to
 from fairqr.base.settings import is_on
 
 __all__ = [
+    "EVALUATION",
     "Kind",
     "Recorder",
     "Span",
@@ -37,7 +40,10 @@ __all__ = [
 ]
 
 Kind = Literal["internal", "client", "server"]
-"""What a step is to others: ``client`` where it asks another system."""
+"""What a step is to others: ``client`` where it asks another system, outside this process."""
+
+EVALUATION = "gen_ai.evaluation.result"
+"""The event of a score, by the conventions."""
 
 _KINDS: dict[Kind, SpanKind] = {
     "internal": SpanKind.INTERNAL,
@@ -47,8 +53,9 @@ _KINDS: dict[Kind, SpanKind] = {
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the conventions that the names in spans follow."""
 
-# It leads to whatever provider the application has set when a span is opened.
+# They lead to whatever providers the application has set when a span is opened.
 _tracer = trace.get_tracer("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
+_logger = get_logger("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
 # Baggage is not taken over: it would put texts of strangers into our spans.
 _propagator = TraceContextTextMapPropagator()
 _MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
@@ -83,16 +90,64 @@ class Span:
         if self.has_content:
             self.set(key, value)
 
-    def event(self, name: str, **attributes: Any) -> None:
-        """Record something that happened within the step.
+    @property
+    def wants_events(self) -> bool:
+        """Whether anything takes events."""
+        return self.recorder is not None or self._is_logged
 
-        To OpenTelemetry, where names are shared with others, it is told with ``fairqr.`` before
-        its name and the names of its attributes.
+    def event(self, name: str, **attributes: Any) -> None:
+        """Record something that happened within the step, as an event that belongs to its span.
+
+        Args:
+            name: By the conventions, or ``fairqr.…``.
+            attributes: By their full names; those that are None are left out.
         """
-        self.events.append({"name": name, "attributes": attributes})
-        if self._otel.is_recording():
-            named = {_named(key): _plain(value) for key, value in attributes.items()}
-            self._otel.add_event(_named(name), named)
+        given = {key: value for key, value in attributes.items() if value is not None}
+        if self.recorder is not None:
+            self.events.append({"name": name, "attributes": given})
+        if self._is_logged:
+            _logger.emit(
+                event_name=name,
+                timestamp=time.time_ns(),
+                context=trace.set_span_in_context(self._otel),
+                severity_number=SeverityNumber.INFO,
+                attributes={key: _plain(value) for key, value in given.items()},
+            )
+
+    def evaluation(
+        self,
+        name: str,
+        score: float | None,
+        *,
+        label: str | None = None,
+        explanation: str | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record how good something that the step made is.
+
+        Args:
+            name: The measure, such as ``divergence``.
+            score: Its value; None if there is none.
+            label: What the score means, one of few words.
+            explanation: A sentence without content of users, documents or models.
+            more: Further attributes; ``error.type`` where the evaluation failed.
+        """
+        self.event(
+            EVALUATION,
+            **{
+                "gen_ai.evaluation.name": name,
+                "gen_ai.evaluation.score.value": score,
+                "gen_ai.evaluation.score.label": label,
+                "gen_ai.evaluation.explanation": explanation,
+            },
+            **(more or {}),
+        )
+
+    @property
+    def _is_logged(self) -> bool:
+        context = self._otel.get_span_context()
+        is_left_out = context.is_valid and not context.trace_flags.sampled
+        return not is_left_out and _logger.enabled()
 
     def fail(self, kind: str) -> None:
         """Record that the step came to nothing.
@@ -121,10 +176,6 @@ def content_is_wanted() -> bool:
     return (recorder is not None and recorder.content) or is_on("trace_content")
 
 
-def _named(name: str) -> str:
-    return name if "." in name else f"fairqr.{name}"
-
-
 def _plain(value: Any) -> Any:
     """Return a value that OpenTelemetry takes as an attribute."""
     if isinstance(value, str):
@@ -149,7 +200,7 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
     Args:
         name: Of few different ones, by the GenAI conventions of OpenTelemetry or ``fairqr.…``.
         kind: What the step is to others.
-        attributes: What is known from the begin, by which a sampler may decide.
+        attributes: What is known from the start; a sampler may decide by it.
     """
     parent, recorder = _current.get(), recording_to()
     # Looked up once for all spans of a run.

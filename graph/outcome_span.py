@@ -1,14 +1,63 @@
-"""What the last steps of a run record of it, so that recorded runs can be listed and compared."""
+"""What steps record of their outcome: scores as evaluations, and at the end what the run cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from fairqr.agents.attribution.base import Verdict
 from fairqr.base.telemetry import Span
+from fairqr.graph.search.decisions import groups_to_ask_about
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 
-__all__ = ["record_outcome"]
+__all__ = ["record_divergence", "record_outcome", "record_verdict"]
+
+
+def record_divergence(
+    step: Span,
+    divergence: float | None,
+    threshold: float,
+    exposure: Mapping[str, Mapping[str, float]],
+    target: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Record how far a list is from the target.
+
+    Args:
+        step: Made the list, or measured it.
+        divergence: In nats; None where it is undefined.
+        threshold: The divergence at which the search stops.
+        exposure: Of the list, by attribute and group.
+        target: By attribute and group.
+    """
+    if not step.wants_events:
+        return
+    label = None
+    if divergence is not None:
+        label = "within_threshold" if divergence <= threshold else "above_threshold"
+    worst = [
+        f"{name}={group} has {exposure[name][group]:.1%} of the exposure; "
+        f"its target is {target[name][group]:.1%}."
+        for name, group in groups_to_ask_about(target, exposure, "most", 1)
+    ]
+    step.evaluation("divergence", divergence, label=label, explanation="".join(worst) or None)
+
+
+def record_verdict(step: Span, rank: int, verdict: Verdict) -> None:
+    """Record whether an answer used a document.
+
+    Args:
+        step: Judged it.
+        rank: The document's, in the ranking that was answered from.
+        verdict: On the document and the answer.
+    """
+    labels = {True: "attributed", False: "not_attributed", None: None}
+    failed = None if verdict.status == "ok" else verdict.status
+    step.evaluation(
+        "attribution",
+        verdict.score,
+        label=labels[verdict.attributed],
+        more={"fairqr.document.rank": rank, "error.type": failed},
+    )
 
 
 def record_outcome(

@@ -29,7 +29,7 @@ from fairqr.graph.answer.state import (
     VerdictRecord,
 )
 from fairqr.graph.answer.summary import summarised
-from fairqr.graph.outcome_span import record_outcome
+from fairqr.graph.outcome_span import record_outcome, record_verdict
 from fairqr.graph.running_time import seconds_left
 from fairqr.graph.steps import Update, context_of, forgotten, traced
 from fairqr.graph.usage import usage_record
@@ -207,7 +207,8 @@ class Nodes:
         opened.set("fairqr.ranking", ranking["number"])
         opened.set("fairqr.attributed", sum(verdict.attributed or False for verdict in verdicts))
         opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
-        opened.event("attribution", scores=[verdict.score for verdict in verdicts])
+        for rank, verdict in enumerate(verdicts, start=1):
+            record_verdict(opened, rank, verdict)
         return {"verdicts": [_verdict_record(ranking["number"], verdicts)]}
 
     @traced
@@ -222,8 +223,9 @@ class Nodes:
             prompt=self._prompt(context).reference,
             attributor=self._attributor,
         )
-        opened.event("exposure", disparity=result.disparity, attributed=result.attributed_disparity)
-        opened.set("fairqr.attribution_rate", result.attribution_rate)
+        for name in ("disparity", "attributed_disparity", "attribution_rate"):
+            if (figure := getattr(result, name)) is not None:
+                opened.set(f"fairqr.{name}", figure)
         models = {"generator": result.generator, "attributor": result.attributor}
         record_outcome(opened, result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}

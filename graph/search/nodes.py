@@ -14,8 +14,8 @@ from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundR
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
-from fairqr.base.telemetry import current_span, span
-from fairqr.graph.outcome_span import record_outcome
+from fairqr.base.telemetry import Kind, current_span, span
+from fairqr.graph.outcome_span import record_divergence, record_outcome
 from fairqr.graph.running_time import running_seconds, seconds_left
 from fairqr.graph.search.assembly import assemble
 from fairqr.graph.search.context import Context
@@ -237,7 +237,8 @@ class Nodes:
             "gen_ai.retrieval.top_k": n,
         }
         counted = count and "document_frequencies" in engine.capabilities
-        with span(f"retrieval {engine.name}", kind="client", **asked) as search:
+        kind: Kind = "internal" if engine.in_process else "client"
+        with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
             texts = [shown(query) for query in pending]
             search.content("gen_ai.retrieval.query.text", texts)
             found = await engine.search([*queries, Query("", 0)] if counted else queries)
@@ -275,7 +276,10 @@ class Nodes:
         iterations = [*state.get("iterations", []), record]
         seconds = running_seconds()
         reason = decide_stop(iterations, for_the_loop(context, state), state["usage"], seconds)
-        opened.event("divergence", value=measured.divergence, exposure=measured.exposure)
+        record_divergence(
+            opened, measured.divergence, context.threshold, measured.exposure, state["target"]
+        )
+        opened.set("fairqr.exposure", measured.exposure)
         opened.set("fairqr.iteration", number)
         if reason:
             opened.set("fairqr.stop_reason", reason)
@@ -346,14 +350,14 @@ class Nodes:
         keyed = list(zip(state["chosen"], answers, strict=True))
         checked = await checked_refinements(self._engine, keyed, state, context)
         for key, answer in zip(state["chosen"], checked, strict=True):
-            opened.event(
-                "refinement",
-                attribute=key[0],
-                group=key[1],
-                status=answer.refinement.status,
-                keywords=len(answer.refinement.keywords),
-            )
             opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
+        opened.set(
+            "fairqr.refinements",
+            [
+                f"{name}={group} {answer.refinement.status}"
+                for (name, group), answer in zip(state["chosen"], checked, strict=True)
+            ],
+        )
         seconds = running_seconds()
         spent = budget_is_spent(budget, usage_record(usage), seconds)
         return after_refinement(state, context, checked, usage, budget_is_spent=spent)
@@ -378,7 +382,11 @@ class Nodes:
         opened.set("fairqr.corpus", result.corpus)
         opened.set("fairqr.best_iteration", result.best_iteration)
         opened.set("fairqr.stop_reason", result.stop_reason)
-        opened.event("divergence", value=result.divergence, baseline=result.baseline.divergence)
+        record_divergence(
+            opened, result.divergence, context.threshold, result.exposure, result.target
+        )
+        if result.baseline.divergence is not None:
+            opened.set("fairqr.baseline_divergence", result.baseline.divergence)
         update: Update = {"result": result.model_dump(mode="json")}
         if by_model is not None:
             update["usage"] = usage_record(by_model.usage)

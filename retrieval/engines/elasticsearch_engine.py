@@ -61,6 +61,8 @@ TIME_FOR_PARTS = 0.8
 class ElasticsearchEngine:
     """An attached index; see :class:`SearchEngine` for what its methods promise."""
 
+    in_process = False
+
     def __init__(
         self,
         source: ElasticsearchSource,

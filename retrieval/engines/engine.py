@@ -136,6 +136,11 @@ class SearchEngine(Protocol):
         ...
 
     @property
+    def in_process(self) -> bool:
+        """Whether it searches within this process, rather than asking another system."""
+        ...
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """What it can do beyond searching."""
         ...

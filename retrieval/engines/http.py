@@ -47,6 +47,7 @@ class HttpEngine:
     """
 
     retriever = "http"
+    in_process = False
     capabilities: frozenset[Capability] = frozenset({"new_queries"})
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:

@@ -52,6 +52,11 @@ SHARED_ID = (
     "Some documents with different texts have the same id, and only the first of them counts; name "
     "in 'id' a field that differs."
 )
+IN_PROCESS = frozenset(
+    {"InMemoryVectorStore", "DocArrayInMemorySearch", "FAISS", "Annoy", "SKLearnVectorStore"}
+    | {"BM25Retriever", "TFIDFRetriever", "KNNRetriever", "SVMRetriever"}
+)
+"""Classes of LangChain that hold their documents in memory; all others may ask another system."""
 
 
 class LangChainEngine:
@@ -75,6 +80,8 @@ class LangChainEngine:
         self.name, self.schema = name, labels.schema
         self._kind, self.labels = type(wrapped), labels
         self.retriever = f"langchain:{self._kind.__name__}"
+        holder = type(getattr(wrapped, "vectorstore", wrapped))
+        self.in_process = not IN_PROCESS.isdisjoint(kind.__name__ for kind in holder.__mro__)
         self._id, self._title, self._score = id, title, score
         self._client = LangChainClient(wrapped, name)
         self._met = MetDocuments()

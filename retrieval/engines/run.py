@@ -40,6 +40,7 @@ class RunEngine:
     All that a search needs is read when the engine is made, which blocks: use :func:`open_run`.
     """
 
+    in_process = True
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, source: RunSource, labels: LabelReader) -> None:

@@ -35,6 +35,7 @@ class TantivyEngine:
     """
 
     retriever = "bm25"
+    in_process = True
     capabilities: frozenset[Capability] = frozenset(
         {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )

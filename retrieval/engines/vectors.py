@@ -47,6 +47,7 @@ class VectorEngine:
     last one, by whatever process.
     """
 
+    in_process = True
     capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
 
     def __init__(self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark) -> None:

@@ -42,6 +42,8 @@ def test_runs_are_recorded_listed_and_compared(
     settings.write_text(
         f'model = "openai:fake"\nbase_url = "{model_server.base_url}"\ntrace_dir = "runs"\n'
         f'corpus = "{people}"\n'
+        # An answer of the test's server has 100 tokens in and 10 out.
+        '[prices]\ncurrency = "EUR"\n"openai:f*" = {input = 10_000, output = 100_000}\n'
     )
     search = ("search", "physicist", "--attribute", "gender", "-k", "10")
     search = (*search, "--groups", "lacking", "--no-cache", "--json")
@@ -72,18 +74,23 @@ def test_runs_are_recorded_listed_and_compared(
         assert (run["kind"], run["method"], run["k"]) == ("search", "fairqr", 10)
         assert KEY not in (folder / f"{run['name']}.jsonl").read_text()
 
-    newest, middle, oldest = (run["name"] for run in listed)
-    compared = json.loads(command("trace", "compare", oldest, middle, "--json").stdout)
-    one, other = compared["runs"]
-    assert one["prompts"] == other["prompts"]
-    assert list(one["prompts"]) == ["refine"]
-    assert one["rounds"][0]["lacking"] == ["gender=female"]
-    assert other["rounds"][0]["keywords"] == {"gender.female": ["she"]}
-    # One alone was recorded with content, which is no difference between the runs.
-    assert compared["differences"] == []
-    table = command("trace", "compare", oldest, newest).stdout
+    newest, oldest = listed[0]["name"], listed[-1]["name"]
+    files = [settings.parent / f"{number}.json" for number in range(3)]
+    for file, done in zip(files, (first, second, third), strict=True):
+        file.write_text(done.stdout)
+    compared = json.loads(command("trace", "compare", *files[:2], "--json").stdout)
+    differing = {
+        (it["section"], it["name"]): (it["one"], it["other"]) for it in compared["differences"]
+    }
+    assert differing["iterations", "1 refinements gender=female keywords"][1] == "she"
+    assert ("asked", "model") not in differing
+    table = command("trace", "compare", files[0], files[2]).stdout
     assert next(line for line in table.splitlines() if "openai:other" in line).startswith("≠")
-    assert "invoke_workflow fairqr" in command("trace", "show", oldest).stdout
+    shown = command("trace", "show", oldest).stdout
+    assert "invoke_workflow fairqr" in shown
+    usage = first.result["usage"]
+    tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
+    assert shown.rstrip().endswith(f"to models, {tokens}, {2 * usage['model_calls']} EUR")
     assert newest in command("trace", "list").stdout.split("\n")[1]
 
 

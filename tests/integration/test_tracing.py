@@ -15,7 +15,11 @@ from typing import Any
 import httpx
 import pytest
 from elasticsearch import AsyncElasticsearch, BadRequestError
+from opentelemetry._logs import LogRecord
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -71,12 +75,16 @@ def corpus(clean_environment: Path) -> Path:
 class Exported:
     """What was exported so far."""
 
-    def __init__(self, exporter: InMemorySpanExporter) -> None:
-        self._exporter = exporter
+    def __init__(self, exporter: InMemorySpanExporter, logs: InMemoryLogRecordExporter) -> None:
+        self._exporter, self._logs = exporter, logs
 
     @property
     def spans(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
+
+    @property
+    def records(self) -> list[LogRecord]:
+        return [found.log_record for found in self._logs.get_finished_logs()]
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [found for found in self.spans if found.name == name]
@@ -90,17 +98,22 @@ class Exported:
     def text(self) -> str:
         """All of it, as it would be sent."""
         sent = encode_spans(self.spans).SerializeToString()
+        sent += encode_logs(self._logs.get_finished_logs()).SerializeToString()
         return sent.decode("utf-8", "replace").lower()
 
 
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
-    """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
+    """Gives fairqr a tracer and a logger of the SDK, and keeps what they export in memory."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    logs, loggers = InMemoryLogRecordExporter(), LoggerProvider()
+    loggers.add_log_record_processor(SimpleLogRecordProcessor(logs))
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
-    yield Exported(exporter)
+    monkeypatch.setattr("fairqr.base.telemetry._logger", loggers.get_logger("fairqr"))
+    yield Exported(exporter, logs)
     provider.shutdown()
+    loggers.shutdown()
 
 
 def replying(asked: Asked) -> Answer:
@@ -162,13 +175,16 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert workflow.attributes["fairqr.attributes"] == ("gender",)
 
     retrieval = exported.named(name)[0]
-    assert retrieval.kind is SpanKind.CLIENT
+    assert retrieval.kind is SpanKind.INTERNAL  # the index is embedded
     assert dict(retrieval.attributes or {}) == {
         "gen_ai.operation.name": "retrieval",
         "gen_ai.data_source.id": name.removeprefix("retrieval "),
         "gen_ai.retrieval.top_k": 500,
         "fairqr.documents": (60,),
     }
+    asked = [(it.attributes or {})["gen_ai.retrieval.top_k"] for it in exported.named(name)]
+    assert len(asked) >= 3  # those of the answer and of the probe too
+    assert {type(top_k) for top_k in asked} == {int}
 
     chat = exported.named("chat fake")[0]
     said = dict(chat.attributes or {})
@@ -181,6 +197,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "fake",
+        "fairqr.model": "openai:fake",
         "gen_ai.request.temperature": 0.0,
         "gen_ai.output.type": "json",
         "gen_ai.response.finish_reasons": ("stop",),
@@ -194,18 +211,62 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         "fairqr.status": "ok",
     }
 
-    events = {(found.name, event.name) for found in exported.spans for event in found.events}
-    assert events == {
-        ("fairqr.measure", "fairqr.divergence"),
-        ("fairqr.refine", "fairqr.refinement"),
-        ("fairqr.rerank", "fairqr.divergence"),
-        ("fairqr.attribute", "fairqr.attribution"),
-        ("fairqr.summarise", "fairqr.exposure"),
+    assert not [event for found in exported.spans for event in found.events]
+    by_span = {found.context.span_id: found.name for found in exported.spans}
+    evaluations = [
+        (by_span[record.span_id or 0], dict(record.attributes or {}))
+        for record in exported.records
+        if record.event_name == "gen_ai.evaluation.result"
+    ]
+    assert len(evaluations) == len(exported.records)
+    assert {(step, it["gen_ai.evaluation.name"]) for step, it in evaluations} == {
+        ("fairqr.measure", "divergence"),
+        ("fairqr.rerank", "divergence"),
+        ("fairqr.attribute", "attribution"),
     }
-    (attribution,) = exported.named("fairqr.attribute")[0].events
-    scores = (attribution.attributes or {})["fairqr.scores"]
-    assert isinstance(scores, tuple)
-    assert len(scores) == 3
+    first = next(it for step, it in evaluations if step == "fairqr.measure")
+    assert isinstance(first["gen_ai.evaluation.score.value"], float)
+    assert first["gen_ai.evaluation.score.label"] == "above_threshold"
+    assert "gender=female has" in str(first["gen_ai.evaluation.explanation"])
+    judged = [it for step, it in evaluations if step == "fairqr.attribute"]
+    assert [it["fairqr.document.rank"] for it in judged] == [1, 2, 3]
+    assert {it["gen_ai.evaluation.score.label"] for it in judged} <= {
+        "attributed",
+        "not_attributed",
+    }
+    assert all(0 <= float(str(it["gen_ai.evaluation.score.value"])) <= 1 for it in judged)
+
+
+async def test_a_search_of_another_system_is_a_call_to_it(
+    exported: Exported, model_server: ModelServer, tmp_path: Path
+) -> None:
+    """An endpoint is called (CLIENT); a run is read within this process (INTERNAL)."""
+    people = [{"id": f"d{n}", "sex": "FM"[n % 2]} for n in range(4)]
+    model_server.does(Answer(body=json.dumps(people).encode()))
+    attributes = {"gender": {"field": "sex", "groups": {"female": ["F"], "male": ["M"]}}}
+    described: dict[str, dict[str, Any]] = {
+        "endpoint": {
+            **{"engine": "http", "url": f"{model_server.base_url}/search?q={{{{query}}}}"},
+            **{"method": "GET", "hits": "@", "id": "id"},
+        },
+        "exported": {"engine": "run", "runs": "run.txt", "documents": "documents.jsonl"},
+    }
+    run = "".join(f"1 Q0 d{n} {n + 1} {4 - n} x\n" for n in range(4))
+    (tmp_path / "run.txt").write_text(run)
+    (tmp_path / "documents.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in people))
+    for name, source in described.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(json.dumps({"name": name, "attributes": attributes, **source}))
+        engine = await open_engine(str(file))
+        try:
+            await FairSearch(engine, None).asearch("1", method="plain", k=2, target="uniform:1")
+        finally:
+            await engine.aclose()
+    kinds = {it.name: it.kind for it in exported.spans if it.name.startswith("retrieval")}
+    assert kinds == {
+        "retrieval endpoint": SpanKind.CLIENT,
+        "retrieval exported": SpanKind.INTERNAL,
+    }
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -310,7 +371,7 @@ async def test_errors_of_elasticsearch_that_quote_the_query_are_not_passed_on(
     model_server.does(Answer(400, json.dumps(said).encode(), headers))
     before, after = InMemorySpanExporter(), InMemorySpanExporter()
     provider = TracerProvider()
-    delivery = _Delivery([after])
+    delivery = _Delivery("TRACES", [after])
     provider.add_span_processor(SimpleSpanProcessor(before))
     provider.add_span_processor(SimpleSpanProcessor(delivery))  # type: ignore[arg-type]
     url = model_server.base_url.removesuffix("/v1")
@@ -358,6 +419,10 @@ class TestTheCommand:
         assert root["attributes"]["gen_ai.workflow.name"] == "fairqr"
         known = {it["spanId"] for it in spans}
         assert {it["parentSpanId"] for it in spans if it is not root} <= known
+        events = collector.events
+        measured = {it["spanId"] for it in spans if it["name"] == "fairqr.measure"}
+        scored = {it["spanId"] for it in events if it["eventName"] == "gen_ai.evaluation.result"}
+        assert measured < scored <= known
         names = {it["name"] for it in spans}
         assert {"fairqr.refine", "chat fake", "fairqr.rerank"} <= names
         text = json.dumps(collector.requests).lower()
@@ -378,6 +443,7 @@ class TestTheCommand:
         assert run.code == 0
         (resource,) = collector.resources
         assert resource["attributes"]["service.name"] == "searching"
+        assert collector.events == []  # the variable is that of spans alone
         recorded = [json.loads(line) for line in trace.read_text().splitlines()]
         assert sorted(it["name"] for it in recorded) == sorted(it["name"] for it in collector.spans)
         sent = json.dumps(collector.spans)
@@ -396,8 +462,24 @@ class TestTheCommand:
         )
         assert run.code == 0
         assert run.result["ranking"]
+        assert run.stderr.count("could not be sent to OpenTelemetry's backend") == 1
         assert "Spans could not be sent to OpenTelemetry's backend" in run.stderr
         assert "opentelemetry" not in run.stderr.lower().replace("opentelemetry's", "")
+
+    def test_a_backend_that_takes_spans_alone_costs_another_sentence(
+        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+    ) -> None:
+        """It says which variable turns the events off."""
+        to = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_TIMEOUT": "0.5"}
+        to["OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"] = "http://127.0.0.1:9/v1/logs"
+        arguments = search_arguments(model_server, corpus, "--json")
+        run = command(*arguments, **to)
+        assert (run.code, collector.events) == (0, [])
+        assert collector.spans
+        assert "Events could not be sent" in run.stderr
+        assert "set OTEL_LOGS_EXPORTER=none." in run.stderr
+        run = command(*arguments, **to, OTEL_LOGS_EXPORTER="none")
+        assert "could not be sent" not in run.stderr
 
     def test_without_the_extra_one_sentence_says_what_to_install(
         self, command: Command, model_server: ModelServer, corpus: Path, tmp_path: Path

@@ -36,6 +36,7 @@ class InstantEngine:
     name = "instant"
     schema = SCHEMA
     retriever = "bm25"
+    in_process = True
     capabilities: frozenset[Capability] = frozenset(
         {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )

@@ -56,6 +56,7 @@ class WatchedEngine:
         self._engine = engine
         self.name = engine.name
         self.retriever = engine.retriever
+        self.in_process = engine.in_process
         self.capabilities: frozenset[Capability] = engine.capabilities - {*without}
         self.searches: list[list[Query]] = []
         self.reads: list[list[str]] = []

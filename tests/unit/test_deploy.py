@@ -16,7 +16,13 @@ from tests.checks.lock import check_bounds, check_lines, pins_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-NOT_OURS = {"OPENAI_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "PATH", "PYTHONUNBUFFERED"}
+NOT_OURS = {
+    "OPENAI_API_KEY",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_LOGS_EXPORTER",
+    "PATH",
+    "PYTHONUNBUFFERED",
+}
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson, print_json
+from fairqr.cli.common import AsJson, print_json, printable
 
 if TYPE_CHECKING:
-    from fairqr.cli.trace_comparing import Row
+    from fairqr.cli.result_comparison import Row
     from fairqr.cli.trace_summary import RunSummary
 
     Listed = tuple[str, RunSummary | None, str]
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at recorded runs, and compare them.")
+app = typer.Typer(no_args_is_help=True, help="Look at recorded runs, and compare results.")
 
 NOTHING = "—"
 _HEADS = (
@@ -31,12 +31,13 @@ _WIDEST = 1000
 Folder = Annotated[
     Path | None, typer.Option(help="Of recorded runs; FAIRQR_TRACE_DIR where not given.")
 ]
+Result = Annotated[Path, typer.Argument(help="A result, as --json printed it.")]
 Name = Annotated[str, typer.Argument(help="A file, or a run as `fairqr trace list` names it.")]
 
 
 @app.callback()
 def _trace() -> None:
-    """Look at recorded runs, and compare them."""
+    """Look at recorded runs, and compare results."""
 
 
 @app.command("list")
@@ -46,13 +47,20 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List recorded runs, the newest first."""
+    from dataclasses import asdict
+
     from fairqr.cli.trace_reading import trace_folder, traces_in
 
     place = trace_folder(folder)
     files = traces_in(place)
     runs = [(file.stem, *_summary(file)) for file in files[:limit]]
     if as_json:
-        _print_list(runs)
+        print_json(
+            [
+                {"name": name, **(asdict(run) if run else {"status": status})}
+                for name, run, status in runs
+            ]
+        )
     elif not runs:
         typer.echo(f"No run is recorded in {place}.")
     else:
@@ -63,36 +71,32 @@ def list_(
 
 @app.command()
 def show(file: Name, folder: Folder = None) -> None:
-    """Draw a recorded run as a tree, with times, tokens and decisions."""
+    """Draw a recorded run as a tree, with times, tokens, costs and decisions."""
     from rich.console import Console
 
+    from fairqr.base.prices import configured_prices
     from fairqr.cli.trace_reading import find_trace, read_spans
-    from fairqr.cli.trace_tree import trees_of
+    from fairqr.cli.trace_tree import cost_text, trees_of
 
     console = Console(highlight=False)
-    for tree in trees_of(read_spans(find_trace(file, folder))):
+    spans, prices = read_spans(find_trace(file, folder)), configured_prices()
+    for tree in trees_of(spans, prices):
         console.print(tree)
+    typer.echo(cost_text(spans, prices))
 
 
 @app.command()
-def compare(one: Name, other: Name, folder: Folder = None, as_json: AsJson = False) -> None:
-    """Show two recorded runs side by side: prompts, models, decisions, and what they cost."""
-    import json
-    from dataclasses import asdict
+def compare(one: Result, other: Result, as_json: AsJson = False) -> None:
+    """Show two results side by side: settings, exposure, rankings, keywords, and cost."""
+    from fairqr.cli.result_comparison import read_result, rows_of
 
-    from fairqr.cli.trace_comparing import rows_of
-    from fairqr.cli.trace_reading import find_trace, read_spans
-    from fairqr.cli.trace_summary import summary_of
-
-    files = [find_trace(name, folder) for name in (one, other)]
-    runs = [summary_of(read_spans(file)) for file in files]
-    rows = rows_of(*runs)
+    rows = rows_of(read_result(one), read_result(other))
     if as_json:
-        named = [{"name": file.stem, **asdict(run)} for file, run in zip(files, runs, strict=True)]
-        different = [[row.section, row.name] for row in rows if row.differs]
-        print_json(json.dumps({"runs": named, "differences": different}, indent=2))
+        named = ("section", "name", "one", "other")
+        differing = [dict(zip(named, row, strict=False)) for row in rows if row.differs]
+        print_json({"differences": differing})
         return
-    _draw_comparison(files[0].stem, files[1].stem, rows)
+    _draw_comparison(one.name, other.name, rows)
 
 
 def _summary(file: Path) -> tuple[RunSummary | None, str]:
@@ -108,36 +112,19 @@ def _summary(file: Path) -> tuple[RunSummary | None, str]:
     return summary, summary.status
 
 
-def _print_list(runs: list[Listed]) -> None:
-    import json
-    from dataclasses import asdict
-
-    rows = []
-    for name, summary, status in runs:
-        told = asdict(summary) if summary else {"status": status}
-        told.pop("rounds", None)
-        rows.append({"name": name, **told})
-    print_json(json.dumps(rows, indent=2))
-
-
 def _draw_list(runs: list[Listed]) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from fairqr.cli.common import printable
+    from fairqr.cli.terminal import table
 
-    table = Table(*_HEADS, box=None, pad_edge=False, header_style="bold")
-    for name, summary, status in runs:
-        cells = (name, *(_cells(summary) if summary else ("",) * (len(_HEADS) - 2)), status)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+    empty = ("",) * (len(_HEADS) - 2)
+    rows = [(name, *(_cells(run) if run else empty), status) for name, run, status in runs]
     # As wide as it has to be: a terminal breaks lines better than a table breaks words.
-    Console(highlight=False, width=_WIDEST).print(table)
+    Console(highlight=False, width=_WIDEST).print(table(_HEADS, rows))
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
-    from fairqr.cli.render import shortened
-    from fairqr.cli.trace_comparing import time_text
+    from fairqr.cli.terminal import shortened
 
     calls = f"{run.model_calls:,}"
     if run.cached_calls:
@@ -145,7 +132,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     what = f"{run.kind}: {shortened(run.query, 40)}" if run.query else run.kind
     before, after = (NOTHING if it is None else f"{it:.4f}" for it in (run.before, run.after))
     return (
-        time_text(run.started),
+        _time_text(run.started),
         what,
         run.method or NOTHING,
         ", ".join(dict.fromkeys(run.models.values())) or NOTHING,
@@ -156,26 +143,35 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     )
 
 
+def _time_text(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, for people; a dash where it is none."""
+    from datetime import datetime
+
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
+    except (OSError, OverflowError, ValueError):
+        return NOTHING
+
+
 def _draw_comparison(one: str, other: str, rows: list[Row]) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from fairqr.cli.common import printable
+    from fairqr.cli.terminal import table
+    from fairqr.cli.trace_tree import value_text
 
-    # As texts, since a name of a file may hold what rich takes for markup.
-    heads = (Text(""), Text(""), Text(printable(one)), Text(printable(other)))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, overflow="fold")
+    lines: list[list[str | Text]] = []
     section = None
     for row in rows:
+        if not row.is_shown:
+            continue
         if row.section != section:
             section = row.section
-            table.add_row("", Text(section, style="bold"))
+            lines.append(["", Text(printable(section), style="bold"), "", ""])
         style = "yellow" if row.differs else ""
-        texts = (Text(printable(text), style=style) for text in row.texts)
-        table.add_row("≠" if row.differs else "", Text(printable(f"  {row.name}")), *texts)
-    Console(highlight=False).print(table)
+        values = (NOTHING if it is None else value_text(it) for it in (row.one, row.other))
+        texts = (Text(printable(value), style=style) for value in values)
+        lines.append(["≠" if row.differs else "", f"  {row.name}", *texts])
+    Console(highlight=False).print(table(["", "", printable(one), printable(other)], lines))
     count = sum(row.differs for row in rows)
     typer.echo(f"{count} differences, marked ≠" if count != 1 else "1 difference, marked ≠")

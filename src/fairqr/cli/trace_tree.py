@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 from rich.tree import Tree
 
+from fairqr.base.prices import Prices
+from fairqr.base.telemetry import EVALUATION
 from fairqr.cli.common import printable
+from fairqr.cli.terminal import counted
 from fairqr.cli.trace_reading import Span
 
-__all__ = ["trees_of", "value_text"]
+__all__ = ["cost_text", "trees_of", "value_text"]
+
+INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
 # Shown in the head of a span's line, or of no interest to people.
 _HIDDEN = {
@@ -21,16 +26,17 @@ _HIDDEN = {
     "gen_ai.provider.name",
     "gen_ai.output.type",
     "gen_ai.request.model",
-    "gen_ai.usage.input_tokens",
-    "gen_ai.usage.output_tokens",
+    INPUT,
+    OUTPUT,
     "gen_ai.workflow.name",
     "gen_ai.prompt.name",
     "gen_ai.prompt.version",
     "fairqr.prompt.sha256",
+    "fairqr.model",
 }
 
 
-def trees_of(spans: Sequence[Span]) -> Iterator[Tree]:
+def trees_of(spans: Sequence[Span], prices: Prices) -> Iterator[Tree]:
     """Yield a tree for each span that has no parent in the file, in order of time."""
     children: dict[str | None, list[Span]] = {}
     known = {span["span"] for span in spans}
@@ -39,25 +45,61 @@ def trees_of(spans: Sequence[Span]) -> Iterator[Tree]:
         parent = span["parent"] if span["parent"] in known else None
         children.setdefault(parent, []).append(span)
     for root in children.pop(None, []):
-        tree = Tree(_line(root))
-        _grow(tree, root, children)
+        tree = Tree(_line(root, prices))
+        _grow(tree, root, children, prices)
         yield tree
 
 
-def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]]) -> None:
+def cost_text(spans: Sequence[Span], prices: Prices) -> str:
+    """Return what all questions to models cost together; money only if each has a price."""
+    asked = [span["attributes"] for span in spans if INPUT in span["attributes"]]
+    tokens = [sum(_count(it.get(key)) for it in asked) for key in (INPUT, OUTPUT)]
+    costs = [_cost(it, prices) for it in asked if it.get("fairqr.model")]
+    known = [cost for cost in costs if cost is not None]
+    money = f", {prices.text_of(sum(known))}" if known and len(known) == len(costs) else ""
+    return f"{counted(len(asked), 'question')} to models, {tokens[0]} + {tokens[1]} tokens{money}"
+
+
+def _cost(attributes: Mapping[str, Any], prices: Prices) -> float | None:
+    price = prices.price_of(str(attributes.get("fairqr.model")))
+    if price is None:
+        return None
+    return price.of(_count(attributes.get(INPUT)), _count(attributes.get(OUTPUT)))
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < 10**12 else 0
+
+
+def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]], prices: Prices) -> None:
     for key, value in span["attributes"].items():
         if key not in _HIDDEN:
             text = f"{key.removeprefix('fairqr.')}: {value_text(value)}"
             tree.add(Text(printable(text), style="dim"))
     for event in span["events"]:
-        told = ", ".join(f"{key} {value_text(value)}" for key, value in event["attributes"].items())
-        tree.add(Text(printable(f"• {event['name']}: {told}"), style="cyan"))
+        tree.add(Text(printable(f"• {_event_text(event)}"), style="cyan"))
     # Taken out, so that spans which name each other as parents cannot go round in circles.
     for child in children.pop(span["span"], []):
-        _grow(tree.add(_line(child)), child, children)
+        _grow(tree.add(_line(child, prices)), child, children, prices)
 
 
-def _line(span: Span) -> Any:
+def _event_text(event: Mapping[str, Any]) -> str:
+    told = dict(event["attributes"])
+    if event["name"] == EVALUATION:  # divergence 0.1235, above_threshold: a sentence
+        name, score, label, explanation = (
+            told.pop(f"gen_ai.evaluation.{key}", None)
+            for key in ("name", "score.value", "score.label", "explanation")
+        )
+        head = f"{name} {'—' if score is None else value_text(score)}"
+        texts = [head, *([value_text(label)] if label else [])]
+        tail = f": {value_text(explanation)}" if explanation else ""
+    else:
+        texts, tail = [event["name"].removeprefix("fairqr.")], ""
+    texts += [f"{key.removeprefix('fairqr.')} {value_text(value)}" for key, value in told.items()]
+    return ", ".join(texts) + tail
+
+
+def _line(span: Span, prices: Prices) -> Any:
     line = Text.assemble((printable(span["name"]), "bold"), f"  {span['milliseconds']:.1f} ms")
     attributes = span["attributes"]
     if "gen_ai.prompt.name" in attributes:
@@ -65,12 +107,11 @@ def _line(span: Span) -> Any:
         line.append(printable(f"  {attributes['gen_ai.prompt.name']}={version}"))
         sha256 = f" {attributes.get('fairqr.prompt.sha256', '')!s:.12}"
         line.append(printable(sha256), style="dim")
-    if "gen_ai.usage.input_tokens" in attributes:
-        tokens = (
-            attributes["gen_ai.usage.input_tokens"],
-            attributes.get("gen_ai.usage.output_tokens", 0),
-        )
-        line.append(printable(f"  {tokens[0]} + {tokens[1]} tokens"))
+    if INPUT in attributes:
+        text = f"  {attributes[INPUT]} + {attributes.get(OUTPUT, 0)} tokens"
+        if (cost := _cost(attributes, prices)) is not None:
+            text += f", {prices.text_of(cost)}"
+        line.append(printable(text))
     if span["status"] != "ok":
         line.append(printable(f"  {span['status']}"), style="red")
     return line

@@ -560,7 +560,7 @@ class TestTraces:
             assert span["name"] == "chat fake"
             assert span["attributes"]["gen_ai.usage.input_tokens"] == 100
             assert span["attributes"]["fairqr.prompt.sha256"] == "0" * 64
-            assert span["events"][0]["attributes"]["attempt"] == 1
+            assert span["events"][0]["attributes"]["fairqr.attempt"] == 1
 
     async def test_a_reply_that_utf8_cannot_hold_is_recorded(
         self, model_server: ModelServer, tmp_path: Path

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 from opentelemetry import baggage, context
+from opentelemetry._logs import SeverityNumber
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -33,6 +36,15 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryLogRecordExporter]:
+    exporter, provider = InMemoryLogRecordExporter(), LoggerProvider()
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    monkeypatch.setattr("fairqr.base.telemetry._logger", provider.get_logger("fairqr"))
+    yield exporter
+    provider.shutdown()
+
+
 class TestSpans:
     def test_values_are_such_as_opentelemetry_takes(self, exporter: InMemorySpanExporter) -> None:
         """Lists of one kind stay lists; anything else is JSON; half a pair costs no other span."""
@@ -47,14 +59,10 @@ class TestSpans:
         with span("run \ud800", kind="client", **{"fairqr.first": "x"}) as step:
             for key, (value, _) in values.items():
                 step.set(f"fairqr.{key}", value)
-            step.event("tried", **{"attempt": 1, "error.type": "TimeoutError"})
         (sent,) = exporter.get_finished_spans()
         assert (sent.name, sent.kind) == ("run ?", SpanKind.CLIENT)
         expected = {f"fairqr.{key}": plain for key, (_, plain) in values.items()}
         assert dict(sent.attributes or {}) == {"fairqr.first": "x", **expected}
-        (event,) = sent.events
-        assert event.name == "fairqr.tried"
-        assert dict(event.attributes or {}) == {"fairqr.attempt": 1, "error.type": "TimeoutError"}
         assert encode_spans([sent]).SerializeToString()
 
     def test_attributes_from_the_begin_are_there_for_a_sampler(
@@ -116,6 +124,56 @@ class TestSpans:
             step.content("fairqr.query", "x")
         told = {it.name for it in exporter.get_finished_spans() if it.attributes}
         assert told == {"with", "recorded", "by the file"}
+
+
+class TestEvents:
+    def test_a_score_is_an_event_that_belongs_to_its_span(
+        self, exporter: InMemorySpanExporter, records: InMemoryLogRecordExporter
+    ) -> None:
+        """It is a log record by the conventions; the span itself has no events."""
+        with span("outer"), span("measure") as step:
+            step.evaluation("divergence", 0.25, label="above_threshold", explanation="a \ud800")
+            step.evaluation("attribution", None, more={"error.type": "timeout"})
+        scored, failed = (it.log_record for it in records.get_finished_logs())
+        measured = exporter.get_finished_spans()[0]
+        assert measured.events == ()
+        assert {scored.event_name, failed.event_name} == {"gen_ai.evaluation.result"}
+        assert (scored.trace_id, scored.span_id) == (
+            measured.context.trace_id,
+            measured.context.span_id,
+        )
+        assert scored.timestamp
+        assert scored.severity_number is SeverityNumber.INFO
+        assert dict(scored.attributes or {}) == {
+            "gen_ai.evaluation.name": "divergence",
+            "gen_ai.evaluation.score.value": 0.25,
+            "gen_ai.evaluation.score.label": "above_threshold",
+            "gen_ai.evaluation.explanation": "a ?",
+        }
+        assert dict(failed.attributes or {}) == {
+            "gen_ai.evaluation.name": "attribution",
+            "error.type": "timeout",
+        }
+
+    def test_without_a_logger_provider_nothing_is_made(
+        self, exporter: InMemorySpanExporter
+    ) -> None:
+        with span("measure") as step:
+            assert not step.wants_events
+            step.evaluation("divergence", 0.25)
+        assert step.events == []
+
+    def test_a_caller_that_does_not_sample_gets_no_events(
+        self, records: InMemoryLogRecordExporter, tmp_path: Path
+    ) -> None:
+        """Without spans there is nothing to belong to; a file takes them all the same."""
+        with continued({"traceparent": f"{PARENT[:-2]}00"}):
+            with span("run") as step:
+                step.event("fairqr.retry")
+            with record_to(tmp_path / "file"), span("run") as step:
+                step.event("fairqr.retry")
+        assert "fairqr.retry" in (tmp_path / "file").read_text()
+        assert records.get_finished_logs() == ()
 
 
 async def _waiting() -> None:
@@ -217,10 +275,12 @@ for name in list(os.environ):
 from fairqr.base.exporting import exporting, wanted_exporters
 with exporting(print): pass
 os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
+os.environ["OTEL_LOGS_EXPORTER"] = "none"
 for name, value in [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "True")]:
     os.environ[name] = value
+    assert wanted_exporters("LOGS")[0] == []
     with exporting(print): pass
-    assert wanted_exporters()[0] == []
+    assert wanted_exporters("TRACES") == ([], name if value == "none" else "")
 sys.exit("opentelemetry" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -233,11 +293,15 @@ import os
 os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-ours = TracerProvider()
+from opentelemetry import _logs
+from opentelemetry.sdk._logs import LoggerProvider
+ours, loggers = TracerProvider(), LoggerProvider()
 trace.set_tracer_provider(ours)
+_logs.set_logger_provider(loggers)
 from fairqr.base.exporting import exporting
 with exporting(print):
     assert trace.get_tracer_provider() is ours
+    assert _logs.get_logger_provider() is loggers
 """
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True

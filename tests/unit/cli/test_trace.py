@@ -30,6 +30,13 @@ def a_span(**changes: Any) -> str:
     return json.dumps({**plain, **changes})
 
 
+def divergence(value: Any, **more: str) -> dict[str, Any]:
+    scored = {"name": "divergence", "score.value": value}
+    scored |= {f"score.{key}" if key == "label" else key: it for key, it in more.items()}
+    attributes = {f"gen_ai.evaluation.{key}": it for key, it in scored.items()}
+    return {"name": "gen_ai.evaluation.result", "attributes": attributes}
+
+
 def shown(file: Path, *lines: str, end: str = "\n") -> str:
     file.write_text("\n".join(lines) + end, encoding="utf-8")
     result = CliRunner().invoke(app, ["trace", "show", str(file)], env={"COLUMNS": "200"})
@@ -55,12 +62,15 @@ class TestShowing:
             "gen_ai.prompt.version": "v2",
             "fairqr.prompt.sha256": "0123456789abcdef",
         }
-        event = {"name": "divergence", "attributes": {"value": 0.123456, "groups": {"a": 0.5}}}
+        events = [
+            divergence(0.123456, label="above_threshold", explanation="a has 1 %."),
+            {"name": "fairqr.retry", "attributes": {"fairqr.attempt": 1, "error.type": "OSError"}},
+        ]
         text = shown(
             file,
             a_span(name="chat fake", span="c", parent="b", start=3, attributes=chat),
             a_span(name="later", span="d", parent="a", start=4, status="TimeoutError"),
-            a_span(name="refine", span="b", parent="a", start=2, events=[event]),
+            a_span(name="refine", span="b", parent="a", start=2, events=events),
             a_span(name="run", span="a", start=1, attributes={"fairqr.k": 20}),
         )
         lines = [line.strip(" │├└─") for line in text.splitlines()]
@@ -68,15 +78,17 @@ class TestShowing:
             "run  2.5 ms",
             "k: 20",
             "refine  2.5 ms",
-            "• divergence: value 0.1235, groups a 0.5",
+            "• divergence 0.1235, above_threshold: a has 1 %.",
+            "• retry, attempt 1, error.type OSError",
             "chat fake  2.5 ms  refine=v2 0123456789ab  120 + 9 tokens",
             "later  2.5 ms  TimeoutError",
+            "1 question to models, 120 + 9 tokens",
         ]
 
     def test_a_killed_run_is_shown_as_far_as_it_got(self, file: Path) -> None:
         """A last line that is cut off is left out; spans without their parents are roots."""
         text = shown(file, a_span(name="one", parent="never written"), a_span()[:40], end="")
-        assert text == "one  2.5 ms\n"
+        assert text.splitlines()[:-1] == ["one  2.5 ms"]
 
     def test_a_line_cut_within_a_character(self, file: Path) -> None:
         """Half a character at the end is no damage."""
@@ -197,7 +209,7 @@ class TestRecording:
             pass
 
 
-def a_run(divergence: float = 0.5, query: str | None = None, **outcome: Any) -> list[str]:
+def a_run(before: float = 0.5, query: str | None = None) -> list[str]:
     """A recorded search, as the graph records it."""
     content = {"fairqr.query": query} if query else {}
     asked = {"fairqr.method": "fairqr", "fairqr.attributes": ["gender"], "fairqr.k": 20}
@@ -206,26 +218,14 @@ def a_run(divergence: float = 0.5, query: str | None = None, **outcome: Any) -> 
         "fairqr.prompts": [f"refine=v2 {'0' * 64}"],
         **{"fairqr.model_calls": 3, "fairqr.cached_calls": 1},
         **{"fairqr.input_tokens": 300, "fairqr.output_tokens": 30},
-        **outcome,
+        "fairqr.baseline_divergence": before,
     }
-    measured = {"value": divergence, "exposure": {"gender": {"female": 0.2, "male": 0.8}}}
-    refined = {"attribute": "gender", "group": "female", "status": "ok", "keywords": 1}
-    words = {"fairqr.keywords.gender.female": ["she"]} if query else {}
-    final = {"value": 0.1, "baseline": divergence}
     at: list[dict[str, Any]] = [
         {"name": "fairqr.begin", "attributes": content},
-        {"name": "fairqr.measure", "events": [{"name": "divergence", "attributes": measured}]},
+        {"name": "fairqr.measure", "events": [divergence(before)]},
         {"name": "fairqr.choose_group", "attributes": {"fairqr.groups": ["gender=female"]}},
-        {
-            "name": "fairqr.refine",
-            "attributes": words,
-            "events": [{"name": "refinement", "attributes": refined}],
-        },
-        {
-            "name": "fairqr.rerank",
-            "attributes": ended,
-            "events": [{"name": "divergence", "attributes": final}],
-        },
+        {"name": "fairqr.refine", "attributes": {"fairqr.refinements": ["gender=female ok"]}},
+        {"name": "fairqr.rerank", "attributes": ended, "events": [divergence(0.1)]},
     ]
     lines = [a_span(parent="r", start=number, **span) for number, span in enumerate(at)]
     root = a_span(name="invoke_workflow fairqr", span="r", start=0, attributes=asked)
@@ -276,7 +276,7 @@ class TestListing:
 
     @pytest.mark.parametrize("value", [None, True, [], {}, "x", 10**400, [1], ["=", "a"]])
     def test_attributes_may_hold_anything(self, value: Any, folder: Path) -> None:
-        """Whoever wrote the file, its run is listed, compared, and the JSON is sound."""
+        """Whoever wrote the file, its run is listed and shown, and the JSON is sound."""
         attributes = {
             "fairqr.query": value,
             **{f"fairqr.{key}": value for key in ("method", "attributes", "target", "k", "groups")},
@@ -284,10 +284,8 @@ class TestListing:
             **{f"fairqr.{key}": value for key in ("input_tokens", "best_iteration", "keywords.a")},
             **{f"gen_ai.{key}": value for key in ("request.model", "usage.input_tokens")},
         }
-        events = [
-            {"name": name, "attributes": {"value": value, "exposure": value, "status": value}}
-            for name in ("divergence", "refinement")
-        ]
+        events = [divergence(value), {"name": "x", "attributes": {"value": value}}]
+        events[0]["attributes"]["gen_ai.evaluation.explanation"] = value
         lines = [
             a_span(name=json.loads(line)["name"], attributes=attributes, events=events)
             for line in a_run()
@@ -295,54 +293,7 @@ class TestListing:
         (folder / "odd.jsonl").write_text("\n".join(lines) + "\n")
         assert len(json.loads(ran("list", "--folder", folder, "--json"))) == 4
         ran("list", "--folder", folder)
-        ran("compare", "odd", "whole", "--folder", folder)
         ran("show", "odd", "--folder", folder)
-
-
-class TestComparing:
-    def test_what_differs_is_marked(self, folder: Path) -> None:
-        changed = a_run(0.7, **{"fairqr.prompts": [f"refine=v3 {'1' * 64}"]})
-        (folder / "other.jsonl").write_text("\n".join(changed) + "\n")
-        lines = ran("compare", "whole", "other.jsonl", "--folder", folder).splitlines()
-        marked = [line.lstrip("≠").split() for line in lines if line.startswith("≠")]
-        assert marked == [
-            ["refine", "v2", "0" * 12, "v3", "1" * 12],
-            ["divergence", "0.5", "0.7"],
-            ["divergence", "before", "0.5", "0.7"],
-        ]
-        assert lines[-1] == "3 differences, marked ≠"
-        found = json.loads(ran("compare", "whole", "other", "--folder", folder, "--json"))
-        assert found["differences"] == [
-            ["prompts", "refine"],
-            ["round 0", "divergence"],
-            ["result", "divergence before"],
-        ]
-        assert [run["name"] for run in found["runs"]] == ["whole", "other"]
-
-    def test_answers_and_probes_differ_by_how_they_were_asked_and_what_was_found(
-        self, folder: Path
-    ) -> None:
-        for name, alpha, verdict in (("one", 1.0, "none"), ("other", 8.0, "protected")):
-            exposed = {"disparity": 0.1 * alpha, "attributed": 0.5}
-            lines = [
-                a_span(name="fairqr.conclude", attributes={"fairqr.verdict": verdict}),
-                a_span(name="fairqr.sample", attributes={"fairqr.seed": 3}),
-                a_span(
-                    name="fairqr.summarise",
-                    attributes={"fairqr.attribution_rate": 0.25},
-                    events=[{"name": "exposure", "attributes": exposed}],
-                ),
-                a_span(name="invoke_workflow fairqr", attributes={"fairqr.alpha": alpha}),
-            ]
-            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-        text = ran("compare", "one", "other", "--folder", folder)
-        rows = [line.split() for line in text.splitlines()]
-        assert ["≠", "alpha", "1", "8"] in rows
-        assert ["≠", "disparity", "0.1", "0.8"] in rows
-        assert ["≠", "verdict", "none", "protected"] in rows
-        assert ["seed", "3", "3"] in rows
-        assert ["attribution", "rate", "0.25", "0.25"] in rows
-        assert text.splitlines()[-1] == "3 differences, marked ≠"
 
     def test_a_run_that_was_gone_on_with_ended_as_it_did_then(self, folder: Path) -> None:
         run = {"name": "invoke_workflow fairqr", "attributes": {"fairqr.thread": "t"}}
@@ -352,16 +303,9 @@ class TestComparing:
         found = json.loads(ran("list", "--folder", folder, "--json"))
         assert [it["status"] for it in found if it["name"] == "resumed"] == ["ok"]
 
-    def test_a_run_is_like_itself(self, folder: Path) -> None:
-        """Content that one alone was recorded with is no difference."""
-        (folder / "content.jsonl").write_text("\n".join(a_run(query="who")) + "\n")
-        text = ran("compare", folder / "whole.jsonl", folder / "content.jsonl")
-        assert text.splitlines()[-1] == "0 differences, marked ≠"
-        assert "words for gender.female" in text
-
     def test_a_terminal_is_not_steered(self, folder: Path) -> None:
         (folder / "bad.jsonl").write_text("\n".join(a_run(query="\x1b[31mred")) + "\n")
-        for arguments in (["show", "bad"], ["compare", "bad", "bad"], ["list"]):
+        for arguments in (["show", "bad"], ["list"]):
             assert "\x1b[31m" not in ran(*arguments, "--folder", folder)
 
 

@@ -113,6 +113,15 @@ async def search(engine: SearchEngine, text: str, n: int = 10, **more: Any) -> A
     return hits
 
 
+def test_stores_in_memory_are_known() -> None:
+    """Any other may ask another system, and so may a retriever over it."""
+    store = stored(3)
+    opened = [fairqr.from_langchain(it, schema=SCHEMA) for it in (store, store.as_retriever())]
+    assert all(engine.in_process for engine in opened)
+    retriever = WordRetriever(documents=[player(1)])
+    assert not fairqr.from_langchain(retriever, schema=SCHEMA).in_process
+
+
 async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1, 8)])
     engine: SearchEngine = fairqr.from_langchain(
