@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fairqr.agents.cache import ReplyCache, kept_in
-from fairqr.agents.chat import ChatModel
-from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.ranking.base import ItemRanker, Shown
-from fairqr.agents.ranking.model import RankingModel
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.settings import default_model
-from fairqr.prompts.library import PromptLibrary
+
+if TYPE_CHECKING:
+    from fairqr.agents.cache import ReplyCache
+    from fairqr.agents.ranking.model import RankingModel
+    from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["CAUSAL", "RANKERS", "RankerName", "RankerOptions", "open_ranker", "open_ranking_model"]
 
@@ -78,6 +78,11 @@ def open_ranking_model(
     Raises:
         ModelUnavailableError: The name is none, or that of what writes no text.
     """
+    # The names above serve the help of commands, which opens nothing and should start fast.
+    from fairqr.agents.cache import kept_in
+    from fairqr.agents.chat import ChatModel
+    from fairqr.agents.feedback import FeedbackRefiner
+
     name = name or default_model()
     kept = kept_in(cache)
     kind, _, model = name.partition(":")
@@ -127,6 +132,8 @@ def open_ranker(
             f"The ranker {name} asks a language model, and none is given; name one, such as "
             "openai:gpt-4o or local:smollm2-135m."
         )
+    from fairqr.prompts.library import PromptLibrary
+
     prompts = prompts or PromptLibrary()
     prompt = prompts.get(name, options.versions.get(name))
     if name == "listwise":

@@ -474,7 +474,7 @@ def search_arguments(server: ModelServer, corpus: Path, *more: str | Path) -> Se
         *model,
         "-k",
         "10",
-        "--groups",
-        "lacking",
+        "--set",
+        "groups=lacking",
         *more,
     ]

@@ -255,7 +255,7 @@ def test_a_fair_method_refines_first_with_the_same_model(
     model_server.does(both)
     trace = clean_environment / "trace.jsonl"
     more = ["--method", "fairqr", "--attribute", "gender", "--pool", "10", "--alpha", "50"]
-    target = ["--target", "gender=female:0.5,male:0.5", "--trace", str(trace), "--json"]
+    target = ["--set", "target=gender=female:0.5,male:0.5", "--trace", str(trace), "--json"]
     run = fairqr(*arguments(model_server, people, *more, *target))
     assert run.code == 0, run.stderr
     result = AnswerResult.model_validate(run.result)
@@ -300,7 +300,7 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     """None of them counts as read by an answer; with a longer prompt all are."""
     model_server.does(named)
     asked = arguments(model_server, people, "-k", "60", "--pool", "60")
-    complaint = fairqr(*asked, "--input-tokens", "600").complaint()
+    complaint = fairqr(*asked, "--set", "input_tokens=600").complaint()
     assert re.search(r"room for \d+ of the 60 documents only; lower k, raise", complaint)
     assert model_server.asked == []
     run = fairqr(*asked, "--json")

@@ -153,21 +153,26 @@ class TestWhatIsAsked:
             (["-k", "-3"], "'k' is wrong"),
             (["-k", "many"], "Invalid value for '-k'"),
             (["--method", "magic"], "should be 'fairqr', 'fair-qr', 'plain'"),
-            (["--pool", "magic"], "'pool' is wrong: Input should be"),
-            (["--rerank", "magic"], "'rerank' is wrong: Input should be"),
-            (["--discount", "magic"], "discount"),
-            (["--discount", "rbp(2)"], "rbp"),
-            (["--direction", "up"], "'direction' is wrong"),
-            (["--prompt", "refine"], "'refine' is not a version of a prompt; write refine=v2"),
-            (["--prompt", "refine=v99"], "There is no prompt refine/v99; there are refine/v1"),
-            (["--prompt", "poem=v1"], "There is no prompt poem/v1"),
-            (["--prompts", "/nonexistent"], "The folder of prompts /nonexistent does not exist"),
+            (["--set", "pool=magic"], "'pool' is wrong: Input should be"),
+            (["--set", "rerank=magic"], "'rerank' is wrong: Input should be"),
+            (["--set", "discount=magic"], "discount"),
+            (["--set", "discount=rbp(2)"], "rbp"),
+            (["--set", "direction=up"], "'direction' is wrong"),
+            (["--set", "prompts.refine"], "'prompts.refine' sets nothing; write NAME=VALUE"),
+            (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),
+            (["-k", "5", "--set", "k=6"], "'k' is set by -k too; set it once"),
+            (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; there are refine/v1"),
+            (["--set", "prompts.poem=v1"], "There is no prompt poem/v1"),
+            (
+                ["--set", "prompts_dir=/nonexistent"],
+                "The folder of prompts /nonexistent does not exist",
+            ),
             (["--max-iterations", "-1"], "'max_iterations' is wrong"),
-            (["--max-calls", "-1"], "'budget.model_calls' is wrong"),
-            (["--max-seconds", "0"], "'budget.seconds' is wrong"),
-            (["--temperature", "9"], "'temperature' is wrong"),
-            (["--patience", "0"], "'patience' is wrong"),
-            (["--smoothing", "1"], "'smoothing' is wrong"),
+            (["--set", "budget.model_calls=-1"], "'budget.model_calls' is wrong"),
+            (["--set", "budget.seconds=0"], "'budget.seconds' is wrong"),
+            (["--set", "temperature=9"], "'temperature' is wrong"),
+            (["--set", "patience=0"], "'patience' is wrong"),
+            (["--set", "smoothing=1"], "'smoothing' is wrong"),
             (["--plot", "picture.pdf"], "A plot is a .png or .html file"),
             (["--plot", "/nonexistent/picture.png"], "a folder that exists"),
             (["--trace", "/nonexistent/trace"], "cannot be written: No such file or directory"),
@@ -308,7 +313,7 @@ class TestModels:
         [
             (["--base-url", "localhost:8000"], "base URL of the model is not one"),
             (["--base-url", "http://x:123456/v1"], "base URL of the model is not one"),
-            (["--timeout", "0"], "timeout of a model must be"),
+            (["--set", "timeout=0"], "timeout of a model must be"),
         ],
     )
     def test_how_a_model_is_reached(
@@ -354,7 +359,7 @@ class TestPrompts:
     ) -> None:
         """The file and what is wrong with it are named, before a model is asked."""
         folder = self.own_prompt(tmp_path, old, new)
-        own = ("--prompts", folder, "--prompt", "refine=v1")
+        own = ("--set", f"prompts_dir={folder}", "--set", "prompts.refine=v1")
         assert words in search(quick, people, *own)
 
     def test_a_wrong_default_prompt_is_found_without_being_named(

@@ -273,9 +273,9 @@ def test_a_query_cannot_steer_the_terminal(command: Command, people: Path) -> No
 
 def test_a_depth_below_k_is_refused(command: Command, people: Path) -> None:
     """It would have been raised without a word."""
-    complaint = command("search", "physicist", "--corpus", people, "--depth", "1").complaint()
+    complaint = command("search", "physicist", "--corpus", people, "--set", "depth=1").complaint()
     assert "depth is 1, but k is 20; " in complaint
-    same = command("search", "physicist", "--corpus", people, *PLAIN, "-k", "5", "--depth", "5")
+    same = command("search", "physicist", "--corpus", people, *PLAIN, "-k", "5", "--set", "depth=5")
     assert same.code == 0
 
 

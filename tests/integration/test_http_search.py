@@ -103,7 +103,7 @@ def test_python_searches_the_same_file(source: Path) -> None:
     ("options", "purpose"),
     [
         (["--model", "feedback"], "The refiner 'feedback' needs an engine that can count"),
-        (["--rerank", "original_query"], "The order 'original_query' needs an engine that can"),
+        (["--set", "rerank=original_query"], "The order 'original_query' needs an engine that can"),
         (
             ["--target", "corpus:1"],
             "all documents is not known, so the target cannot have the part",

@@ -174,7 +174,7 @@ class TestCommand:
         trace = corpus.parent / "trace.jsonl"
         recorded = ["--trace", str(trace), "--trace-content"]
         run = command(*search_arguments(server, corpus, "--json", *recorded, *more))
-        assert run.code == (2 if "--strict" in more else 0), run
+        assert run.code == (2 if "strict=yes" in more else 0), run
         result = SearchResult.model_validate(run.result)
         assert_plain(result)
         assert run.stderr.startswith(f"fairqr: {result.warnings[0]}\n")
@@ -192,8 +192,8 @@ class TestCommand:
     def test_strict(self, command: Command, model_server: ModelServer, people: Path) -> None:
         """--strict exits with 2, and the result is printed all the same."""
         model_server.does(says("I think that women …"))
-        _, stderr = self.failed(command, model_server, people, "--strict")
-        assert stderr.splitlines()[1:] == ["fairqr: The model failed, and --strict was given."]
+        _, stderr = self.failed(command, model_server, people, "--set", "strict=yes")
+        assert stderr.splitlines()[1:] == ["fairqr: The model failed, and strict was set."]
 
     def test_500_for_ever(self, command: Command, model_server: ModelServer, people: Path) -> None:
         """A server that fails is asked a bounded number of times, after longer and longer waits."""
@@ -226,7 +226,7 @@ class TestCommand:
         """--timeout is kept."""
         model_server.does(Answer(never=True))
         begun = time.monotonic()
-        result, _ = self.failed(command, model_server, people, "--timeout", "0.5")
+        result, _ = self.failed(command, model_server, people, "--set", "timeout=0.5")
         assert time.monotonic() - begun < 20
         assert result.usage.milliseconds < 2500
 
@@ -234,7 +234,14 @@ class TestCommand:
         """A model server that is not there is named with its address."""
         run = command(
             *("search", "physicist", "--corpus", people, "--attribute", "gender", "--json"),
-            *("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1", "--timeout", "1"),
+            *(
+                "--model",
+                "openai:fake",
+                "--base-url",
+                "http://127.0.0.1:1/v1",
+                "--set",
+                "timeout=1",
+            ),
         )
         assert run.code == 0
         assert run.result["stop_reason"] == "model_failed"
@@ -449,7 +456,15 @@ class TestBudgets:
     ) -> None:
         """--max-calls ends the run well: exit code 0, the best ranking, nothing on stderr."""
         model_server.does(self.one_new_word_each_time())
-        more = ("--json", "--max-calls", "1", "--threshold", "0", "--patience", "9")
+        more = (
+            "--json",
+            "--set",
+            "budget.model_calls=1",
+            "--set",
+            "threshold=0",
+            "--set",
+            "patience=9",
+        )
         run = command(*search_arguments(model_server, people, *more))
         assert (run.code, run.stderr) == (0, "")
         assert run.result["stop_reason"] == "budget"
@@ -491,7 +506,7 @@ class TestNeverAskedTwice:
         second = command(*arguments).result
         assert len(model_server.asked) == 1
         assert (second["usage"]["model_calls"], second["usage"]["cached_calls"]) == (0, 1)
-        third = command(*arguments, "--no-cache").result
+        third = command(*arguments, "--set", "cache=no").result
         assert len(model_server.asked) == 2
         for result in (first, second, third):
             del result["usage"]
@@ -547,7 +562,7 @@ def test_the_object_that_json_prints_is_the_contract(
     """One object on stdout, with every key that other programs read."""
     model_server.does(says({"reason": "a\ud800b", "keywords": ["woman", "Asia", "Africa"]}))
     attributes = ("--attribute", "gender", "--attribute", "continent")
-    more = ("--json", "--method", method, "--prompt", "refine=v3")
+    more = ("--json", "--method", method, "--set", "prompts.refine=v3")
     run = command(*search_arguments(model_server, people, *more, *attributes))
     assert run.code == 0
     found = run.result

@@ -107,7 +107,7 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     command: Command, people: Path, model_server: ModelServer
 ) -> None:
     model_server.does(orders())
-    asked = ("--method", "listwise", "--final-step", "none")
+    asked = ("--method", "listwise", "--set", "final_step=none")
     run = search(command, model_server, people, *asked)
     assert run.code == 0, run.stderr
     line = run.stderr.strip()
@@ -195,7 +195,9 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
 def test_a_budget_that_is_too_small_is_known_before_anything_is_asked(
     command: Command, people: Path, model_server: ModelServer
 ) -> None:
-    run = search(command, model_server, people, "--method", "listwise", "--max-calls", "4")
+    run = search(
+        command, model_server, people, "--method", "listwise", "--set", "budget.model_calls=4"
+    )
     assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
     assert "budget has 4" in run.stderr
     assert model_server.asked == []
@@ -226,9 +228,9 @@ def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
     command: Command, people: Path, model_server: ModelServer
 ) -> None:
     model_server.does(says("I'm sorry, I cannot help with that."))
-    strict = search(command, model_server, people, "--method", "listwise", "--strict")
+    strict = search(command, model_server, people, "--method", "listwise", "--set", "strict=yes")
     assert strict.code == 2
-    assert strict.stderr.rstrip().endswith("The model failed, and --strict was given.")
+    assert strict.stderr.rstrip().endswith("The model failed, and strict was set.")
 
 
 def test_what_the_server_says_against_a_request_is_told(
@@ -246,7 +248,7 @@ def test_much_asking_has_to_be_agreed_to(
     command: Command, people: Path, model_server: ModelServer
 ) -> None:
     """All pairs of sixty documents, in both orders."""
-    pairs = ["--method", "pairwise", "--ranking", "depth=60", "--ranking", "strategy=all"]
+    pairs = ["--method", "pairwise", "--set", "ranking.depth=60", "--set", "ranking.strategy=all"]
     sentence = search(command, model_server, people, *pairs).complaint()
     assert sentence.startswith("This run may ask the model 3,540 times and take about")
     assert sentence.endswith("or add --yes to go on.")
@@ -286,8 +288,8 @@ async def test_equal_windows_are_answered_from_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--method", "listwise", "--ranking", "window"], "is not a setting of a ranker"),
-        (["--method", "listwise", "--ranking", "size=10"], "'ranking.size' is wrong"),
+        (["--method", "listwise", "--set", "ranking.window"], "'ranking.window' sets nothing"),
+        (["--method", "listwise", "--set", "ranking.size=10"], "no parameter 'ranking.size'"),
         (["--method", "listwise", "--model", "feedback"], "listwise asks a language model"),
         (["--model", "causal:nothing/here"], "can rank, but not refine queries"),
     ],
@@ -308,7 +310,7 @@ def test_the_methods_and_their_settings_are_explained(command: Command) -> None:
     assert run.code == 0
     for name in ("listwise", "pairwise", "monot5", "monobert"):
         assert run.stdout.count(f"\n  {name}: ") == 2
-    for word in ("window [20]", "strategy [sorting]", "depth [the kind's own]", "RankGPT", "PRP"):
+    for word in ("reads 20 documents", "reads 100 documents", "RankGPT", "PRP"):
         assert word in run.stdout
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,211 +13,135 @@ from fairqr.cli.common import (
     AsJson,
     BaseUrl,
     Corpus,
-    NoCache,
-    PromptsFolder,
-    SchemaPath,
-    Timeout,
     TraceContent,
     TracePath,
-    open_to_search,
-    pairs,
     print_json,
     run_recorded,
     warn,
 )
-from fairqr.retrieval.sendable import sendable
+from fairqr.cli.parameters import ParameterCommand, Set, options_of
+from fairqr.cli.search import MethodName, Retriever
 
 if TYPE_CHECKING:
+    from fairqr.graph.answer.context import AnswerContext
     from fairqr.graph.answer.result import AnswerResult
     from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["answer"]
+__all__ = ["AnswerCommand", "answer"]
+
+AnswerCommand = ParameterCommand.of(
+    "fairqr.graph.answer.context:AnswerContext", "fairqr.cli.running:AnswerRunSettings"
+)
 
 
 def answer(
+    ctx: typer.Context,
     question: Annotated[str, typer.Argument(help="What to answer.")],
     corpus: Corpus = None,
-    alpha: Annotated[
-        float, typer.Option(help="0 samples rankings at random, large ones by score.")
-    ] = 2.0,
-    samples: Annotated[
-        int, typer.Option(help="How many rankings are sampled; equal ones are answered once.")
-    ] = 1,
-    k: Annotated[
-        int, typer.Option("-k", min=1, max=1000, help="How many documents the generator reads.")
-    ] = 5,
+    k: Annotated[int | None, typer.Option("-k", help="{answer.documents}")] = None,
+    alpha: Annotated[float | None, typer.Option(help="{answer.alpha}")] = None,
+    samples: Annotated[int | None, typer.Option(help="{answer.samples}")] = None,
     pool: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            help="How many documents take part in the sampling. "
-            f"[default: {DEFAULT_POOL}, or -k if more]",
-        ),
+        int | None, typer.Option(help="{k} Rankings are sampled from these; at least -k of them.")
     ] = None,
-    form: Annotated[str, typer.Option(help="Of the sampling: logits or worths.")] = "logits",
-    method: Annotated[
-        str,
-        typer.Option(help="What ranks; a fair one too, see 'fairqr search --method help'."),
-    ] = "plain",
-    attribute: Annotated[
-        list[str] | None, typer.Option(help="Whose groups to count; all attributes if not given.")
-    ] = None,
-    intersect: Annotated[
-        bool, typer.Option("--intersect", help="Count the product of the attributes.")
-    ] = False,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="retrieved:0.5,population:0.5, or gender=female:0.5,male:0.5."),
-    ] = None,
-    retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
+    method: MethodName = None,
+    attribute: Annotated[list[str] | None, typer.Option(help="{attributes}")] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="What answers: openai:gpt-4o and the like, local:smollm2-135m, or "
-            "seq2seq:google/flan-t5-small. A chat model refines too, where the method does."
+            help="What answers: local:smollm2-135m, openai:gpt-4o and the like, or "
+            "seq2seq:google/flan-t5-small. A chat model also refines, if the method does. "
+            "[default: FAIRQR_MODEL, or the local model]"
         ),
     ] = None,
     base_url: BaseUrl = None,
+    retriever: Retriever = "bm25",
     attributor: Annotated[
         str,
         typer.Option(
-            help="What judges which documents an answer used; see 'fairqr attribution list'; none."
+            help="What judges which documents an answer used, or none; 'fairqr attribution list' "
+            "shows the choice."
         ),
     ] = "overlap",
-    hypothesis: Annotated[
-        str | None, typer.Option(help="A sentence with {answer} in it, to be judged in its place.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="The score from which a document counts as used.")
-    ] = None,
-    prompt: Annotated[
-        list[str] | None, typer.Option(help="The version of a prompt, e.g. answer=v1.")
-    ] = None,
-    prompts: PromptsFolder = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Of the answer; the prompt's own if not given.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of the sampling; drawn, and shown, if not given.")
-    ] = None,
-    input_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=64,
-            help="How long a prompt may be; what is longer is cut. [default: 2048; seq2seq: 512]",
-        ),
-    ] = None,
-    timeout: Timeout = 60,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="How many requests are made at the same time.")
-    ] = 8,
-    no_cache: NoCache = False,
-    schema: SchemaPath = None,
+    seed: Annotated[int | None, typer.Option(help="{seed}")] = None,
+    set_: Set = None,
     trace: TracePath = None,
     trace_content: TraceContent = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer from a sampled ranking; with more samples show who is exposed, and who is used."""
-    # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
-    question = sendable(question)
-    options: dict[str, Any] = {
-        "alpha": alpha,
-        "samples": samples,
-        "documents": k,
-        "form": form,
-        "hypothesis": hypothesis,
-        "temperature": temperature,
-    }
-    context: dict[str, Any] = {
-        "k": max(DEFAULT_POOL, k) if pool is None else pool,
-        "method": method,
-        "attributes": attribute,
-        "intersect": intersect,
-        "target": target,
-        "seed": seed,
-        "prompts": pairs(prompt or [], "a version of a prompt", "answer=v1"),
-    }
+    from fairqr.cli.running import AnswerRunSettings
+    from fairqr.graph.answer.context import AnswerContext
 
-    async def work() -> tuple[AnswerResult, bool]:
+    asked, settings = options_of(ctx, set_, AnswerContext, AnswerRunSettings)
+    is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
+    has_written = False
+
+    async def work() -> AnswerResult:
         from fairqr.agents.attribution.open import open_attributor
-        from fairqr.agents.cache import ReplyCache
+        from fairqr.agents.cache import kept_in
         from fairqr.agents.chat import ChatModel
         from fairqr.agents.chat_generator import INPUT_TOKENS, ChatGenerator
         from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.agents.generation import Generator
         from fairqr.agents.generators import SEQ2SEQ, open_generator
         from fairqr.api import FairSearch
-        from fairqr.base.settings import default_corpus, default_model
-        from fairqr.cli.render_answer import AnswerView, QuietAnswerView
-        from fairqr.graph.answer.context import AnswerContext, answer_context
-        from fairqr.graph.search.context import checked_context
+        from fairqr.base.settings import default_model
+        from fairqr.cli.render import View
+        from fairqr.cli.render_answer import AnswerView
+        from fairqr.graph.answer.result import AnswerResult
         from fairqr.graph.search.rankers import ASKED
-        from fairqr.prompts.library import PromptLibrary
 
-        given = {name: value for name, value in options.items() if value is not None}
-        asked = checked_context(AnswerContext, {**context, "answer": given})
-        library = PromptLibrary(prompts)
-        library.check(asked.prompts)
+        prompts = settings.prompts_for(asked)
         name = model or default_model()
         if name == FeedbackRefiner.name:
             raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
-        refiner: ChatModel | None = None
+        chat: ChatModel | None = None
         if name.startswith(f"{SEQ2SEQ}:"):
             if asked.rounds:
                 raise InputError(
-                    f"The method '{method}' refines with a chat model, which {name} is not; choose "
-                    "a method that does not refine, or a chat model."
+                    f"The method '{asked.method}' refines with a chat model, which {name} is not; "
+                    "choose a method that does not refine, or a chat model."
                 )
-            generator: Generator = open_generator(
-                name, cache=not no_cache, input_tokens=input_tokens
+            generator = open_generator(
+                name, cache=settings.cache, input_tokens=settings.input_tokens
             )
         else:
-            kept = None if no_cache else ReplyCache()
-            refiner = ChatModel(name, cache=kept, base_url=base_url, timeout=timeout)
-            generator = ChatGenerator(refiner, input_tokens=input_tokens or INPUT_TOKENS)
+            chat = ChatModel(
+                name, cache=kept_in(settings.cache), base_url=base_url, timeout=settings.timeout
+            )
+            generator = ChatGenerator(chat, input_tokens=settings.input_tokens or INPUT_TOKENS)
         judge = None
         if attributor != "none":
             judge = open_attributor(
                 attributor,
-                chat=refiner,
-                cache=not no_cache,
-                threshold=threshold,
-                prompts=library,
-                concurrency=concurrency,
+                chat=chat,
+                cache=settings.cache,
+                prompts=prompts,
+                concurrency=settings.concurrency,
             )
-        elif threshold is not None:
-            raise InputError("Nothing is judged with --attributor none; leave --threshold out.")
         # What is missing is better known before a large corpus is indexed.
         await generator.start()
         if judge is not None:
             await judge.start()
-        searched = default_corpus() if corpus is None else corpus
-        engine = await open_to_search(searched, schema=schema, retriever=retriever)
-        shows_pieces = samples == 1 and not as_json and sys.stdout.isatty()
-        ranks = refiner.name if refiner and asked.strategy.ranker in ASKED else ""
-        view = AnswerView(question, ranks) if shows_pieces else QuietAnswerView(ranks)
-        try:
-            context["k"] = await _pool_of(engine, pool, k)
+        view = AnswerView(question) if is_live else View()
+        if chat and asked.strategy.ranker in ASKED:
+            view.expect_cost(name)
+        async with settings.opened(corpus, retriever) as engine:
             fair = FairSearch(
                 engine,
-                refiner,
+                chat,
                 generator=generator,
                 attributor=judge,
-                prompts=library,
-                concurrency=concurrency,
+                prompts=prompts,
+                concurrency=settings.concurrency,
             )
-            options["stream"] = shows_pieces
-            with view:
-                steps = fair.stream(question, answer_context(**{**context, **options}))
-                async with contextlib.aclosing(steps):
-                    async for step in steps:
-                        view.show(step)
-        finally:
-            await engine.aclose()
-        return view.result, view.has_written
+            context = await _with_pool(asked, engine, stream=is_live)
+            result = await view.follow(fair, question, context)
+        nonlocal has_written
+        has_written = isinstance(view, AnswerView) and view.has_written
+        return AnswerResult.model_validate(result)
 
-    result, written = run_recorded(work(), trace, content=trace_content, command="answer")
+    result = run_recorded(work(), trace, content=trace_content, command="answer")
     if not result.counts.answered:
         first = result.answers[0]
         why = first.message or f"The model {result.generator} gave no answer ({first.status})."
@@ -226,27 +149,27 @@ def answer(
     for warning in result.warnings:
         warn(warning)
     if as_json:
-        print_json(result.model_dump_json())
+        print_json(result)
     else:
         from fairqr.cli.render_answer import print_answer
 
-        print_answer(result, written=written)
+        print_answer(result, written=has_written)
 
 
-async def _pool_of(engine: SearchEngine, pool: int | None, k: int) -> int:
-    """Return how many documents take part; a small corpus takes part as a whole.
+async def _with_pool(asked: AnswerContext, engine: SearchEngine, *, stream: bool) -> AnswerContext:
+    """Return the context with a pool that the corpus has; a small corpus takes part as a whole.
 
     Raises:
-        InputError: More are asked for than there are.
+        InputError: The user asks for more documents than there are.
     """
-    size = (await engine.info()).documents
-    if pool is not None:
-        if size is not None and pool > size:
-            raise InputError(
-                f"The pool is to have {pool} documents, but '{engine.name}' has only {size}; "
-                "lower --pool."
-            )
-        return pool
-    wanted = max(DEFAULT_POOL, k)
-    # An empty index is complained of later, as anywhere.
-    return wanted if size is None else min(wanted, max(size, 1))
+    size, k = (await engine.info()).documents, asked.k
+    if "k" not in asked.model_fields_set:
+        k = max(DEFAULT_POOL, asked.answer.documents)
+        # An empty index is complained of later, as anywhere.
+        k = k if size is None else min(k, max(size, 1))
+    elif size is not None and k > size:
+        raise InputError(
+            f"The pool is to have {k} documents, but '{engine.name}' has only {size}; lower --pool."
+        )
+    answer = asked.answer.model_copy(update={"stream": stream})
+    return asked.model_copy(update={"k": k, "answer": answer})

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairqr.cli.common import printable as plain
-from fairqr.cli.render import Output as Output
+from fairqr.cli.terminal import Output
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import MEASURES, parse_measure
@@ -27,7 +27,7 @@ _SHORT = {"the high end is best": "high", "the group's target is fair": "target"
 
 def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     """Print the means of a run, and the values of its queries if asked for."""
-    console = Output(highlight=False)
+    console = Output()
     results = list(evaluation.results.values())
     level = next((r.interval.level for r in results if r.interval), None)
     title = Text.assemble((plain(evaluation.run), "bold"), f"  {_count(len(evaluation.queries))}")
@@ -51,7 +51,7 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
 
 def print_comparisons(comparisons: Comparisons) -> None:
     """Print which differences hold."""
-    console = Output(highlight=False)
+    console = Output()
     console.print()
     for row, sentence in zip(comparisons.rows, comparisons.sentences(), strict=True):
         style = "bold" if row.holds(comparisons.alpha) else ""
@@ -60,7 +60,7 @@ def print_comparisons(comparisons: Comparisons) -> None:
 
 def print_measures() -> None:
     """Print what measures there are, with their parameters."""
-    console = Output(highlight=False)
+    console = Output()
     measures: tuple[type[Measure], ...] = (*MEASURES, Product)
     for measure in measures:
         example = parse_measure(measure.example)

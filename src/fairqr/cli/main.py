@@ -47,8 +47,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("search")(search.search)
-app.command("answer")(answer.answer)
+app.command("search", cls=search.SearchCommand)(search.search)
+app.command("answer", cls=answer.AnswerCommand)(answer.answer)
 app.command("attach")(source.attach)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)

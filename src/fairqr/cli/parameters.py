@@ -2,7 +2,7 @@
 
 A parameter is a field of a pydantic model, such as the context of a search. Its name, meaning,
 default and range stand there only. A command gives the parameters that most users want an option
-of their own, whose help is ``{name}``; all others are set by ``--set``.
+of their own, whose help begins with ``{name}``; all others are set by ``--set``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     M = TypeVar("M", bound=BaseModel)
+    N = TypeVar("N", bound=BaseModel)
 
 __all__ = [
     "Parameter",
@@ -215,7 +216,7 @@ def explain(models: Iterable[type[BaseModel]]) -> None:
 
 
 class ParameterCommand(TyperCommand):
-    """A command with parameters; an option whose help is ``{name}`` takes the one of that name."""
+    """A command with parameters; an option whose help begins with ``{name}`` takes one."""
 
     homes: ClassVar[tuple[str, ...]] = ()
     """The models, such as ``fairqr.graph.search.context:Context``, imported only when needed."""
@@ -234,7 +235,7 @@ class ParameterCommand(TyperCommand):
     def named(self) -> dict[str, Any]:
         """Return the options that take a parameter, by its name."""
         texts = [(getattr(option, "help", None) or "", option) for option in self.params]
-        return {text[1:-1]: option for text, option in texts if text.startswith("{")}
+        return {text[1 : text.index("}")]: option for text, option in texts if text[:1] == "{"}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, with the descriptions of the parameters."""
@@ -242,31 +243,36 @@ class ParameterCommand(TyperCommand):
         # The models are slow to import; without such options, help does not need them.
         known = {each.name: each for each in parameters_of(self.models)} if named else {}
         for name, option in named.items():
-            option.help = known[name].help
+            option.help = option.help.replace(f"{{{name}}}", known[name].help)
         super().format_help(ctx, formatter)
 
 
-def options_of(ctx: typer.Context, texts: Iterable[str] | None) -> dict[str, Any]:
-    """Return the parameters that the user gave a :class:`ParameterCommand`, nested as the models.
+def options_of(
+    ctx: typer.Context, texts: Iterable[str] | None, first: type[M], second: type[N]
+) -> tuple[M, N]:
+    """Return the two models of a :class:`ParameterCommand` with what the user gave.
 
     Args:
         ctx: Of the command.
         texts: Those of ``--set``.
+        first: One of the models.
+        second: The other.
 
     Raises:
-        InputError: A name or a value in ``--set`` is wrong, or an option gave it already.
+        InputError: A name or a value is wrong, or is given by an option and by ``--set``.
     """
     command: Any = ctx.command
-    values = read_parameters(command.models, texts or [])
+    values = read_parameters([first, second], texts or [])
     for name, option in command.named().items():
         given = ctx.params[option.name]
-        if given is None or given == []:
+        if given in (None, [], ()):
             continue
         inner, key = _place(values, name)
         if key in inner:
             raise InputError(f"'{name}' is set by {option.opts[-1]} too; set it once.")
         inner[key] = given
-    return values
+    others = {name: values.pop(name) for name in second.model_fields if name in values}
+    return checked(first, values), checked(second, others)
 
 
 def _explain(ctx: typer.Context, texts: list[str] | None) -> list[str] | None:
@@ -307,10 +313,10 @@ def _find(known: Mapping[str, Parameter], name: str) -> Parameter:
     found = known.get(name) or (known.get(start) if key else None)
     if found and found.is_mapping == (found.name != name):
         return found
-    last = name.rpartition(".")[2]
+    ends = {each: each.rpartition(".")[2] for each in known}
+    close = difflib.get_close_matches(name.rpartition(".")[2], ends.values(), cutoff=0.7)
     near = [each for each in known if each == name or each.startswith(f"{name}.")]
-    near += [each for each in known if each.endswith(f".{last}")]
-    near += difflib.get_close_matches(name, known)
+    near += [each for end in close for each in known if ends[each] == end]
     shown = [known[each].label for each in dict.fromkeys(near)][:4]
     hint = f"; did you mean {' or '.join(shown)}?" if shown else "."
     raise InputError(

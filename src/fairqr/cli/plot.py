@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
-from fairqr.cli.render import shortened
+from fairqr.cli.terminal import shortened
 from fairqr.evaluation.plotting import quiet_fonts
 from fairqr.retrieval.files import write_beside
 

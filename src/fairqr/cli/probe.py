@@ -31,7 +31,7 @@ from fairqr.cli.probe_options import (
     Words,
     experiment_of,
 )
-from fairqr.cli.probe_query import query
+from fairqr.cli.probe_query import ProbeCommand, query
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("build")(build)
-app.command("query")(query)
+app.command("query", cls=ProbeCommand)(query)
 
 SPECIFICATIONS = "fairqr.evaluation.probes.specification"
 DEFAULTS: dict[str, dict[str, Any]] = {

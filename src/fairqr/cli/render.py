@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fairqr.base.prices import tokens_text
-from fairqr.cli.common import printable
+from fairqr.cli.common import agree, notes, printable
+from fairqr.cli.terminal import Output, counted, shortened
+from fairqr.graph.stream import Step, Token
+from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairqr.api import Step
+    from fairqr.api import FairSearch
     from fairqr.graph.answer.result import ExposedDocument
-    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, SearchResult
+    from fairqr.graph.usage import UsageReport
 
 __all__ = [
-    "LiveView",
-    "Output",
-    "QuietView",
-    "cost_of_ranking",
-    "counted",
+    "ProbeView",
+    "SearchView",
+    "View",
     "exposure_bars",
     "labels_of",
+    "origin",
     "print_result",
-    "shortened",
 ]
 
 BAR = 30
@@ -54,89 +57,137 @@ NO_WORDS = {
 """What a refinement's status means for people, where there are no keywords; others are failures."""
 
 
-class Output(Console):
-    """Stdout. Where its reader has gone, the program ends as any other of our commands does."""
-
-    def on_broken_pipe(self) -> None:
-        """Leave the end to the entry point; an exit from within a loop would be complained of."""
-        self.quiet = True
-        raise BrokenPipeError
-
-
-class QuietView:
-    """Shows nothing but what asking a model to re-rank may cost, on stderr.
+class View:
+    """Follows a run, keeps its result, and says on stderr what a model may be asked.
 
     Args:
-        ranks: The language model that re-ranks; empty where none does.
+        doing: What a spinner says at first; empty for none.
     """
 
-    def __init__(self, ranks: str = "") -> None:
-        self._ranks = ranks
+    def __init__(self, doing: str = "") -> None:
+        self.result: dict[str, Any] = {}
+        self._console = Output()
+        self._stderr = notes()
+        self._status = self._stderr.status(doing) if doing else None
+        self._asked = ""
+        self._budget: Budget | None = None
+        self._agreed = True
 
-    def __enter__(self) -> QuietView:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def show(self, step: Step) -> None:
-        """Show the cost, which is known once the documents are."""
-        if self._ranks and step.update.get("cost"):
-            self.tell(cost_of_ranking(step.update["cost"], self._ranks))
-
-    def tell(self, line: str) -> None:
-        """Print a line to stderr."""
-        Console(stderr=True, highlight=False, soft_wrap=True).print(line, markup=False)
-
-
-class LiveView(QuietView):
-    """Prints each round when it is measured, and says meanwhile what is being done."""
-
-    def __init__(
-        self, query: str, corpus: str, context: Context, refiner: Any, ranks: str = ""
-    ) -> None:
-        super().__init__(ranks)
-        self._ranker = context.strategy.ranker
-        refiner = refiner if context.rounds else None
-        self._console = Output(highlight=False)
-        self._status = Console(stderr=True).status("searching")
-        self._target: Mapping[str, Mapping[str, float]] = {}
-        self._refinements: list[dict[str, Any]] = []
-        self._model = refiner.name if refiner else ""
-        by = f"refined by {self._model}" if refiner else "not refined"
-        told = f"  in {corpus}, method {context.method}, {by}"
-        self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
-
-    def __enter__(self) -> LiveView:
-        self._status.start()
+    def __enter__(self) -> Self:
+        if self._status:
+            self._status.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.stop()
+        if self._status:
+            self._status.stop()
 
-    def tell(self, line: str) -> None:
-        """Print a line to stderr, above what is being done."""
-        self._status.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def expect_cost(self, model: str, budget: Budget | None = None, *, yes: bool = True) -> None:
+        """Say what re-ranking by a model costs at most, as soon as that is known.
 
-    def show(self, step: Step) -> None:
+        Args:
+            model: Its name.
+            budget: What limits the cost.
+            yes: Whether the user agreed to a large run.
+        """
+        self._asked, self._budget, self._agreed = model, budget, yes
+
+    def show(self, event: Step | Token) -> None:
+        """Show an event.
+
+        Raises:
+            InputError: The run is large, and nobody agreed.
+        """
+        if not isinstance(event, Step):
+            return
+        if (cost := event.update.get("cost")) and self._asked:
+            calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
+            if self._budget is not None:
+                agree(
+                    min(calls, self._budget.model_calls or calls),
+                    min(tokens, self._budget.tokens or tokens),
+                    yes=self._agreed,
+                    instead="lower ranking.depth, set budget.model_calls or budget.tokens",
+                )
+            line = cost_of_ranking(cost, self._asked)
+            self._stderr.print(line, markup=False, soft_wrap=True)
+        for name in ("result", "answer", "probe"):
+            self.result = event.update.get(name) or self.result
+
+    async def follow(self, search: FairSearch, query: str, context: Context) -> dict[str, Any]:
+        """Run what a context asks for, show each event, and return the result."""
+        # Bytes that are no text in the terminal's encoding arrive as halves of surrogate pairs.
+        with self:
+            async with contextlib.aclosing(search.stream(sendable(query), context)) as events:
+                async for event in events:
+                    self.show(event)
+        return self.result
+
+    def say(self, doing: str) -> None:
+        """Say what is done now."""
+        if self._status:
+            self._status.update(escape(printable(doing)))
+
+
+class ProbeView(View):
+    """Says what a probe asks the model at most, and requires consent if that is much."""
+
+    def __init__(self, *, yes: bool) -> None:
+        super().__init__("probing")
+        self._yes = yes
+
+    def show(self, event: Step | Token) -> None:
         """Show a step."""
-        super().show(step)
-        update = step.update
-        if step.name == "retrieve":
+        super().show(event)
+        if isinstance(event, Step) and (cost := event.update.get("cost")):
+            from fairqr.agents.ranking.base import Cost
+            from fairqr.evaluation.probes.plan import cost_in_words
+
+            calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
+            agree(calls, tokens, yes=self._yes)
+            self._stderr.print(cost_in_words(Cost(calls, tokens)), soft_wrap=True)
+
+
+class SearchView(View):
+    """Prints each round when it is measured, and says meanwhile what is done.
+
+    Args:
+        query: As the user wrote it.
+        corpus: What is searched.
+        context: Of the search.
+        model: What refines.
+    """
+
+    def __init__(self, query: str, corpus: str, context: Context, model: str) -> None:
+        super().__init__("searching")
+        self._ranker = context.strategy.ranker
+        self._model = model
+        self._target: Mapping[str, Mapping[str, float]] = {}
+        self._refinements: list[dict[str, Any]] = []
+        by = f"refined by {model}" if context.rounds else "not refined"
+        told = f"  in {corpus}, method {context.method}, {by}"
+        self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
+
+    def show(self, event: Step | Token) -> None:
+        """Show a step."""
+        super().show(event)
+        if not isinstance(event, Step):
+            return
+        update = event.update
+        if event.name == "retrieve":
             self._target = update.get("target", self._target)
-            self._status.update("measuring")
-        elif step.name == "measure":
+            self.say("measuring")
+        elif event.name == "measure":
             self._show_round(update["iterations"][0])
             if update["stop_reason"] and self._ranker:
-                by = self._ranks or self._ranker
-                self._status.update(f"re-ranking by {escape(printable(by))}")
-        elif step.name == "choose_group":
+                self.say(f"re-ranking by {self._asked or self._ranker}")
+        elif event.name == "choose_group":
             groups = ", ".join(shortened(group, NAME) for _, group in update["chosen"])
-            self._status.update(f"asking {escape(self._model)} about {escape(groups)}")
-        elif step.name == "refine":
+            self.say(f"asking {self._model} about {groups}")
+        elif event.name == "refine":
             self._refinements = update["refinements"]
-            self._status.update("searching")
-            if update.get("stop_reason") and self._ranker:
-                self._status.update("re-ranking")
+            is_over = update.get("stop_reason") and self._ranker
+            self.say("re-ranking" if is_over else "searching")
 
     def _show_round(self, record: Mapping[str, Any]) -> None:
         if self._title is not None:
@@ -199,7 +250,7 @@ def exposure_bars(
 
 def print_result(result: SearchResult) -> None:
     """Print the final exposure, the ranking before and after, and what it cost."""
-    console = Output(highlight=False)
+    console = Output()
     heading = Text("\nre-ranked", style="bold")
     if result.divergence is not None:
         before = result.baseline.divergence
@@ -209,10 +260,6 @@ def print_result(result: SearchResult) -> None:
     console.print(heading)
     console.print(exposure_bars(result.exposure, result.target))
     console.print(_rankings(result, console.width))
-    usage, models = result.usage, (result.model, result.ranker)
-    asked = counted(usage.model_calls, "model call")
-    if usage.cached_calls:
-        asked += f" and {usage.cached_calls} from the cache"
     by = ""
     if result.model:
         by = f"refined by {result.model}"
@@ -220,14 +267,26 @@ def print_result(result: SearchResult) -> None:
             by += f" with {result.prompt.id}={result.prompt.version}"
         by += "; "
     if result.ranker:
-        by += f"re-ranked by {printable(result.ranker)}; "
+        by += f"re-ranked by {result.ranker}; "
+    rounds = counted(len(result.iterations) - 1, "round")
     console.print(
-        f"{by}stopped after {counted(len(result.iterations) - 1, 'round')}: "
-        f"{_STOPPED[result.stop_reason]}; "
-        f"{asked}, {tokens_text(usage.prompt_tokens, usage.completion_tokens, models)}, "
-        f"{usage.milliseconds / 1000:.2f} s",
-        style="dim",
-        markup=False,
+        origin(
+            f"{by}stopped after {rounds}: {_STOPPED[result.stop_reason]}",
+            result.usage,
+            result.model,
+            result.ranker,
+        )
+    )
+
+
+def origin(how: str, usage: UsageReport, *models: str | None) -> Text:
+    """Return the last line of a result: how it was made, and what these models cost."""
+    asked = counted(usage.model_calls, "model call")
+    if usage.cached_calls:
+        asked += f" and {usage.cached_calls} from the cache"
+    tokens = tokens_text(usage.prompt_tokens, usage.completion_tokens, models)
+    return Text(
+        printable(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s"), style="dim"
     )
 
 
@@ -288,18 +347,6 @@ def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[i
             break
         tight -= fitting
     return widths
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number of things, in words."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text that fills so many cells of a terminal at the most, without control codes."""
-    line = Text(printable(text))
-    line.truncate(width, overflow="ellipsis")
-    return line.plain
 
 
 def _fitted(labels: Sequence[str], width: int) -> str:

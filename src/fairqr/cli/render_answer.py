@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairqr.base.prices import tokens_text
 from fairqr.cli.common import printable
-from fairqr.cli.render import (
-    NAME,
-    TITLE,
-    Output,
-    cost_of_ranking,
-    counted,
-    labels_of,
-    shortened,
-)
-from fairqr.graph.answer.result import AnswerResult
+from fairqr.cli.render import NAME, TITLE, View, labels_of, origin
+from fairqr.cli.terminal import Output, counted, decimal, number, percent, shortened, table
 from fairqr.graph.stream import Step, Token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairqr.graph.answer.result import AttributeExposure, RankingAnswer
+    from fairqr.graph.answer.result import (
+        AnswerResult,
+        AttributeExposure,
+        ExposedDocument,
+        RankingAnswer,
+    )
 
-__all__ = ["AnswerView", "QuietAnswerView", "print_answer"]
+__all__ = ["AnswerView", "print_answer"]
 
 _STEPS = {
     "retrieve": "measuring",
@@ -39,82 +34,41 @@ _STEPS = {
 }
 """What comes after a step."""
 
-_USED = {True: ("✓", "green"), False: ("", ""), None: ("?", "yellow")}
+_USED: dict[bool | None, str | Text] = {
+    True: Text("✓", style="green"),
+    False: "",
+    None: Text("?", style="yellow"),
+}
 
 
-class QuietAnswerView:
-    """Shows nothing but what asking a model to re-rank may cost, and keeps the result.
-
-    Args:
-        ranks: The language model that re-ranks; empty where none does.
+class AnswerView(View):
+    """Writes one answer as it comes, and says before what is done.
 
     Attributes:
-        has_written: Whether the answer stands on the terminal already.
+        has_written: Whether the answer stands on the terminal.
     """
 
-    def __init__(self, ranks: str = "") -> None:
-        self._ranks = ranks
-        self.has_written = False
-        self._result: dict[str, object] | None = None
-
-    def __enter__(self) -> QuietAnswerView:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def show(self, event: Step | Token) -> None:
-        """Take note of the last step; say the cost, which is known once the documents are."""
-        if not isinstance(event, Step):
-            return
-        if self._ranks and event.update.get("cost"):
-            self.tell(cost_of_ranking(event.update["cost"], self._ranks))
-        if event.name == "summarise":
-            self._result = event.update["answer"]
-
-    def tell(self, line: str) -> None:
-        """Print a line to stderr."""
-        Console(stderr=True, highlight=False, soft_wrap=True).print(line, markup=False)
-
-    @property
-    def result(self) -> AnswerResult:
-        """What it came to, once all events were shown."""
-        return AnswerResult.model_validate(self._result)
-
-
-class AnswerView(QuietAnswerView):
-    """Writes one answer as it comes, and says before what is being done."""
-
-    def __init__(self, question: str, ranks: str = "") -> None:
-        super().__init__(ranks)
+    def __init__(self, question: str) -> None:
+        super().__init__("searching")
         self._question = question
-        self._console = Output(highlight=False)
-        self._status = Console(stderr=True).status("searching")
-
-    def __enter__(self) -> AnswerView:
-        self._status.start()
-        return self
+        self.has_written = False
 
     def __exit__(self, *_: object) -> None:
-        self._status.stop()
+        super().__exit__()
         if self.has_written:
             self._console.print()
-
-    def tell(self, line: str) -> None:
-        """Print a line to stderr, above what is being done."""
-        self._status.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, event: Step | Token) -> None:
         """Write a piece, or say what is done next."""
         super().show(event)
-        if isinstance(event, Step):
+        if isinstance(event, Token):
             if not self.has_written:
-                self._status.update(_STEPS.get(event.name, "searching"))
-            return
-        if not self.has_written:
-            self._status.stop()
-            self._console.print(_heading(self._question))
-            self.has_written = True
-        self._console.print(Text(_lines(event.text)), end="", soft_wrap=True)
+                super().__exit__()
+                self._console.print(_heading(self._question))
+                self.has_written = True
+            self._console.print(Text(_lines(event.text)), end="", soft_wrap=True)
+        elif not self.has_written:
+            self.say(_STEPS.get(event.name, "searching"))
 
 
 def print_answer(result: AnswerResult, *, written: bool = False) -> None:
@@ -124,7 +78,7 @@ def print_answer(result: AnswerResult, *, written: bool = False) -> None:
         result: What to print.
         written: The answer itself stands there already.
     """
-    console = Output(highlight=False)
+    console = Output()
     if result.counts.samples == 1:
         answer = result.answers[0]
         if not written:
@@ -138,7 +92,8 @@ def print_answer(result: AnswerResult, *, written: bool = False) -> None:
         for attribute in result.groups:
             console.print(_groups(attribute))
         console.print(_figures(result))
-    console.print(_origin(result), style="dim", markup=False)
+    console.print()
+    console.print(_origin(result))
 
 
 def _heading(question: str) -> Text:
@@ -150,95 +105,64 @@ def _lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def _table(*heads: tuple[str, bool]) -> Table:
-    """Return an empty table; each head says whether its column is of numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head, of_numbers in heads:
-        table.add_column(
-            head, justify="right" if of_numbers else "left", no_wrap=True, overflow="ellipsis"
-        )
-    return table
-
-
 def _sources(result: AnswerResult, answer: RankingAnswer) -> Table:
     title = "\nsources" if result.attributor is None else "\nsources, ✓ used"
-    table = _table(("", True), ("", False), (title, False), ("\ngroups", False))
     documents = {document.id: document for document in result.ranking}
     judgements: Sequence[bool | None] = answer.used or [False] * len(answer.ids)
-    for number, (id_, used) in enumerate(zip(answer.ids, judgements, strict=True), start=1):
-        document = documents[id_]
-        mark, style = _USED[used]
-        table.add_row(
-            str(number),
-            Text(mark, style=style),
-            Text(shortened(document.title or document.id, 2 * TITLE)),
-            Text(_labels(labels_of(document)), style="dim"),
-        )
-    return table
+    return table(
+        (number(), "", title, "\ngroups"),
+        (
+            (str(place), _USED[used], _title(documents[id_], 2 * TITLE), _labels(documents[id_]))
+            for place, (id_, used) in enumerate(zip(answer.ids, judgements, strict=True), start=1)
+        ),
+    )
 
 
 def _answers(result: AnswerResult) -> Table:
-    table = _table(("\nsamples", True), ("\nanswer", False), ("\nrankings", True))
-    # Answers may differ in their last words.
-    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
-    for answer in result.distribution:
-        table.add_row(
-            f"{answer.samples} of {result.counts.samples}",
-            Text(printable(" ".join(answer.text.split()))),
-            str(answer.rankings),
-        )
+    samples = result.counts.samples
+    rows: list[tuple[str | Text, ...]] = [
+        (f"{each.samples} of {samples}", " ".join(each.text.split()), str(each.rankings))
+        for each in result.distribution
+    ]
     for status, lost in result.counts.failed.items():
         no_answer = Text(f"none ({status.replace('_', ' ')})", style="yellow")
-        table.add_row(f"{lost} of {result.counts.samples}", no_answer, "")
-    return table
+        rows.append((f"{lost} of {samples}", no_answer, ""))
+    return table((number("\nsamples"), "\nanswer", number("\nrankings")), rows)
 
 
 def _documents(result: AnswerResult) -> Table:
-    table = _table(
-        ("\nrank", True),
-        ("\ndocument", False),
-        ("\ngroups", False),
-        ("\nexposure", True),
-        ("\nattributed", True),
-    )
-    unread = 0
-    for document in result.ranking:
-        if not document.exposure:
-            unread += 1
-            continue
-        table.add_row(
+    read = [document for document in result.ranking if document.exposure]
+    rows: list[tuple[str | Text, ...]] = [
+        (
             str(document.rank),
-            Text(shortened(document.title or document.id, TITLE)),
-            Text(_labels(labels_of(document)), style="dim"),
+            _title(document, TITLE),
+            _labels(document),
             f"{document.exposure:.2f}",
-            _number(document.attributed),
+            decimal(document.attributed),
         )
-    if unread:
-        table.add_row("", Text(f"{counted(unread, 'document')} in no sample", style="dim"))
-    return table
+        for document in read
+    ]
+    if unread := len(result.ranking) - len(read):
+        rows.append(("", Text(f"{counted(unread, 'document')} in no sample", style="dim")))
+    heads = ("\ndocument", "\ngroups", number("\nexposure"), number("\nattributed"))
+    return table((number("\nrank"), *heads), rows)
 
 
 def _groups(attribute: AttributeExposure) -> Table:
-    table = _table(
-        (f"\n{shortened(attribute.attribute, NAME)}", False),
-        ("\nexposure", True),
-        ("\nattributed", True),
-        ("\ntarget", True),
-    )
-    for group in attribute.groups:
-        table.add_row(
-            Text(shortened(group.group, NAME)),
-            _share(group.exposure),
-            _share(group.attributed),
-            _share(group.target),
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            shortened(group.group, NAME),
+            percent(group.exposure),
+            percent(group.attributed),
+            percent(group.target),
         )
+        for group in attribute.groups
+    ]
     if attribute.unknown or attribute.attributed_unknown:
-        table.add_row(
-            Text("unknown, apart", style="dim"),
-            _share(attribute.unknown),
-            _share(attribute.attributed_unknown),
-        )
-    return table
+        unknown = percent(attribute.unknown), percent(attribute.attributed_unknown)
+        rows.append((Text("unknown, apart", style="dim"), *unknown))
+    heads = map(number, ("\nexposure", "\nattributed", "\ntarget"))
+    return table((f"\n{shortened(attribute.attribute, NAME)}", *heads), rows)
 
 
 def _figures(result: AnswerResult) -> Text:
@@ -246,42 +170,32 @@ def _figures(result: AnswerResult) -> Text:
     if result.attribution_rate is None:
         lines.append("attribution                not judged")
     else:
-        lines.append(f"disparity of attribution   {_number(result.attributed_disparity, 3)}")
+        lines.append(f"disparity of attribution   {decimal(result.attributed_disparity, 3)}")
         judged = counted(result.counts.judged, "sample")
         lines.append(
-            f"attribution rate           {result.attribution_rate:.3f}  (of the documents read "
-            f"the share used, over {judged})"
+            f"attribution rate           {result.attribution_rate:.3f}  (share of the documents "
+            f"read that answers used, over {judged})"
         )
     return Text("\n".join(lines))
 
 
-def _origin(result: AnswerResult) -> str:
-    """Say how it was made."""
-    usage, counts = result.usage, result.counts
-    asked = counted(usage.model_calls, "model call")
-    if usage.cached_calls:
-        asked += f" and {usage.cached_calls} from the cache"
-    attributor = result.attributor or ""
-    models = (result.generator, attributor if attributor.startswith("llm:") else None)
-    tokens = tokens_text(usage.prompt_tokens, usage.completion_tokens, models)
+def _origin(result: AnswerResult) -> Text:
+    counts, attributor = result.counts, result.attributor or ""
     judged = f", judged by {result.attributor}" if result.attributor else ""
-    prompt = f"{result.prompt.id}={result.prompt.version}"
-    return (
-        f"\nanswered by {result.generator} with {prompt}{judged}; "
+    return origin(
+        f"answered by {result.generator} with {result.prompt.id}={result.prompt.version}{judged}; "
         f"{counted(counts.rankings, 'ranking')} of {counted(counts.samples, 'sample')} "
         f"at alpha {result.alpha:g} of {counted(result.pool, 'document')} by {result.method}, "
-        f"seed {result.seed}; {asked}, {tokens}, "
-        f"{usage.milliseconds / 1000:.2f} s"
+        f"seed {result.seed}",
+        result.usage,
+        result.generator,
+        attributor if attributor.startswith("llm:") else None,
     )
 
 
-def _labels(labels: Sequence[str]) -> str:
-    return shortened(", ".join(labels), 2 * NAME)
+def _title(document: ExposedDocument, width: int) -> str:
+    return shortened(document.title or document.id, width)
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+def _labels(document: ExposedDocument) -> Text:
+    return Text(shortened(", ".join(labels_of(document)), 2 * NAME), style="dim")

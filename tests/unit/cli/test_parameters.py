@@ -54,8 +54,9 @@ def test_numbers_reach_models_that_take_no_texts() -> None:
     [
         (["window"], "'window' sets nothing; write NAME=VALUE."),
         (["k="], "'k=' sets nothing; write NAME=VALUE."),
-        (["windw=3"], "There is no parameter 'windw'. '--set help' lists them all."),
-        (["ranking.windw=3"], "did you mean ranking.window or"),
+        (["colour=3"], "There is no parameter 'colour'. '--set help' lists them all."),
+        (["windw=3"], "There is no parameter 'windw'; did you mean ranking.window?"),
+        (["ranking.windw=3"], "did you mean ranking.window?"),
         (["window=3"], "There is no parameter 'window'; did you mean ranking.window?"),
         (["budget=5"], "did you mean budget.model_calls or budget.tokens or budget.seconds?"),
         (["options=5"], "did you mean options.NAME?"),

@@ -1,0 +1,95 @@
+"""What searching, answering and probing share: the settings of a run, and how it opens its parts.
+
+Help reads this module too, so it imports nothing heavy at its head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairqr.cli.common import open_to_search
+
+if TYPE_CHECKING:
+    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.rankers import Model
+    from fairqr.prompts.library import PromptLibrary
+    from fairqr.retrieval.engines.engine import SearchEngine
+
+__all__ = ["AnswerRunSettings", "RunSettings", "SearchRunSettings"]
+
+
+class RunSettings(BaseModel):
+    """How a run works; what it does is said by its context."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    corpus_schema: Path | None = Field(
+        None,
+        description="The schema of a corpus that is a path; by default the file beside the corpus.",
+    )
+    prompts_dir: Path | None = Field(
+        None, description="A folder with your own prompts; FAIRQR_PROMPTS_DIR by default."
+    )
+    timeout: float = Field(60, description="The most seconds that one request to a model may take.")
+    cache: bool = Field(
+        True, description="Keep replies of models on disk, so that nothing is asked twice."
+    )
+
+    def prompts_for(self, context: Context) -> PromptLibrary:
+        """Return the prompts, which have the versions that the context names."""
+        from fairqr.prompts.library import PromptLibrary
+
+        library = PromptLibrary(self.prompts_dir)
+        library.check(context.prompts)
+        return library
+
+    async def started_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:
+        """Return a model, started if it refines; the name of feedback, which needs an engine."""
+        from fairqr.agents.feedback import FeedbackRefiner
+        from fairqr.graph.search.rankers import open_language_model, require_refines
+
+        if name == FeedbackRefiner.name:
+            return name
+        model = open_language_model(name, cache=self.cache, base_url=base_url, timeout=self.timeout)
+        if refines:
+            require_refines(model)
+            # What is missing is better known before a large corpus is indexed.
+            await model.start()
+        return model
+
+    @contextlib.asynccontextmanager
+    async def opened(self, corpus: str | None, retriever: str) -> AsyncIterator[SearchEngine]:
+        """Open a corpus, by default the configured one, and close it in the end."""
+        from fairqr.base.settings import default_corpus
+
+        searched = default_corpus() if corpus is None else corpus
+        engine = await open_to_search(searched, schema=self.corpus_schema, retriever=retriever)
+        try:
+            yield engine
+        finally:
+            await engine.aclose()
+
+
+class SearchRunSettings(RunSettings):
+    """How a search runs."""
+
+    strict: bool = Field(False, description="Exit with code 2 if the model failed.")
+
+
+class AnswerRunSettings(RunSettings):
+    """How a run that answers works."""
+
+    input_tokens: int | None = Field(
+        None,
+        ge=64,
+        description="The most tokens of a prompt, which is cut if it is longer; 2048 by default, "
+        "512 for seq2seq models.",
+    )
+    concurrency: int = Field(
+        8, ge=1, description="How many requests to models run at the same time."
+    )
