@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import AsJson, notes, open_to_search, print_json, run, warn
+from fairqr.cli.common import (
+    AsJson,
+    notes,
+    open_to_search,
+    print_json,
+    printable,
+    run,
+    warn,
+)
 
 if TYPE_CHECKING:
     from fairqr.evaluation.collections.labels import Scan
@@ -32,48 +38,65 @@ def evaluate(
         Path | None, typer.Argument(metavar="RUN", help="A run file in TREC's format.")
     ] = None,
     qrels: Annotated[
-        Path | None, typer.Option(help="Judgements in TREC's format; above 0 is relevant.")
+        Path | None,
+        typer.Option(help="Judgements in TREC's format; a grade above 0 is relevant."),
     ] = None,
     measures: Annotated[
         list[str] | None,
-        typer.Option(help="nDCG@20,AWRF@20(attribute=gender) and the like; 'help' lists them."),
+        typer.Option(
+            help="Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them."
+        ),
     ] = None,
     documents: Annotated[
         str | None,
-        typer.Option(help="JSON Lines with the documents' groups, or a built-in corpus."),
+        typer.Option(help="Where groups come from: JSON Lines of documents, or a built-in corpus."),
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="Their schema; the one beside the file if not given.")
+        Path | None,
+        typer.Option(help="The schema of the documents; by default the one beside the file."),
     ] = None,
     corpus: Annotated[
         str | None,
         typer.Option(
-            help="A source, an index or the path of a source file to ask for the groups, instead "
-            "of --documents."
+            help="A source, an index or a source file to ask for the groups, instead of "
+            "--documents."
         ),
     ] = None,
     attribute: Annotated[
         list[str] | None,
-        typer.Option(help="For measures that name none; gender×continent for a product."),
+        typer.Option(
+            help="The attribute of measures that name none; gender×continent for a product."
+        ),
     ] = None,
     target: Annotated[
         list[str] | None,
-        typer.Option(help="relevance:0.5,population:0.5 (the default), or trec2022."),
+        typer.Option(
+            help="The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022."
+        ),
     ] = None,
     compare: Annotated[
-        list[Path] | None, typer.Option(help="Another run to compare with RUN, by paired tests.")
+        list[Path] | None,
+        typer.Option(help="Another run to compare with RUN by paired tests. May be repeated."),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="The level of tests, between 0 and 1; of intervals 1 less it.")
+        float, typer.Option(help="The level of the tests; intervals have the level 1 - alpha.")
     ] = 0.05,
     ties: Annotated[
-        str, typer.Option(help="Between equal scores: rank (the file's), id, trec_eval or error.")
+        str,
+        typer.Option(
+            help="How to order equal scores: rank (as in the file), id, trec_eval or error."
+        ),
     ] = "rank",
     missing: Annotated[
-        str, typer.Option(help="Queries that a run lacks, by relevance: zero or undefined.")
+        str,
+        typer.Option(
+            help="The relevance of queries that a run lacks: zero, or undefined to leave them out."
+        ),
     ] = "zero",
-    seed: Annotated[int, typer.Option(help="Of intervals and randomisation tests.")] = 0,
-    resamples: Annotated[int, typer.Option(help="Of the bootstrap.")] = 2000,
+    seed: Annotated[
+        int, typer.Option(help="The seed of the intervals and the randomisation tests.")
+    ] = 0,
+    resamples: Annotated[int, typer.Option(help="How many resamples the bootstrap draws.")] = 2000,
     by_query: Annotated[
         bool, typer.Option("--by-query", help="Show the value of each query too.")
     ] = False,
@@ -90,7 +113,10 @@ def evaluate(
         return
     if run_file is None:
         raise InputError("There is no run to evaluate; name a run file in TREC's format.")
-    _check_groups(documents, corpus, schema)
+    if documents is not None and corpus is not None:
+        raise InputError("Groups come from --documents or from --corpus; leave one of them out.")
+    if schema is not None and documents is None:
+        raise InputError("A --schema belongs to --documents; name these too.")
     from fairqr.evaluation.comparison import compare as compare_runs
     from fairqr.evaluation.evaluate import evaluate_all
     from fairqr.evaluation.measures.text import parse_measures
@@ -133,11 +159,11 @@ def evaluate(
         from fairqr.retrieval.files import write_beside
 
         write_beside(csv, csv_text(evaluations))
-    from fairqr.cli.evaluation_tables import plain, print_comparisons, print_evaluation
+    from fairqr.cli.evaluation_tables import print_comparisons, print_evaluation
 
     told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
     for sentence in dict.fromkeys(told):
-        warn(plain(sentence))
+        warn(printable(sentence))
     if as_json:
         found = {
             "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
@@ -150,13 +176,6 @@ def evaluate(
         print_evaluation(evaluation, by_query=by_query)
     if comparisons:
         print_comparisons(comparisons)
-
-
-def _check_groups(documents: str | None, corpus: str | None, schema: Path | None) -> None:
-    if documents is not None and corpus is not None:
-        raise InputError("Groups come from --documents or from --corpus; leave one of them out.")
-    if schema is not None and documents is None:
-        raise InputError("A --schema belongs to --documents; name these too.")
 
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[Run]:
@@ -192,9 +211,7 @@ def _scan(
     ids = ids_of(runs, qrels)
     if documents is not None:
         labelled = find_corpus(BUILT_IN.get(documents, Path(documents)), schema)
-        watched = sys.stderr.isatty()
-        status = notes().status("reading documents") if watched else contextlib.nullcontext()
-        with status:
+        with notes().status("reading documents"):
             return scan_corpus(labelled, ids)
 
     async def ask() -> Scan:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
-from fairqr.cli.common import printable as plain
-from fairqr.cli.terminal import Output
+from fairqr.cli.common import printable
+from fairqr.cli.terminal import Output, counted, decimal, number, table
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import MEASURES, parse_measure
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from fairqr.evaluation.comparison import Comparisons
     from fairqr.evaluation.results import Evaluation, MeasureResult
 
-__all__ = ["plain", "print_comparisons", "print_evaluation", "print_measures"]
+__all__ = ["print_comparisons", "print_evaluation", "print_measures"]
 
 
 _SHORT = {"the high end is best": "high", "the group's target is fair": "target"}
@@ -30,22 +31,21 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     console = Output()
     results = list(evaluation.results.values())
     level = next((r.interval.level for r in results if r.interval), None)
-    title = Text.assemble((plain(evaluation.run), "bold"), f"  {_count(len(evaluation.queries))}")
-    console.print(title)
-    table = _table()
-    table.add_column("measure", overflow="fold")
-    table.add_column("mean", justify="right", no_wrap=True)
-    interval = "interval" if level is None else f"{level:.0%} interval"
-    table.add_column(interval, justify="right", no_wrap=True)
-    table.add_column("over", justify="right", no_wrap=True)
-    table.add_column("best", no_wrap=True, style="dim")
+    size = counted(len(evaluation.queries), "query", "queries")
+    console.print(Text.assemble((printable(evaluation.run), "bold"), f"  {size}"))
+    heads = [
+        "measure",
+        number("mean"),
+        number("interval" if level is None else f"{level:.0%} interval"),
+        number("over"),
+        Column("best", no_wrap=True, style="dim"),
+    ]
     if any(result.undefined() for result in results):
-        table.add_column("no value", overflow="fold", style="yellow")
-    for result in results:
-        table.add_row(*map(Text, _cells(result)[: len(table.columns)]))
-    console.print(table)
+        heads.append(Column("no value", overflow="fold", style="yellow"))
+    console.print(table(heads, (_cells(result)[: len(heads)] for result in results)))
     if by_query:
-        _print_queries(console, evaluation)
+        heads = ["query", "measure", number("value"), Column("", style="yellow", overflow="fold")]
+        console.print(table(heads, _values(evaluation)))
     console.print(_footer(evaluation), style="dim", markup=False)
 
 
@@ -55,7 +55,7 @@ def print_comparisons(comparisons: Comparisons) -> None:
     console.print()
     for row, sentence in zip(comparisons.rows, comparisons.sentences(), strict=True):
         style = "bold" if row.holds(comparisons.alpha) else ""
-        console.print(Text(plain(sentence), style=style))
+        console.print(Text(printable(sentence), style=style))
 
 
 def print_measures() -> None:
@@ -81,29 +81,23 @@ def _cells(result: MeasureResult) -> tuple[str, ...]:
     interval = result.interval
     undefined = result.undefined().items()
     return (
-        plain(str(result.measure)),
-        "–" if result.mean is None else f"{result.mean:.4f}",
+        str(result.measure),
+        decimal(result.mean, 4),
         "" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}",
         str(result.count),
         _SHORT.get(result.measure.best, result.measure.best.split()[0]),
-        ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in undefined),
+        ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in undefined),
     )
 
 
-def _print_queries(console: Output, evaluation: Evaluation) -> None:
-    table = _table()
-    for name in ("query", "measure"):
-        table.add_column(name, overflow="fold")
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("", style="yellow", overflow="fold")
+def _values(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
     for query in evaluation.queries:
         for measure, result in evaluation.results.items():
             score = result.values[query]
-            missing = isinstance(score, Undefined)
-            value = "" if isinstance(score, Undefined) else f"{score:.4f}"
-            why = str(score.reason).replace("_", " ") if isinstance(score, Undefined) else ""
-            table.add_row(*map(Text, (plain(query), plain(measure), value, why if missing else "")))
-    console.print(table)
+            if isinstance(score, Undefined):
+                yield query, measure, "", str(score.reason).replace("_", " ")
+            else:
+                yield query, measure, f"{score:.4f}", ""
 
 
 def _footer(evaluation: Evaluation) -> str:
@@ -113,11 +107,3 @@ def _footer(evaluation: Evaluation) -> str:
         listed = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
         told += f"; unknown: {listed}"
     return told if made is None else f"{told}; bootstrap of {made}, seed {evaluation.seed}"
-
-
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-
-
-def _count(number: int) -> str:
-    return "1 query" if number == 1 else f"{number} queries"
