@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import run, warn
+from fairqr.cli.common import AsJson, BaseUrl, NoCache, print_json, run, warn
 
 if TYPE_CHECKING:
     from fairqr.agents.attribution.outcomes import AttributorCheck
@@ -17,30 +16,25 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Judges of whether an answer used a document, and how good they are."
+    no_args_is_help=True, help="What judges whether an answer used a document, and how well."
 )
 
 NOTABLES = "notables"
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Number = Annotated[int, typer.Option("-n", "--number", min=1, help="How many pairs to make.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the pairs that are made.")]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of the pairs that are made.")]
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
-    """List the attributors, and what those that were checked reached."""
+def list_(as_json: AsJson = False) -> None:
+    """List the attributors, and the results of those that were checked."""
     from fairqr.agents.attribution.checking import known_checks
     from fairqr.agents.attribution.open import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
 
     checks = known_checks()
     if as_json:
-        rows = {
-            "attributors": ATTRIBUTORS,
-            "default": DEFAULT_ATTRIBUTOR,
-            "checks": [{**check.model_dump(), "sentence": check.sentence} for check in checks],
-        }
-        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        described = [{**check.model_dump(), "sentence": check.sentence} for check in checks]
+        print_json({"attributors": ATTRIBUTORS, "default": DEFAULT_ATTRIBUTOR, "checks": described})
         return
     width = max(map(len, ATTRIBUTORS))
     for name, about in ATTRIBUTORS.items():
@@ -67,22 +61,21 @@ def check(
         ),
     ],
     attributor: Annotated[
-        str, typer.Option("--attributor", help="As `fairqr attribution list` writes them.")
+        str,
+        typer.Option("--attributor", help="The attributor, as 'fairqr attribution list' names it."),
     ] = "overlap",
     threshold: Annotated[
         float | None, typer.Option(help="The score from which a document counts as used.")
     ] = None,
     number: Number = 200,
     seed: Seed = 0,
-    base_url: Annotated[
-        str | None, typer.Option(help="Where the server of an llm attributor listens.")
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Judge all anew.")] = False,
-    as_json: Json = False,
+    base_url: BaseUrl = None,
+    no_cache: NoCache = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure an attributor on labelled pairs: accuracy, AUC, and which mistakes it makes.
+    """Measure an attributor on labelled pairs: accuracy, AUC, and its mistakes.
 
-    The outcome is remembered; commands warn of an attributor that was never checked.
+    The outcome is remembered; commands warn about an attributor that was never checked.
     """
     from fairqr.agents.attribution.checking import check_attributor, remember
     from fairqr.agents.attribution.open import open_attributor
@@ -97,7 +90,7 @@ def check(
     if not remember(outcome):
         warn("This is not remembered: an earlier check on more pairs says more.")
     if as_json:
-        typer.echo(json.dumps({**outcome.model_dump(), "sentence": outcome.sentence}, indent=2))
+        print_json({**outcome.model_dump(), "sentence": outcome.sentence})
         return
     _show(outcome)
 

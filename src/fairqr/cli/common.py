@@ -31,6 +31,7 @@ __all__ = [
     "open_to_search",
     "pairs",
     "print_json",
+    "print_row",
     "printable",
     "recorded",
     "run",
@@ -188,6 +189,11 @@ def print_json(data: object) -> None:
         data = to_json() if to_json else json.dumps(data, ensure_ascii=False)
     sys.stdout.buffer.write(data.encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def print_row(*cells: str) -> None:
+    """Print a row of a list, with tabs between its cells."""
+    typer.echo("\t".join(map(printable, cells)))
 
 
 def printable(text: str) -> str:

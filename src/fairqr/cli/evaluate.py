@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections import Counter
@@ -215,10 +216,7 @@ def _scan(
             return scan_corpus(labelled, ids)
 
     async def ask() -> Scan:
-        engine = await open_to_search(corpus or "")
-        try:
+        async with contextlib.aclosing(await open_to_search(corpus or "")) as engine:
             return await scan_engine(engine, ids)
-        finally:
-            await engine.aclose()
 
     return run(ask())

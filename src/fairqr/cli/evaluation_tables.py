@@ -33,7 +33,7 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     level = next((r.interval.level for r in results if r.interval), None)
     size = counted(len(evaluation.queries), "query", "queries")
     console.print(Text.assemble((printable(evaluation.run), "bold"), f"  {size}"))
-    heads = [
+    heads: list[str | Column] = [
         "measure",
         number("mean"),
         number("interval" if level is None else f"{level:.0%} interval"),

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import open_to_search, print_json, printable, run
+from fairqr.cli.common import AsJson, open_to_search, print_json, print_row, printable, run
 from fairqr.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.corpus import Corpus
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and delete indexes.")
 
 Name = Annotated[str, typer.Argument(help="The name of the index.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -29,18 +31,18 @@ def create(
         typer.Argument(help="A JSON Lines file, a folder with one, or a built-in corpus."),
     ],
     schema: Annotated[
-        Path | None, typer.Option(help="The schema; the one beside the file where not given.")
+        Path | None, typer.Option(help="The schema; by default the one beside the file.")
     ] = None,
     backend: Annotated[
         str,
         typer.Option(
-            help="Where the index is to be: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
+            help="Where to make the index: tantivy (embedded) or elasticsearch.", metavar="BACKEND"
         ),
     ] = "tantivy",
     url: Annotated[
         str | None,
         typer.Option(
-            help="With elasticsearch: the server; FAIRQR_ELASTICSEARCH_URL where not given.",
+            help="With elasticsearch: the server. [default: FAIRQR_ELASTICSEARCH_URL]",
             metavar="URL",
         ),
     ] = None,
@@ -51,8 +53,8 @@ def create(
     vectors: Annotated[
         str | None,
         typer.Option(
-            help="With elasticsearch: also store a vector of each document, by this encoder, such "
-            "as wordllama.",
+            help="With elasticsearch: also store a vector of each document, made by this encoder, "
+            "such as wordllama.",
             metavar="ENCODER",
         ),
     ] = None,
@@ -62,7 +64,6 @@ def create(
     On Elasticsearch this makes an index and attaches it. To search an index that you have already,
     see 'fairqr attach --help'.
     """
-    from fairqr.retrieval.catalog import Catalog, info_of
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus
     from fairqr.retrieval.encoders.opening import open_encoder
 
@@ -76,40 +77,34 @@ def create(
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
     encoder = open_encoder(vectors) if vectors else None
 
-    async def work() -> None:
-        catalog = Catalog()
-        with Progress() as progress:
-            if backend == "elasticsearch":
-                await catalog.create_on_elasticsearch(
-                    name,
-                    corpus,
-                    url=url,
-                    credentials=credentials,
-                    encoder=encoder,
-                    progress=progress.prepare(name),
-                )
-                engine = await catalog.resolve(name)
-            else:
-                engine = await catalog.create(name, corpus, progress=progress.prepare(name))
-        info = await info_of(engine)
-        typer.echo(f"{name}: {info.documents} documents in {info.location}")
+    run(_create(name, corpus, backend, url=url, credentials=credentials, encoder=encoder))
 
-    run(work())
+
+async def _create(name: str, corpus: Corpus, backend: str, **server: Any) -> None:
+    from fairqr.retrieval.catalog import Catalog, info_of
+
+    catalog = Catalog()
+    with Progress() as progress:
+        bar = progress.prepare(name)
+        if backend == "elasticsearch":
+            await catalog.create_on_elasticsearch(name, corpus, progress=bar, **server)
+            engine = await catalog.resolve(name)
+        else:
+            engine = await catalog.create(name, corpus, progress=bar)
+    info = await info_of(engine)
+    typer.echo(f"{name}: {info.documents} documents in {info.location}")
 
 
 @app.command()
 def add(
     name: Name, path: Annotated[Path, typer.Argument(help="A JSON Lines file of documents.")]
 ) -> None:
-    """Add documents to an index, in place of those with the same ids."""
+    """Add documents to an index; they replace those with the same ids."""
     from fairqr.retrieval.catalog import Catalog
 
-    async def work() -> None:
-        with Progress() as progress:
-            written, documents = await Catalog().upsert(name, path, progress=progress.prepare(name))
-        typer.echo(f"{name}: {written} documents written, {documents} in all")
-
-    run(work())
+    with Progress() as progress:
+        written, total = run(Catalog().upsert(name, path, progress=progress.prepare(name)))
+    typer.echo(f"{name}: {written} documents written, {total} in all")
 
 
 @app.command()
@@ -119,77 +114,69 @@ def remove(
     """Remove documents from an index."""
     from fairqr.retrieval.catalog import Catalog
 
-    async def work() -> None:
-        removed, documents = await Catalog().remove(name, ids)
-        typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {documents} left")
-
-    run(work())
+    removed, left = run(Catalog().remove(name, ids))
+    typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {left} left")
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """List what can be searched by name: indexes, attached sources, and the built-in corpora."""
     from fairqr.retrieval.catalog import Catalog
     from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.engines.engine import EngineInfo
 
-    infos = run(Catalog().infos())
-    if as_json:
-        rows = [
-            dataclasses.asdict(info)
-            if isinstance(info, EngineInfo)
-            else dict(zip(("name", "engine", "error"), info, strict=True))
-            for info in infos
-        ]
-        print_json(json.dumps(rows, ensure_ascii=False, indent=2))
-        return
-    for info in infos:
-        if isinstance(info, EngineInfo):
-            size = "" if info.documents is None else f"{info.documents} documents"
-            cells: tuple[str, ...] = (info.name, info.engine, size, info.source)
+    rows: dict[str, dict[str, Any]] = {}
+    for found in run(Catalog().infos()):
+        if isinstance(found, EngineInfo):
+            rows[found.name] = dataclasses.asdict(found)
         else:
-            cells = info
-        typer.echo("\t".join(map(printable, cells)))
-    listed = {info.name if isinstance(info, EngineInfo) else info[0] for info in infos}
+            name, engine, error = found
+            rows[name] = {"name": name, "engine": engine, "error": error}
+    if as_json:
+        print_json(list(rows.values()))
+        return
+    for row in rows.values():
+        if "error" in row:
+            print_row(row["name"], row["engine"], row["error"])
+        else:
+            size = "" if row["documents"] is None else f"{row['documents']} documents"
+            print_row(row["name"], row["engine"], size, row["source"])
     for name in BUILT_IN:
-        if name not in listed:
-            typer.echo(f"{name}\tbuilt in\tindexed when it is first searched")
+        if name not in rows:
+            print_row(name, "built in", "indexed when it is first searched")
 
 
 @app.command()
-def info(name: Name, as_json: Json = False) -> None:
-    """Show what is known of an index: its documents, attributes and the share of each group."""
+def info(name: Name, as_json: AsJson = False) -> None:
+    """Show an index: its documents, its attributes and the share of each group."""
+    found = run(_described(name))
+    if as_json:
+        print_json(found)
+        return
+    attributes = found.pop("attributes")
+    for key, value in found.items():
+        if value is not None:
+            typer.echo(f"{key}: {printable(str(value))}")
+    for attribute, groups in attributes.items():
+        listed = (
+            group if share is None else f"{group} {share:.1%}" for group, share in groups.items()
+        )
+        typer.echo(f"{attribute}: {printable(', '.join(listed))}")
 
-    async def work() -> None:
-        engine = await open_to_search(name)
-        try:
-            found = dataclasses.asdict(await engine.info())
-            counts = "corpus_shares" in engine.capabilities
-            shares = await engine.corpus_shares() if counts else {}
-        finally:
-            await engine.aclose()
-        found["attributes"] = {
-            attribute.name: dict(
-                zip(attribute.universe, shares[attribute.name].tolist(), strict=True)
-            )
-            if attribute.name in shares
-            else dict.fromkeys(attribute.universe)
-            for attribute in engine.schema.attributes.values()
-        }
-        if as_json:
-            print_json(json.dumps(found, ensure_ascii=False, indent=2))
-            return
-        for key, value in found.items():
-            if key != "attributes" and value is not None:
-                typer.echo(f"{key}: {printable(str(value))}")
-        for attribute, groups in found["attributes"].items():
-            listed = ", ".join(
-                group if share is None else f"{group} {share:.1%}"
-                for group, share in groups.items()
-            )
-            typer.echo(f"{attribute}: {printable(listed)}")
 
-    run(work())
+async def _described(name: str) -> dict[str, Any]:
+    """Return what is known of an index; shares are None where the engine cannot count them."""
+    async with contextlib.aclosing(await open_to_search(name)) as engine:
+        found = dataclasses.asdict(await engine.info())
+        counts = "corpus_shares" in engine.capabilities
+        shares = await engine.corpus_shares() if counts else {}
+    found["attributes"] = {
+        attribute.name: dict(zip(attribute.universe, shares[attribute.name].tolist(), strict=True))
+        if attribute.name in shares
+        else dict.fromkeys(attribute.universe)
+        for attribute in engine.schema.attributes.values()
+    }
+    return found
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -23,29 +22,29 @@ T = TypeVar("T")
 
 Database = Annotated[
     str | None,
-    typer.Option(help="URL of the service's database; its configured one.", metavar="URL"),
+    typer.Option(help="The service's database. [default: the configured one]", metavar="URL"),
 ]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Who or what the key is for.")],
+    name: Annotated[str, typer.Argument(help="Who or what will use the key.")],
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="What it may do: read, run (which brings read) or admin (which brings both); "
-            "run where not given. May be repeated."
+            help="What the key may do: read, run (includes read) or admin (includes both). May be "
+            "repeated. [default: run]"
         ),
     ] = None,
     database: Database = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the key and no more.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the key.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an access key, and print it; it cannot be shown again."""
+    """Make an access key and print it. It cannot be shown again."""
     scopes: Any = scope or ["run"]
     key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
     if as_json:
-        print_json(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
+        print_json({**_shown(key), "key": secret})
         return
     typer.echo(secret)
     if not quiet:
@@ -58,10 +57,10 @@ def create(
 
 @app.command("list")
 def list_(database: Database = None, as_json: AsJson = False) -> None:
-    """List the access keys, without what makes them secret."""
+    """List the access keys, without their secrets."""
     keys = _with_store(database, lambda store: store.keys())
     if as_json:
-        print_json(json.dumps({"keys": [_shown(key) for key in keys]}, ensure_ascii=False))
+        print_json({"keys": [_shown(key) for key in keys]})
         return
     for key in keys:
         state = "active" if key.revoked is None else f"revoked {_day(key.revoked)}"
@@ -71,10 +70,12 @@ def list_(database: Database = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def revoke(
-    id_: Annotated[str, typer.Argument(metavar="ID", help="As 'fairqr keys list' shows it.")],
+    id_: Annotated[
+        str, typer.Argument(metavar="ID", help="The key's id, as 'fairqr keys list' shows it.")
+    ],
     database: Database = None,
 ) -> None:
-    """Make an access key useless for good."""
+    """Revoke an access key for good."""
     key = _with_store(database, lambda store: store.revoke_key(id_))
     typer.echo(f"The key {key.id} of {key.name} is revoked.")
 

@@ -19,38 +19,46 @@ if TYPE_CHECKING:
 
 __all__ = ["require_service", "serve"]
 
+LIBRARIES = ("aiosqlite", "fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
+"""The libraries of the extra ``service``."""
+
 
 def serve(
     host: Annotated[
-        str | None, typer.Option(help="Where to listen; others than loopback need access keys.")
+        str | None,
+        typer.Option(help="The address to listen on; any but loopback needs access keys."),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="0 for any that is free.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port to listen on; 0 takes a free one.")
+    ] = None,
     corpus: Annotated[
         list[str] | None,
         typer.Option(
-            help="What may be searched: a source, an index, a built-in corpus, or the path of a "
-            "source file or of a corpus; the first is the default. May be repeated. "
+            help="What clients may search: a source, an index, a built-in corpus, or the path of a "
+            "source file or of a corpus. May be repeated; the first is the default. "
             "[default: all that have a name]"
         ),
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="What may be asked, besides the models of the settings file; the first is the "
-            "default. May be repeated."
+            help="A model that clients may ask, besides those of the settings file. May be "
+            "repeated; the first is the default."
         ),
     ] = None,
     base_url: BaseUrl = None,
     database: Annotated[
         str | None,
-        typer.Option(help="Of runs: sqlite:///… or postgresql://…", metavar="URL"),
+        typer.Option(help="The database: sqlite:///… or postgresql://…", metavar="URL"),
     ] = None,
     require_keys: Annotated[
-        bool, typer.Option("--require-keys", help="Demand access keys on loopback too.")
+        bool, typer.Option("--require-keys", help="Require access keys on loopback too.")
     ] = False,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Runs at once.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="How many runs go on at once.")
+    ] = None,
     traces: Annotated[
-        Path | None, typer.Option(help="A folder to record each run in, as JSON lines.")
+        Path | None, typer.Option(help="Record each run in this folder, as JSON lines.")
     ] = None,
 ) -> None:
     """Serve searches, answers and probes over HTTP, with a page to watch them.
@@ -135,14 +143,10 @@ def require_service() -> None:
     Raises:
         ConfigError: It is not.
     """
-    try:
-        import aiosqlite  # noqa: F401
-        import fastapi  # noqa: F401
-        import limits  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"The service needs {error.name}; install it with: pip install 'fairqr[service]'"
-        ) from None
+    from importlib.util import find_spec
+
+    for library in LIBRARIES:
+        if find_spec(library) is None:
+            raise ConfigError(
+                f"The service needs {library}; install it with: pip install 'fairqr[service]'"
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import AsJson, print_json, printable, run
+from fairqr.cli.common import AsJson, print_json, print_row, printable, run
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def attach(
     url: Annotated[
         str | None,
         typer.Option(
-            help="With --draft: the Elasticsearch or OpenSearch server; FAIRQR_ELASTICSEARCH_URL "
-            "where not given.",
+            help="With --draft: the Elasticsearch or OpenSearch server. [default: "
+            "FAIRQR_ELASTICSEARCH_URL]",
             metavar="URL",
         ),
     ] = None,
@@ -49,7 +48,7 @@ def attach(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="With --draft: the file to write; stdout by default."),
+        typer.Option("-o", "--output", help="With --draft: the file to write. [default: stdout]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,13 +69,11 @@ def attach(
             "There is no source to attach; name a source file, or write one with --draft."
         )
     from fairqr.retrieval.catalog import Catalog
-    from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.source import load_source
 
     source, catalog = load_source(file), Catalog()
-    if source.name in (*BUILT_IN, *catalog.names()):
-        # Refused if the name belongs to something else, before a check that may take long.
-        catalog.attach(file)
+    # Before a check that may take long.
+    catalog.refuse_taken_by_others(source.name, file)
     report = _checked(source)
     catalog.attach(file)
     _show(report, as_json=as_json)
@@ -100,11 +97,10 @@ def list_(as_json: AsJson = False) -> None:
             row["error"] = str(error)
         rows.append(row)
     if as_json:
-        print_json(json.dumps({"sources": rows}, ensure_ascii=False))
+        print_json({"sources": rows})
         return
     for row in rows:
-        shown = [row["name"], row["engine"] or "", row.get("error") or row["file"]]
-        typer.echo("\t".join(printable(str(part)) for part in shown))
+        print_row(str(row["name"]), row["engine"] or "", row.get("error") or str(row["file"]))
 
 
 @app.command()
@@ -153,7 +149,7 @@ def _checked(source: Source) -> SourceReport:
 
 def _show(report: SourceReport, *, as_json: bool) -> None:
     if as_json:
-        print_json(report.model_dump_json())
+        print_json(report)
         return
     from fairqr.cli.source_report import lines_of
 

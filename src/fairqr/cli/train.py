@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -9,31 +10,34 @@ import typer
 
 from fairqr.base.errors import InputError
 from fairqr.cli.common import open_to_search, pairs, run
+from fairqr.cli.probe_options import NOTABLES, Collection, Split
 
 __all__ = ["train"]
 
 
 def train(
-    method: Annotated[str, typer.Argument(help="deltr or dlf.")],
+    method: Annotated[str, typer.Argument(help="The re-ranker to train: deltr or dlf.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file of weights to write.")],
-    collection: Annotated[
-        str, typer.Option(help="A collection with judgements, or its folder.")
-    ] = "notables",
-    split: Annotated[
-        str | None, typer.Option(help="The judgements, where a collection has several.")
-    ] = None,
+    collection: Collection = NOTABLES,
+    split: Split = None,
     attribute: Annotated[
-        str, typer.Option(help="What to be fair about; a product is written gender×continent.")
+        str, typer.Option(help="The attribute to be fair about; gender×continent for a product.")
     ] = "gender",
-    queries: Annotated[str, typer.Option(help="title, or title+10 with 10 keywords.")] = "title",
-    depth: Annotated[int, typer.Option(min=1, help="Documents of each topic to train on.")] = 200,
+    queries: Annotated[
+        str, typer.Option(help="How topics become queries: title, or title+10 with 10 keywords.")
+    ] = "title",
+    depth: Annotated[
+        int, typer.Option(min=1, help="How many documents of each topic to train on.")
+    ] = 200,
     target: Annotated[
-        str, typer.Option(help="Of the search; no judgements in it.")
+        str, typer.Option(help="The target of the searches, which see no judgements.")
     ] = "retrieved:0.5,population:0.5",
     option: Annotated[
-        list[str] | None, typer.Option(help="Of the training, e.g. gamma=1000.")
+        list[str] | None, typer.Option(help="An option of the training, such as gamma=1000.")
     ] = None,
-    retriever: Annotated[str, typer.Option(help="bm25, or dense for vector search.")] = "bm25",
+    retriever: Annotated[
+        str, typer.Option(help="How to search: bm25, or dense for vectors.")
+    ] = "bm25",
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
 
@@ -59,13 +63,11 @@ def train(
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> TrainedModel:
-        engine = await open_to_search(found.corpus_name, retriever=retriever)
-        try:
+        opened = await open_to_search(found.corpus_name, retriever=retriever)
+        async with contextlib.aclosing(opened) as engine:
             topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
             examples = await gather(engine, topics, found.qrels, context, depth=depth)
             return await fit(method, examples, list(topics), options)
-        finally:
-            await engine.aclose()
 
     model = run(work())
     model.save(output)
