@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from fairqr.cli.common import AsJson, print_json, warn
+from fairqr.cli.common import AsJson, print_json, printable, warn
 
 if TYPE_CHECKING:
     from fairqr.base.settings import Source
@@ -57,13 +57,21 @@ def path() -> None:
 def show(as_json: AsJson = False) -> None:
     """Print every setting, and where its value is from; secrets are hidden."""
     from fairqr.base.settings_file import config_path
-    from fairqr.cli.common import printable
 
     file = config_path()
     rows = [*_general(), *_prices(), *_credentials(), *_service()]
     warnings = [*unknown_settings(), *_open_to_others(file, rows)]
     if as_json:
-        _print_object(file, rows, warnings)
+        settings = {
+            ".".join(filter(None, (row.section, row.name))): {
+                "value": row.value,
+                "source": row.source.kind,
+                "place": row.source.place or None,
+            }
+            for row in rows
+        }
+        shown = {"file": str(file), "exists": os.path.exists(file)}
+        print_json({**shown, "settings": settings, "warnings": warnings})
         return
     there = "" if os.path.exists(file) else " (there is none)"
     typer.echo(f"settings file: {printable(str(file))}{there}")
@@ -92,26 +100,6 @@ def unknown_settings() -> Iterator[str]:
         near = get_close_matches(name, known, n=1)
         meant = f"did you mean {near[0]}?" if near else "remove it."
         yield f"The variable {name!a} is no setting and changes nothing; {meant}"
-
-
-def _print_object(file: Path, rows: Iterable[Row], warnings: list[str]) -> None:
-    import json
-
-    settings = {
-        ".".join(filter(None, (row.section, row.name))): {
-            "value": row.value,
-            "source": row.source.kind,
-            "place": row.source.place or None,
-        }
-        for row in rows
-    }
-    shown = {
-        "file": str(file),
-        "exists": os.path.exists(file),
-        "settings": settings,
-        "warnings": warnings,
-    }
-    print_json(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def _general() -> Iterator[Row]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import printable
+from fairqr.cli.collection_options import Split
+from fairqr.cli.common import AsJson, print_json, print_row, printable
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -19,46 +20,30 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Collections with topics and judgements.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """List the built-in and the imported collections."""
     from fairqr.evaluation.collections import list_collections
 
     found = list_collections()
     if as_json:
-        rows = [
-            {
-                "name": listed.name,
-                "kind": listed.kind,
-                "folder": str(listed.folder),
-                "title": listed.title,
-                "documents": listed.documents,
-                "splits": list(listed.splits),
-                "problem": listed.problem,
-            }
-            for listed in found
-        ]
-        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        print_json([{**asdict(listed), "folder": str(listed.folder)} for listed in found])
         return
     for listed in found:
         documents = "" if listed.documents is None else f"{listed.documents:,} documents"
         what = listed.problem or listed.title
         columns = (listed.name, listed.kind, documents, ", ".join(listed.splits), what)
-        typer.echo("\t".join(printable(column) for column in columns if column))
+        print_row(*filter(None, columns))
 
 
 @app.command()
 def info(
     name: Annotated[str, typer.Argument(help="The name of a collection, or its folder.")],
-    split: Annotated[
-        str | None, typer.Option(help="The judgements, where there are several: train or eval.")
-    ] = None,
-    as_json: Json = False,
+    split: Split = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what a collection holds: sizes, groups, coverage of labels, and targets."""
+    """Show what a collection holds: its sizes, groups, coverage of labels, and targets."""
     from fairqr.evaluation.collections import find_collection
     from fairqr.evaluation.collections.statistics import describe_collection
 
@@ -68,7 +53,7 @@ def info(
     if as_json:
         data = {**found.as_dict(), "folder": str(collection.folder)}
         data["about"] = collection.about.model_dump(exclude_defaults=True)
-        typer.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
         return
     lines = [f"{found.name}: {found.title}" if found.title != found.name else found.name]
     for field in ("source", "licence", "note"):
@@ -87,9 +72,9 @@ def import_(
         str, typer.Argument(help="trec-fair-2021, trec-fair-2022, trec2022-subset or jsonl.")
     ],
     paths: Annotated[list[Path], typer.Argument(help="The files, or the folder with them.")],
-    name: Annotated[str, typer.Option(help="What the collection will be called.")],
+    name: Annotated[str, typer.Option(help="The name of the collection.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of one of that name.")
+        bool, typer.Option("--replace", help="Replace a collection of that name.")
     ] = False,
 ) -> None:
     """Import files as a collection."""

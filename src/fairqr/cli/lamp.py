@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairqr.cli.common import PromptsFolder, pairs, run
+from fairqr.cli.common import AsJson, PromptsFolder, pairs, print_json, run
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ app = typer.Typer(
 )
 
 MinUseful = Annotated[
-    int, typer.Option(min=1, help="Questions with fewer useful documents count as dropped.")
+    int, typer.Option(min=1, help="Count questions with fewer useful documents as dropped.")
 ]
 
 
@@ -35,26 +34,30 @@ def label(
         str, typer.Argument(help="A folder of LaMP, notables, or a JSON Lines file of your own.")
     ],
     generator: Annotated[
-        str, typer.Option(help="What answers, such as seq2seq:google/flan-t5-small.")
+        str, typer.Option(help="The model that answers, such as seq2seq:google/flan-t5-small.")
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Where labels go; goes on if it is begun.")
+        Path,
+        typer.Option(
+            "-o", "--output", help="The folder of the labels; an interrupted run goes on."
+        ),
     ],
-    task: Annotated[
-        str | None, typer.Option(help="The task, where the files do not say it.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Only the first so many questions.")] = 1000,
+    task: Annotated[str | None, typer.Option(help="The task, if the files do not name it.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Use only the first so many questions.")] = 1000,
     pool: Annotated[
-        int | None, typer.Option(min=1, help="At most so many documents a question; all if absent.")
+        int | None,
+        typer.Option(min=1, help="Use at most so many documents per question; all by default."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(help="The version of the task's prompt: lamp5=v2, or only v2.")
     ] = None,
     prompts: PromptsFolder = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Questions at a time.")] = 2,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=256, help="How many questions run at a time.")
+    ] = 2,
     min_useful: MinUseful = 2,
 ) -> None:
-    """Label a collection: the gain of each document alone over the answer without any.
+    """Label a collection: the gain of each document over the answer without documents.
 
     One that was interrupted goes on where it stopped.
     """
@@ -93,11 +96,11 @@ def label(
 
 @app.command("report")
 def report(
-    folder: Annotated[Path, typer.Argument(help="Where labels were made.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of the labels.")],
     min_useful: MinUseful = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print what labels are like: useful documents a question, and questions that are dropped."""
+    """Print a summary of the labels: useful documents per question, and dropped questions."""
     from fairqr.evaluation.rag.labels import summarise_labels
     from fairqr.evaluation.rag.store import LabelStore
 
@@ -107,7 +110,7 @@ def report(
         return
     manifest = store.manifest().model_dump(mode="json")
     summary = dataclasses.asdict(summarise_labels(store.lines.read(), min_useful))
-    typer.echo(json.dumps({"labels": manifest, "summary": summary}, ensure_ascii=False))
+    print_json({"labels": manifest, "summary": summary})
 
 
 def _version(text: str | None, prompt: str) -> str | None:

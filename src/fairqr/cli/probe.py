@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fairqr.cli.collection_options import (
+    NOTABLES,
+    Attribute,
+    Built,
+    Collection,
+    Protected,
+    Seed,
+    Words,
+    experiment_of,
+)
 from fairqr.cli.common import (
     AsJson,
     BaseUrl,
@@ -21,16 +31,6 @@ from fairqr.cli.common import (
 from fairqr.cli.experiment import MODEL
 from fairqr.cli.parameters import ParameterCommand, Set
 from fairqr.cli.probe_build import build
-from fairqr.cli.probe_options import (
-    NOTABLES,
-    Attribute,
-    Built,
-    Collection,
-    Protected,
-    Seed,
-    Words,
-    experiment_of,
-)
 from fairqr.cli.probe_query import ProbeCommand, query
 from fairqr.cli.progress import Progress
 

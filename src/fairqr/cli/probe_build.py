@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fairqr.cli.collection_options import NOTABLES, Protected, Split, Words, read_words
 from fairqr.cli.common import AsJson, print_json, printable, run
-from fairqr.cli.probe_options import NOTABLES, Protected, Split, Words, read_words
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:

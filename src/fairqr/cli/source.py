@@ -69,11 +69,13 @@ def attach(
             "There is no source to attach; name a source file, or write one with --draft."
         )
     from fairqr.retrieval.catalog import Catalog
+    from fairqr.retrieval.corpus import BUILT_IN
     from fairqr.retrieval.source import load_source
 
     source, catalog = load_source(file), Catalog()
-    # Before a check that may take long.
-    catalog.refuse_taken_by_others(source.name, file)
+    if source.name in (*BUILT_IN, *catalog.names()):
+        # Before a check that may take long, refuse a name that belongs to something else.
+        catalog.attach(file)
     report = _checked(source)
     catalog.attach(file)
     _show(report, as_json=as_json)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from fairqr.base.errors import InputError
+from fairqr.cli.collection_options import NOTABLES, Collection, Split
 from fairqr.cli.common import open_to_search, pairs, run
-from fairqr.cli.probe_options import NOTABLES, Collection, Split
 
 __all__ = ["train"]
 

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairqr.cli.common import AsJson, PromptsFolder
-from fairqr.cli.parameters import ParameterCommand, Set
-from fairqr.cli.probe_options import (
+from fairqr.cli.collection_options import (
     NOTABLES,
     Attribute,
     Built,
@@ -18,6 +16,8 @@ from fairqr.cli.probe_options import (
     Seed,
     experiment_of,
 )
+from fairqr.cli.common import AsJson, PromptsFolder
+from fairqr.cli.parameters import ParameterCommand, Set
 
 __all__ = ["TuneCommand", "tune"]
 

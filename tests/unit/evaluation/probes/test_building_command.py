@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from fairqr.base.errors import FairqrError, InputError
+from fairqr.cli.collection_options import read_words
 from fairqr.cli.probe_build import build
-from fairqr.cli.probe_options import read_words
 from fairqr.evaluation.probes.files import read_probe_collection
 from tests.unit.evaluation.probes.small_collections import people, write_collection
 

@@ -1,4 +1,4 @@
-"""What the commands on probe collections share: their options, and what these describe."""
+"""What commands that use a collection share: options, and the probe that these describe."""
 
 from __future__ import annotations
 
