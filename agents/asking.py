@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from fairqr.agents.cache import ReplyCache
@@ -18,10 +20,23 @@ from fairqr.agents.replies import Choice, Reply, TextReply, Usage
 from fairqr.agents.sharing import Sharing
 from fairqr.agents.streaming import Telling
 
-__all__ = ["Ask", "Asking", "choice_of", "text_of"]
+__all__ = ["Ask", "Asking", "calling_after_replies", "choice_of", "text_of"]
 
 Ask = Callable[[float | None], Coroutine[Any, Any, tuple[Reply, float]]]
 """Asks within so many seconds, and returns the reply and the milliseconds that the model took."""
+
+
+_after_reply: ContextVar[Callable[[], None] | None] = ContextVar("fairqr_reply", default=None)
+
+
+@contextmanager
+def calling_after_replies(call: Callable[[], None]) -> Iterator[None]:
+    """Call a function after each reply of a model to a question that is asked inside."""
+    token = _after_reply.set(call)
+    try:
+        yield
+    finally:
+        _after_reply.reset(token)
 
 
 class Asking:
@@ -55,10 +70,14 @@ class Asking:
             telling: Told by ``ask``; stopped here where who asked has left.
         """
         if (journal := current_journal()) is None:
-            return await self._asked(key, form, ask, deadline, telling)
-        return await journal.once(
-            key(), form.check, lambda: self._asked(key, form, ask, deadline, telling)
-        )
+            reply = await self._asked(key, form, ask, deadline, telling)
+        else:
+            reply = await journal.once(
+                key(), form.check, lambda: self._asked(key, form, ask, deadline, telling)
+            )
+        if (call := _after_reply.get()) is not None:
+            call()
+        return reply
 
     async def _asked(
         self,

@@ -21,7 +21,7 @@ from fairqr.agents.provider import (
     variables_of,
 )
 from fairqr.agents.question import Messages, Question, Wanted
-from fairqr.agents.streaming import InterruptedStreamError, Telling, streamed
+from fairqr.agents.streaming import UNSTREAMED, InterruptedStreamError, Telling, streamed
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, one_line
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
@@ -153,15 +153,18 @@ class Endpoint:
         if wanted == "choice" and not self.gives_probabilities:
             raise self.no_probabilities()  # as was learnt while this one waited for its turn
         parameters = self._parameters(question, wanted, stream=telling is not None)
+        if telling is None and self._speaks_openai:
+            # LangChain would stream each reply where somebody reads LangGraph's stream `messages`.
+            parameters["stream"] = False
         structured = self._structured(client, question, wanted)
 
         async def attempt() -> AIMessage:
             try:
                 async with asyncio.timeout(self.timeout):
                     if structured is not None:
-                        return message_of(await structured.ainvoke(messages))
+                        return message_of(await structured.ainvoke(messages, UNSTREAMED))
                     if telling is None:
-                        return await client.ainvoke(messages, **parameters)
+                        return await client.ainvoke(messages, UNSTREAMED, **parameters)
                     return await streamed(
                         client,
                         messages,

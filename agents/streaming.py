@@ -13,8 +13,16 @@ from fairqr.agents.question import Messages, OnToken
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, AIMessageChunk
+    from langchain_core.runnables import RunnableConfig
 
-__all__ = ["InterruptedStreamError", "Telling", "streamed"]
+__all__ = ["UNSTREAMED", "InterruptedStreamError", "Telling", "streamed"]
+
+UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
+"""Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
+
+Most replies are objects for the program. The answer is shown there by the node that writes it, in
+the same way whether it comes from a chat model, from the cache or from another generator.
+"""
 
 
 class InterruptedStreamError(Exception):
@@ -85,7 +93,8 @@ async def streamed(
         BrokenStreamError: It broke off before.
     """
     whole: AIMessageChunk | None = None
-    chunks = cast("AsyncGenerator[AIMessageChunk]", client.astream(messages, **parameters))
+    streaming = client.astream(messages, UNSTREAMED, **parameters)
+    chunks = cast("AsyncGenerator[AIMessageChunk]", streaming)
     async with aclosing(chunks):
         async for chunk in chunks:
             whole = chunk if whole is None else whole + chunk

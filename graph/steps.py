@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
@@ -10,6 +11,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
+from fairqr.agents.asking import calling_after_replies
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
 from fairqr.graph.journal import step_journal
@@ -33,6 +35,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def traced(node: Method) -> Method:
     """Time a node, in a span of its name, and keep what models answer in it, where that is asked.
 
+    After each reply of a model, the graph's stream ``custom`` gets
+    ``{"progress": {"node": NAME, "replies": NUMBER}}``: how many replies the node has had.
+
     The state's ``seconds`` are those that the steps took until the node's end, and what the node
     adds to them. The first node of a graph overwrites them, since a thread may hold those of an
     earlier run.
@@ -40,8 +45,15 @@ def traced(node: Method) -> Method:
 
     @functools.wraps(node)
     async def timed(self: object, state: Any, runtime: Runtime[Any]) -> Update:
+        replies = itertools.count(1)
+
+        def tell() -> None:
+            told = {"node": node.__name__, "replies": next(replies)}
+            runtime.stream_writer({"progress": told})
+
         with (
             span(f"fairqr.{node.__name__}"),
+            calling_after_replies(tell),
             step_journal(runtime.execution_info),
             running_from(before := state.get("seconds", 0.0)),
         ):

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Overwrite, StateSnapshot
 
@@ -18,7 +19,7 @@ from fairqr.graph.journal import Replies, kept_replies
 from fairqr.graph.search.context import Context
 from fairqr.graph.steps import SEARCH
 
-__all__ = ["Step", "Token", "run_graph"]
+__all__ = ["Progress", "RunEvent", "Step", "run_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,25 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of an answer that is being written."""
+class Progress:
+    """How far a step is that asks models.
 
-    text: str
+    Attributes:
+        node: The step's name.
+        replies: How many replies of models it has had so far.
+    """
+
+    node: str
+    replies: int
+
+
+RunEvent = Step | Progress | AIMessageChunk
+"""What happens in a run: a step, progress within one, or a piece of an answer."""
 
 
 async def run_graph(
     graph: Any, query: str, context: Context, *, thread: str | None = None, resume: bool = False
-) -> AsyncGenerator[Step | Token, None]:
+) -> AsyncGenerator[RunEvent, None]:
     """Run one of the three graphs, and yield what happens.
 
     It goes on when the next event is asked for, and ends when the generator is closed.
@@ -89,14 +100,16 @@ async def run_graph(
     if (outer := var_child_runnable_config.get()) is not None:
         config["callbacks"] = outer.get("callbacks")
         apart.run(var_child_runnable_config.set, None)
-    events: asyncio.Queue[Step | Token | None] = asyncio.Queue()
+    wants_pieces = isinstance(context, AnswerContext) and context.answer.stream
+    modes = [*_MODES, "messages"] if wants_pieces else _MODES
+    events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
 
     async def run() -> None:
         updates = graph.astream(
             given,
             config,
             context=context,
-            stream_mode=_MODES,
+            stream_mode=modes,
             subgraphs=True,
             durability="sync" if thread else None,
         )
@@ -130,7 +143,10 @@ async def run_graph(
 
 # Of the modes that tell of steps, "updates" names no task, so that a step that is told or done
 # again could not be told from another one.
-_MODES = ["tasks", "custom"]
+_MODES: list[Any] = ["tasks", "custom"]
+
+ANSWERING = "generate"
+"""The step whose messages are pieces of an answer."""
 
 _OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
 """The steps that end a part of a run, and what each then has."""
@@ -160,10 +176,13 @@ def _told_before(kept: StateSnapshot) -> Iterator[Step]:
                 yield Step(task.name, _plain(task.result), task.id)
 
 
-def _event(mode: str, update: Any) -> Step | Token | None:
+def _event(mode: str, update: Any) -> RunEvent | None:
+    if mode == "messages":
+        piece, told = update
+        return piece if told.get("langgraph_node") == ANSWERING else None
     if mode == "custom":  # parts that others have written may tell what they like
-        ours = isinstance(update, Mapping) and "token" in update
-        return Token(update["token"]) if ours else None
+        ours = isinstance(update, Mapping) and "progress" in update
+        return Progress(**update["progress"]) if ours else None
     if "result" not in update or update["error"] is not None:  # it begins, or has failed
         return None
     if update["name"] == SEARCH:  # its own steps were told

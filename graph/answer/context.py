@@ -51,7 +51,9 @@ class AnswerSettings(BaseModel):
         "place of the bare answer.",
     )
     stream: bool = Field(
-        False, description="Give the answer piece by piece as it is written, if there is one."
+        False,
+        description="Ask the model to stream its answer, and give each piece to LangGraph's stream "
+        "`messages`; only if there is one ranking to answer from.",
     )
 
     @field_validator("hypothesis")

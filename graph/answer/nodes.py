@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import uuid
 from collections.abc import Sequence
 from typing import Literal
 
+from langchain_core.messages import AIMessageChunk
+from langgraph.graph.message import push_message
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
@@ -138,8 +141,10 @@ class Nodes:
         )
         deadline = seconds_left(context)
 
+        message = str(uuid.uuid4())
+
         def tell(piece: str) -> None:
-            runtime.stream_writer({"ranking": ranking["number"], "token": piece})
+            push_message(AIMessageChunk(content=piece, id=message), state_key=None)
 
         found = await self._given_generator().generate(
             request, deadline, tell if settings.stream and state["is_alone"] else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
-    from fairqr.api import FairSearch, Step, SyncFairSearch, Token, open_engine
+    from fairqr.api import FairSearch, Progress, Step, SyncFairSearch, open_engine
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
@@ -33,11 +33,11 @@ __all__ = [
     "FairqrError",
     "ProbeContext",
     "ProbeResult",
+    "Progress",
     "SearchResult",
     "Source",
     "Step",
     "SyncFairSearch",
-    "Token",
     "answer_state_graph",
     "build_answer_graph",
     "build_probe_graph",
@@ -62,11 +62,11 @@ _HOMES = {
     "FairqrError": "fairqr.base.errors",
     "ProbeContext": "fairqr.graph.probe.context",
     "ProbeResult": "fairqr.graph.probe.result",
+    "Progress": "fairqr.api",
     "SearchResult": "fairqr.graph.search.result",
     "Source": "fairqr.retrieval.source",
     "Step": "fairqr.api",
     "SyncFairSearch": "fairqr.api",
-    "Token": "fairqr.api",
     "answer_state_graph": "fairqr.graph.answer.builder",
     "build_answer_graph": "fairqr.graph.answer.builder",
     "build_probe_graph": "fairqr.graph.probe.builder",

@@ -37,7 +37,7 @@ from fairqr.graph.search.rankers import (
 )
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.graph.stream import Progress, RunEvent, Step, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
@@ -50,7 +50,15 @@ if TYPE_CHECKING:
 
     from fairqr.parts import FairRetriever
 
-__all__ = ["Approve", "FairSearch", "Keywords", "Step", "SyncFairSearch", "Token", "open_engine"]
+__all__ = [
+    "Approve",
+    "FairSearch",
+    "Keywords",
+    "Progress",
+    "Step",
+    "SyncFairSearch",
+    "open_engine",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
@@ -240,8 +248,8 @@ class FairSearch:
         *,
         approve: Approve | None = None,
         **options: Any,
-    ) -> AsyncGenerator[Step | Token, None]:
-        """Do what a context asks for, and yield each step as it happens.
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Do what a context asks for, and yield each step, and progress within it, as it happens.
 
         The arguments are those of :meth:`run`; for a search also those of :meth:`search`. An
         answer that is written from one ranking comes piece by piece, too, if
@@ -541,7 +549,7 @@ def _outcome(context: Context) -> tuple[type[Result], str]:
 
 async def _approved(
     graph: Any, query: str, context: Context, approve: Approve
-) -> AsyncGenerator[Step | Token, None]:
+) -> AsyncGenerator[RunEvent, None]:
     """Search, and wait after each refinement until its keywords are approved."""
     thread = uuid.uuid4().hex
     config: dict[str, Any] = {"configurable": {"thread_id": thread}}

@@ -23,7 +23,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.graph.stream import RunEvent, run_graph
 
 
 class Silent:
@@ -61,7 +61,7 @@ async def main() -> None:
         "answer": build_answer_graph(engine, model, attributor="overlap", checkpointer=store.saver),
     }
 
-    async def execute(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+    async def execute(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
         context = context_of(run.kind, run.request)
         events = run_graph(graphs[run.kind], run.query, context, thread=run.id, resume=resume)
         async with aclosing(events):

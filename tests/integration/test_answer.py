@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessageChunk
+from langchain_openai import ChatOpenAI
 
-from fairqr import AnswerResult, FairSearch, Token, open_engine
+from fairqr import AnswerResult, FairSearch, Step, build_answer_graph, open_engine
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.cli.main import main
@@ -334,15 +336,53 @@ async def test_pieces_arrive_while_the_answer_is_still_written(
     pieces: list[str] = []
     names: list[str] = []
     async for event in search.stream("physicist", answer_context(attribute="gender", stream=True)):
-        if isinstance(event, Token):
+        if isinstance(event, AIMessageChunk):
             pieces.append(event.text)
-        else:
+        elif isinstance(event, Step):
             names.append(event.name)
             if event.name == "generate":
                 assert len(pieces) > 1
     await engine.aclose()
     assert "".join(pieces) == "It was she."
     assert names[-1] == "summarise"
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
+    model_server: ModelServer, people: Path, *, given: bool
+) -> None:
+    """Keywords are for the program; also with a model of LangChain's that has its own settings."""
+    model_server.does(
+        says({"keywords": ["laboratory"], "topic": []}), stream(["It ", "was ", "she."])
+    )
+    engine = await open_engine(str(people))
+    url = model_server.base_url
+    model: Any = ChatModel("openai:fake", base_url=url)
+    if given:
+        model = ChatOpenAI(model="fake", base_url=url, api_key="none")
+    context = answer_context(
+        attribute="gender", method="fairqr", groups="most", max_iterations=1, k=5, stream=True
+    )
+    graph = build_answer_graph(engine, model, context=context)
+    pieces: list[str] = []
+    told: list[dict[str, Any]] = []
+    async for _, mode, update in graph.astream(
+        {"query": "physicist"}, stream_mode=["messages", "custom"], subgraphs=True
+    ):
+        if mode == "messages":
+            chunk, about = update
+            assert about["langgraph_node"] == "generate"
+            pieces.append(chunk.text)
+        else:
+            told.append(update)
+    await engine.aclose()
+    assert "".join(pieces) == "It was she."
+    assert len(pieces) == 3
+    assert told == [
+        {"progress": {"node": "refine", "replies": 1}},
+        {"progress": {"node": "generate", "replies": 1}},
+    ]
+    assert [bool(asked.body.get("stream")) for asked in model_server.asked] == [False, True]
 
 
 def test_on_a_terminal_the_answer_is_streamed_and_stands_there_once(

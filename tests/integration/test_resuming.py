@@ -34,7 +34,7 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import make_context
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.graph.stream import RunEvent, Step, run_graph
 from tests.integration import resuming_worker
 from tests.integration.model_server import (
     Answer,
@@ -400,7 +400,7 @@ async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_a
         build = build_probe_graph if isinstance(context, ProbeContext) else build_search_graph
         return build(engine, chat, checkpointer=saver)
 
-    async def outcome(events: AsyncGenerator[Step | Token, None]) -> dict[str, Any]:
+    async def outcome(events: AsyncGenerator[RunEvent, None]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         async with aclosing(events):
             async for event in events:

@@ -8,20 +8,22 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import AIMessageChunk
+
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.stream import RunEvent, Step
 from tests.integration.postgres_server import new_database, running_postgres
 from tests.integration.resuming_worker import Silent
 
 KEY = "k"
 
 
-async def trivial(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+async def trivial(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
     yield Step("retrieve", {"pending": ["text"] * 100}, f"{run.id}-1")
-    yield Token("piece")
+    yield AIMessageChunk("piece")
     yield Step("rerank", {"result": {"ranking": ["text"] * 100}}, f"{run.id}-2")
 
 
@@ -58,7 +60,7 @@ class Gated:
         self.begun = 0
         self.go = asyncio.Event()
 
-    async def __call__(self, run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+    async def __call__(self, run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
         yield Step("retrieve", {}, f"{run.id}-1")
         self.begun += 1
         await self.go.wait()

@@ -32,7 +32,7 @@ from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.graph.stream import RunEvent, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.catalog import Catalog
@@ -130,7 +130,7 @@ class Engine:
         """Return what a request asks for; see :func:`check_request`."""
         return check_request(kind, body, self.settings.caps, self.offers)
 
-    async def execute(self, run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+    async def execute(self, run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
         """Do a run, and yield what happens; ask for all of it, and close it, in one task.
 
         Args:

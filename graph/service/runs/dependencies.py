@@ -8,11 +8,11 @@ from typing import Literal, Protocol
 
 from fairqr.graph.service.records import Run
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.stream import RunEvent
 
 __all__ = ["Dependencies", "Execute", "Observer"]
 
-Execute = Callable[[Run, bool], AsyncGenerator[Step | Token, None]]
+Execute = Callable[[Run, bool], AsyncGenerator[RunEvent, None]]
 """Does a run, or goes on with one that was begun before, and yields what happens."""
 
 

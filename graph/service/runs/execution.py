@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Literal
 
+from langchain_core.messages import AIMessageChunk
+
 from fairqr.base.errors import (
     FairqrError,
     RunInterruptedError,
@@ -32,7 +34,7 @@ from fairqr.graph.service.runs.outcomes import (
 )
 from fairqr.graph.service.store import Claim
 from fairqr.graph.service.store.database import heals
-from fairqr.graph.stream import Token
+from fairqr.graph.stream import Step
 
 __all__ = ["Execution", "Stop"]
 
@@ -166,8 +168,10 @@ class Execution:
         with continued(self._claim.carrier):
             async with aclosing(self._needs.execute(self.run, resume)) as events:
                 async for event in events:
-                    if isinstance(event, Token):
-                        self.feed.tell(Event(number=0, name="token", data={"text": event.text}))
+                    if isinstance(event, AIMessageChunk):
+                        piece = {"text": str(event.text)}
+                        self.feed.tell(Event(number=0, name="token", data=piece))
+                    if not isinstance(event, Step):
                         continue
                     findings.add(event)
                     # What has no id is a result that was told when it came.

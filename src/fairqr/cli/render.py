@@ -14,7 +14,7 @@ from rich.text import Text
 from fairqr.base.prices import tokens_text
 from fairqr.cli.common import agree, notes, printable
 from fairqr.cli.terminal import Output, counted, shortened
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.stream import Progress, RunEvent, Step
 from fairqr.retrieval.sendable import sendable
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class View:
         self.result: dict[str, Any] = {}
         self._console = Output()
         self._stderr = notes()
+        self._doing = doing
         self._status = self._stderr.status(doing) if doing else None
         self._asked = ""
         self._budget: Budget | None = None
@@ -92,12 +93,14 @@ class View:
         """
         self._asked, self._budget, self._agreed = model, budget, yes
 
-    def show(self, event: Step | Token) -> None:
+    def show(self, event: RunEvent) -> None:
         """Show an event.
 
         Raises:
             InputError: The run is large, and nobody agreed.
         """
+        if isinstance(event, Progress) and self._status and event.replies > 1:
+            self._status.update(f"{self._doing} ({event.replies} replies)")
         if not isinstance(event, Step):
             return
         if (cost := event.update.get("cost")) and self._asked:
@@ -125,8 +128,9 @@ class View:
 
     def say(self, doing: str) -> None:
         """Say what is done now."""
+        self._doing = escape(printable(doing))
         if self._status:
-            self._status.update(escape(printable(doing)))
+            self._status.update(self._doing)
 
 
 class ProbeView(View):
@@ -136,7 +140,7 @@ class ProbeView(View):
         super().__init__("probing")
         self._yes = yes
 
-    def show(self, event: Step | Token) -> None:
+    def show(self, event: RunEvent) -> None:
         """Show a step."""
         super().show(event)
         if isinstance(event, Step) and (cost := event.update.get("cost")):
@@ -168,7 +172,7 @@ class SearchView(View):
         told = f"  in {corpus}, method {context.method}, {by}"
         self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
 
-    def show(self, event: Step | Token) -> None:
+    def show(self, event: RunEvent) -> None:
         """Show a step."""
         super().show(event)
         if not isinstance(event, Step):

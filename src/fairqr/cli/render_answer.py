@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from langchain_core.messages import AIMessageChunk
 from rich.table import Table
 from rich.text import Text
 
 from fairqr.cli.common import printable
 from fairqr.cli.render import NAME, TITLE, View, labels_of, origin
 from fairqr.cli.terminal import Output, counted, decimal, number, percent, shortened, table
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.stream import RunEvent, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,16 +59,16 @@ class AnswerView(View):
         if self.has_written:
             self._console.print()
 
-    def show(self, event: Step | Token) -> None:
+    def show(self, event: RunEvent) -> None:
         """Write a piece, or say what is done next."""
         super().show(event)
-        if isinstance(event, Token):
+        if isinstance(event, AIMessageChunk):
             if not self.has_written:
                 super().__exit__()
                 self._console.print(_heading(self._question))
                 self.has_written = True
             self._console.print(Text(_lines(event.text)), end="", soft_wrap=True)
-        elif not self.has_written:
+        elif isinstance(event, Step) and not self.has_written:
             self.say(_STEPS.get(event.name, "searching"))
 
 

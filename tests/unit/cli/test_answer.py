@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from langchain_core.messages import AIMessageChunk
 
 from fairqr.cli.main import main
 from fairqr.cli.render import View
@@ -20,7 +21,7 @@ from fairqr.graph.answer.result import (
     RankingAnswer,
 )
 from fairqr.graph.search.result import UsageReport
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.stream import Step
 from fairqr.prompts.template import PromptReference
 
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
@@ -165,8 +166,8 @@ def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
     view = AnswerView("Who?")
     with view:
-        view.show(Token("one\n"))
-        view.show(Token(HOSTILE))
+        view.show(AIMessageChunk("one\n"))
+        view.show(AIMessageChunk(HOSTILE))
     print_answer(result(title=HOSTILE), written=True)
     print_answer(result(title=HOSTILE, samples=4))
     shown = capsys.readouterr().out

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
-from fairqr import AnswerResult, FairSearch, Step, Token, build_answer_graph
+from fairqr import AnswerResult, FairSearch, Step, build_answer_graph
 from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
@@ -492,7 +493,7 @@ async def test_the_pieces_of_an_answer_come_before_its_end(
             "science", answer_context(k=5, samples=20, alpha=0, stream=True)
         )
     ]
-    assert not any(isinstance(e, Token) for e in several)
+    assert not any(isinstance(e, AIMessageChunk) for e in several)
 
 
 async def test_the_budget_of_time_is_the_deadline_of_answers(answer: Answer) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import _checkpoint
 
@@ -21,7 +22,7 @@ from fairqr.graph.answer.context import answer_context
 from fairqr.graph.journal import Replies, kept_replies, step_journal
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
-from fairqr.graph.stream import Step, Token, run_graph
+from fairqr.graph.stream import Step, run_graph
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -137,7 +138,7 @@ async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
     async def left() -> None:
         async with aclosing(run_graph(graph, "science", context, thread="t")) as events:
             async for event in events:
-                assert not isinstance(event, Token)
+                assert not isinstance(event, AIMessageChunk)
                 first.append(event)
 
     task = asyncio.create_task(left())

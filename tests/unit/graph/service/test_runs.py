@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessageChunk
 
 from fairqr.base.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step, Token
+from fairqr.graph.stream import RunEvent, Step
 
 KEY = "k"
 RESULT = {"ranking": ["d1"]}
@@ -55,7 +56,7 @@ class Script:
         self.resumed: list[bool] = []
         self.fails: BaseException | None = None
 
-    async def __call__(self, run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+    async def __call__(self, run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
         self.resumed.append(resume)
         try:
             yield Step("retrieve", {"iteration": 0, "rankings": ["large"]}, f"{run.id}-1")
@@ -63,7 +64,7 @@ class Script:
             await self.go.wait()
             if self.fails is not None:
                 raise self.fails
-            yield Token("piece")
+            yield AIMessageChunk("piece")
             yield Step("rerank", {"result": RESULT}, f"{run.id}-2")
         finally:
             self.closed += 1
@@ -158,17 +159,17 @@ async def test_a_kept_run_is_told_the_same_here_and_elsewhere_and_from_any_event
         assert script.resumed == [False]
 
 
-async def collected(events: AsyncGenerator[Event, None]) -> list[Event]:
+async def collected(events: AsyncGenerator[RunEvent, None]) -> list[Event]:
     return [event async for event in events]
 
 
 async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole(
     store: Store,
 ) -> None:
-    async def long(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+    async def long(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
         for number in range(150):
             for _ in range(20):
-                yield Token("piece")
+                yield AIMessageChunk("piece")
             yield Step("measure", {"result": RESULT}, f"{number}")
 
     async with running(store, long) as runs:
@@ -279,7 +280,7 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> None:
-    async def strange(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+    async def strange(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
         yield Step("rerank", {"result": {"strange": object()}})
 
     async with running(store, strange) as runs:
@@ -404,7 +405,7 @@ class TestDraining:
     async def test_it_ends_in_time_whatever_a_run_does(self, store: Store) -> None:
         begun, enough = asyncio.Event(), asyncio.Event()
 
-        async def stubborn(run: Run, resume: bool) -> AsyncGenerator[Step | Token, None]:
+        async def stubborn(run: Run, resume: bool) -> AsyncGenerator[RunEvent, None]:
             yield Step("retrieve", {}, "1")
             begun.set()
             while not enough.is_set():
