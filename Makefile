@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 NEURAL := $(VENV)/.neural
 TORCH ?= 2.13.0
 
-.PHONY: demo test check bench load experiments lock notables clean
+.PHONY: demo test check parameters bench load experiments lock notables clean
 
 demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
@@ -30,6 +30,10 @@ check: $(READY)
 	PYTHONPATH=build/check $(BIN)/lint-imports
 	rm -rf build
 	$(BIN)/python -m tests.checks.audit
+
+# docs/parameters.md, from the descriptions of the parameters.
+parameters: $(READY)
+	$(BIN)/python -m tests.checks.parameters_page
 
 bench: $(READY)
 	$(BIN)/python tests/performance/bench.py --json bench.json

@@ -104,7 +104,7 @@ class ChatGenerator:
             raise NoRoomError(
                 f"The prompt {prompt.id}/{prompt.version} has about {taken} tokens with the "
                 f"question alone, and there is room for {self._room(prompt)}; shorten the question "
-                "or the prompt, raise --input-tokens, or take a model with a larger window."
+                "or the prompt, raise input_tokens, or take a model with a larger window."
             )
         require_room(prompt, sources, estimated_tokens, room)
         documents = render_documents(prompt, sources, estimated_tokens, room)

@@ -143,7 +143,7 @@ def require_room(
     if fitting < len(sources):
         raise NoRoomError(
             f"The prompt {template.id}/{template.version} has room for {fitting} of the "
-            f"{len(sources)} documents only; lower k, raise --input-tokens, or take a model with a "
+            f"{len(sources)} documents only; lower k, raise input_tokens, or take a model with a "
             "larger window."
         )
 

@@ -247,8 +247,8 @@ class Context(BaseModel):
     )
     direction: Direction = Field(
         "target_exposure",
-        description="The direction of the Kullback-Leibler divergence: from the target to the "
-        "exposure, or back.",
+        description="The direction of the Kullback-Leibler divergence: target_exposure is "
+        "KL(target || exposure), exposure_target the reverse.",
     )
     # Without any, or with next to none, an absent group would be infinitely far, and rounds could
     # not be compared.

@@ -51,18 +51,22 @@ class DeltrTraining(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gamma: float = Field(1e3, ge=0, description="γ, the weight of the penalty.")
+    gamma: float = Field(
+        1e3, ge=0, description="γ, the weight of the penalty on disparate exposure."
+    )
     protected: str | None = Field(None, description=PROTECTED_HELP)
-    k: int = Field(20, ge=1, description="Where under-representation is looked for.")
-    l2: float = Field(1e-3, ge=0, description="Weight of ½·|w|², which keeps the weights small.")
-    iterations: int = Field(200, ge=1, le=100_000, description="Steps at the most.")
-    seed: int = Field(0, ge=0, description="Of the weights at the start.")
+    k: int = Field(20, ge=1, description="How many ranks to look for under-representation in.")
+    l2: float = Field(
+        1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
+    )
+    iterations: int = Field(200, ge=1, le=100_000, description="The most training steps.")
+    seed: int = Field(0, ge=0, description="The seed of the initial weights.")
 
 
 class DeltrOptions(RerankOptions):
     """The options of DELTR."""
 
-    weights: Path = Field(description="The file that training wrote.")
+    weights: Path = Field(description="The file that fairqr train wrote.")
 
 
 class DeltrModel(TrainedModel):

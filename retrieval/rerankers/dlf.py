@@ -67,16 +67,20 @@ class DlfTraining(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    l2: float = Field(1e-3, ge=0, description="Weight of ½·|w|², which keeps the weights small.")
-    iterations: int = Field(200, ge=1, le=100_000, description="Steps of each model at the most.")
+    l2: float = Field(
+        1e-3, ge=0, description="The weight of ½·|w|², which keeps the weights small."
+    )
+    iterations: int = Field(
+        200, ge=1, le=100_000, description="The most training steps of each model."
+    )
 
 
 class DlfOptions(RerankOptions):
     """The options of DLF."""
 
-    weights: Path = Field(description="The file that training wrote.")
+    weights: Path = Field(description="The file that fairqr train wrote.")
     alpha: float = Field(
-        0.6, ge=0, le=1, description="α: 1 is the relevance model alone, 0 the fairness model."
+        0.6, ge=0, le=1, description="α: 1 uses the relevance model alone, 0 the fairness model."
     )
 
 

@@ -22,13 +22,16 @@ class ExposureAwareOptions(RerankOptions):
     """The target and the discount come with the candidates."""
 
     tolerance: float = Field(
-        DEFAULT_THRESHOLD, ge=0, description="The divergence to reach, in nats; 0 goes all the way."
+        DEFAULT_THRESHOLD, ge=0, description="Stop at this divergence, in nats; 0 goes all the way."
     )
     smoothing: float = Field(
-        DEFAULT_SMOOTHING, gt=0, lt=1, description="Of both distributions in the divergence."
+        DEFAULT_SMOOTHING,
+        gt=0,
+        lt=1,
+        description="The uniform share mixed into both distributions.",
     )
     direction: Direction = Field(
-        "target_exposure", description="Of the divergence: target_exposure or exposure_target."
+        "target_exposure", description="The divergence: target_exposure or exposure_target."
     )
 
 

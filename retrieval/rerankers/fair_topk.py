@@ -40,10 +40,10 @@ class FairTopKOptions(RerankOptions):
         None,
         gt=0,
         lt=1,
-        description="p, of one protected group; by default its share in the target.",
+        description="p, the share of one protected group; by default its share in the target.",
     )
     alpha: float = Field(
-        0.1, gt=0, lt=1, description="α: the probability that a fair ranking may be rejected with."
+        0.1, gt=0, lt=1, description="α, the probability of rejecting a fair ranking."
     )
 
 

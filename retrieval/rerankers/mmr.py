@@ -36,7 +36,8 @@ class MmrOptions(RerankOptions):
         0.7, ge=0, le=1, description="λ: 1 is relevance alone, 0 is novelty alone."
     )
     similarity: Literal["tfidf"] = Field(
-        "tfidf", description="Between documents: cosine of TF-IDF vectors of title and text."
+        "tfidf",
+        description="How similar documents are: cosine of TF-IDF vectors of title and text.",
     )
 
 

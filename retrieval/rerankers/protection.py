@@ -17,8 +17,8 @@ from fairqr.retrieval.schema import UNKNOWN
 __all__ = ["PROTECTED_HELP", "Protected", "choose_protected", "group_of_each"]
 
 PROTECTED_HELP = (
-    "Groups, such as female or continent=Africa,Asia; 'all' for each that is under-represented in "
-    "the first k; by default the one that lacks most there."
+    "The protected groups, such as female or continent=Africa,Asia, or 'all' that lack exposure in "
+    "the first k; by default the one that lacks most."
 )
 
 

@@ -41,7 +41,8 @@ def train(
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
 
-    Its weights serve searches for other topics: fairqr search --method deltr --option weights=FILE.
+    Its weights serve searches for other topics: fairqr search --method deltr --set
+    options.weights=FILE.
     """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments.specification import QueryForm

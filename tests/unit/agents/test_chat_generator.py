@@ -111,7 +111,7 @@ async def test_documents_that_the_model_would_not_see_are_no_source_of_an_answer
     refused = await generator(model_server).generate(request(sources=sources))
     assert (refused.status, refused.text, refused.usage) == ("invalid_request", "", Usage())
     assert refused.message.endswith(
-        "lower k, raise --input-tokens, or take a model with a larger window."
+        "lower k, raise input_tokens, or take a model with a larger window."
     )
     assert model_server.asked == []
     told = re.search(rf"room for (\d+) of the {number} documents", refused.message)
