@@ -10,12 +10,35 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
 from fairqr.base.errors import InputError, one_line
 
-__all__ = ["Span", "find_trace", "new_trace", "read_spans", "trace_folder", "traces_in"]
+__all__ = ["Event", "Span", "find_trace", "new_trace", "read_spans", "trace_folder", "traces_in"]
 
-Span = dict[str, Any]
 
+class Event(TypedDict):
+    """Something that happened within a step."""
+
+    name: str
+    attributes: dict[str, Any]
+
+
+class Span(TypedDict):
+    """A step of a recorded run, as :func:`fairqr.base.telemetry.span` writes it."""
+
+    name: str
+    span: str
+    parent: str | None
+    start: float
+    milliseconds: float
+    status: str
+    attributes: dict[str, Any]
+    events: list[Event]
+
+
+_SPAN = TypeAdapter(Span)
 SUFFIX = ".jsonl"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -119,9 +142,8 @@ def read_spans(file: Path) -> list[Span]:
     spans: list[Span] = []
     for number, line in enumerate(lines, start=1):
         try:
-            span = json.loads(line)
-            spans.append({key: _checked(span[key], kind) for key, kind in _KEYS.items()})
-        except (ValueError, KeyError, TypeError, RecursionError):
+            spans.append(_SPAN.validate_python(json.loads(line)))
+        except (ValueError, RecursionError):
             if number != cut_off or number == 1:
                 raise InputError(
                     f"{file}, line {number} is not a span of a run; "
@@ -130,25 +152,3 @@ def read_spans(file: Path) -> list[Span]:
     if not spans:
         raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
     return spans
-
-
-_KEYS: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    "span": (str,),
-    "parent": (str, type(None)),
-    "start": (int, float),
-    "milliseconds": (int, float),
-    "status": (str,),
-    "attributes": (dict,),
-    "events": (list,),
-}
-
-
-def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
-    """Return the value of a span, refused where it is of another kind."""
-    if not isinstance(value, kinds):
-        raise TypeError
-    for event in value if isinstance(value, list) else ():
-        if not (isinstance(event["name"], str) and isinstance(event["attributes"], dict)):
-            raise TypeError
-    return value

@@ -59,11 +59,11 @@ def summary_of(spans: Sequence[Span]) -> RunSummary:
     Args:
         spans: At least one.
     """
-    ordered = sorted(spans, key=lambda span: float(span["start"]))
+    ordered = sorted(spans, key=lambda span: span["start"])
     names = [span["name"] for span in ordered]
     last = next((name for name in _KINDS if name in names), None)
-    started = float(ordered[0]["start"])
-    ended = max(float(span["start"]) + float(span["milliseconds"]) / 1000 for span in ordered)
+    started = ordered[0]["start"]
+    ended = max(span["start"] + span["milliseconds"] / 1000 for span in ordered)
     # The last step that says something wins; each step at an end counts what those before it cost.
     said: dict[str, Any] = {}
     for span in ordered:

@@ -12,7 +12,7 @@ from fairqr.base.prices import Prices
 from fairqr.base.telemetry import EVALUATION
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import counted
-from fairqr.cli.trace_reading import Span
+from fairqr.cli.trace_reading import Event, Span
 
 __all__ = ["cost_text", "trees_of", "value_text"]
 
@@ -40,7 +40,7 @@ def trees_of(spans: Sequence[Span], prices: Prices) -> Iterator[Tree]:
     """Yield a tree for each span that has no parent in the file, in order of time."""
     children: dict[str | None, list[Span]] = {}
     known = {span["span"] for span in spans}
-    for span in sorted(spans, key=lambda span: float(span["start"])):
+    for span in sorted(spans, key=lambda span: span["start"]):
         # A run that was killed has spans whose parents were never written.
         parent = span["parent"] if span["parent"] in known else None
         children.setdefault(parent, []).append(span)
@@ -83,8 +83,8 @@ def _grow(tree: Tree, span: Span, children: dict[str | None, list[Span]], prices
         _grow(tree.add(_line(child, prices)), child, children, prices)
 
 
-def _event_text(event: Mapping[str, Any]) -> str:
-    told = dict(event["attributes"])
+def _event_text(event: Event) -> str:
+    told = {**event["attributes"]}
     if event["name"] == EVALUATION:  # divergence 0.1235, above_threshold: a sentence
         name, score, label, explanation = (
             told.pop(f"gen_ai.evaluation.{key}", None)
