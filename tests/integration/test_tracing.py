@@ -259,7 +259,7 @@ async def test_a_search_of_another_system_is_a_call_to_it(
         file.write_text(json.dumps({"name": name, "attributes": attributes, **source}))
         engine = await open_engine(str(file))
         try:
-            await FairSearch(engine, None).asearch("1", method="plain", k=2, target="uniform:1")
+            await FairSearch(engine, None).search("1", method="plain", k=2, target="uniform:1")
         finally:
             await engine.aclose()
     kinds = {it.name: it.kind for it in exported.spans if it.name.startswith("retrieval")}
