@@ -8,8 +8,8 @@ Events are log records that belong to a span: OpenTelemetry has deprecated event
 from __future__ import annotations
 
 import json
+import random
 import re
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -71,7 +71,7 @@ class Span:
     """A step that is being timed."""
 
     def __init__(self, otel: trace.Span, content: bool, recorder: Recorder | None = None) -> None:
-        self.id = secrets.token_hex(8)
+        self.id = f"{random.getrandbits(64):016x}"
         self.status = "ok"
         self.recorder = recorder
         self.has_content = content

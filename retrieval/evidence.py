@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
-from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.table import DocumentTable
+from fairqr.retrieval.exposure import FloatArray, intersection
 
 __all__ = ["TOPIC_DEPTH", "Evidence", "Proposal", "frequencies", "gather_evidence"]
 
@@ -146,9 +145,7 @@ def _group_odds(proposal: Proposal, found: Hits, corpus_shares: Mapping[str, Flo
     usual = float(shares[position] / shares.sum()) if shares.any() else 0.0
     if not usual or not found.ids:
         return 0.0
-    table = DocumentTable()
-    table.add(found.ids, found.memberships)
-    members = table.memberships(dimension, found.ids)
+    members = intersection([found.memberships[factor.name] for factor in dimension.factors])
     ours, all_ = float(members[:, position].sum()), float(members.sum())
     # Membership in others; what rounding leaves of it is nothing.
     others = all_ - ours if all_ - ours > 1e-9 else 0.0

@@ -22,7 +22,7 @@ from fairqr.graph.search.nodes import Nodes
 __all__ = ["graph_rows", "tracing_rows"]
 
 ROUNDS = 5
-MAX_MILLISECONDS = 1.5
+MAX_MILLISECONDS = 1.2
 # Never converged, never out of patience: every run has as many rounds.
 CONTEXT = Context(k=20, depth=20, threshold=0, patience=ROUNDS + 1, max_iterations=ROUNDS)
 ACCUMULATED = ("rankings", "iterations", "warnings")
@@ -115,16 +115,16 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
     )
     whole, steps = median(taken["graph"]), median(taken["bare"])
     yield Row("graph", f"a run of {ROUNDS} rounds", whole, "ms", "its nodes called bare", steps)
-    added = (whole - steps) / ROUNDS
+    added, empty = (whole - steps) / ROUNDS, median(taken["empty"]) / ROUNDS
     yield Row(
         "graph",
         "added by the graph to a round of 4 nodes",
         added,
         "ms",
         "LangGraph with empty nodes",
-        median(taken["empty"]) / ROUNDS,
-        f"≤ {MAX_MILLISECONDS:g} ms",
-        added <= MAX_MILLISECONDS,
+        empty,
+        f"≤ {MAX_MILLISECONDS:g} ms more",
+        added - empty <= MAX_MILLISECONDS,
     )
 
 
