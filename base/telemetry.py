@@ -64,6 +64,9 @@ _HEADERS = {
     "tracestate": re.compile(rf"(?!.{{513}}){_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}"),
 }
 
+# Seeded by the system once; asking it for each span would let other threads in.
+_ids = random.Random()  # noqa: S311 - names are no secrets
+
 _current: ContextVar[Span | None] = ContextVar("fairqr_span", default=None)
 
 
@@ -71,7 +74,7 @@ class Span:
     """A step that is being timed."""
 
     def __init__(self, otel: trace.Span, content: bool, recorder: Recorder | None = None) -> None:
-        self.id = f"{random.getrandbits(64):016x}"
+        self.id = f"{_ids.getrandbits(64):016x}"
         self.status = "ok"
         self.recorder = recorder
         self.has_content = content
