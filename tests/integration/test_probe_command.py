@@ -488,7 +488,7 @@ def test_a_large_run_has_to_be_agreed_to(
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
         (["--set", "prompts.listwise=v1"], "asks not with the prompt 'listwise'"),
         (["--collection", "nowhere"], "There is no collection 'nowhere'"),
-        (["--from", "nowhere"], "says its attribute itself"),
+        (["--from", "nowhere"], "has its own attribute"),
         (["--model", "nothing"], "nothing"),
         (["--model", "causal:"], "lacks a model"),
     ],

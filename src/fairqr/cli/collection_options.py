@@ -63,30 +63,24 @@ Words = Annotated[
 
 def experiment_of(
     spec: type[E],
-    defaults: Mapping[str, Any],
+    values: Mapping[str, Any],
     settings: Iterable[str] | None,
     *,
     queries: int | None,
     seed: int | None,
-    collection: str,
     built: Path | None,
-    attribute: str | None,
-    protected: str | None,
-    words: str | None = None,
+    **sides: str | None,
 ) -> E:
     """Return the experiment that options describe.
 
     Args:
         spec: Its kind.
-        defaults: Values that the command has of its own.
+        values: What the command and its options say; ``--set`` has the last word.
         settings: What ``--set`` says.
         queries: As the option.
         seed: As the option.
-        collection: As the option.
-        built: As the option ``--from``; it replaces all that follow.
-        attribute: As the option.
-        protected: As the option.
-        words: As the option.
+        built: As the option ``--from``, which says the collection and the sides.
+        sides: As the options ``attribute``, ``protected`` and ``words``.
 
     Raises:
         FairqrError: The options say too much or too little, a value is wrong, or there is no such
@@ -96,17 +90,15 @@ def experiment_of(
 
     texts = [] if queries is None else [f"queries={queries}"]
     texts += [] if seed is None else [f"seed={seed}"]
-    values = {
-        **defaults,
-        "collection": None if built else collection,
-        **read_parameters([spec], [*texts, *(settings or [])]),
-    }
-    if built:
-        _refuse_beside_folder(attribute, protected, words, values.get("split"))
-        source: dict[str, Any] = {"folder": str(built)}
-    else:
-        source = _source(values["collection"], values.get("split"), attribute, protected, words)
-    return checked(spec, {**values, "sources": (source,)})
+    values = {**values, **read_parameters([spec], [*texts, *(settings or [])])}
+    split = values.get("split")
+    if built is None:
+        source = _source(values["collection"], split, **sides)
+        return checked(spec, {**values, "sources": (source,)})
+    for name, value in {**sides, "split": split}.items():
+        if value is not None:
+            raise InputError(f"The folder of --from has its own {name}; leave yours out.")
+    return checked(spec, {**values, "collection": None, "sources": ({"folder": str(built)},)})
 
 
 def read_words(text: str | None) -> tuple[str, str] | None:
@@ -126,21 +118,12 @@ def read_words(text: str | None) -> tuple[str, str] | None:
     return one, other
 
 
-def _refuse_beside_folder(
-    attribute: str | None, protected: str | None, words: str | None, split: str | None
-) -> None:
-    said = {"attribute": attribute, "protected": protected, "words": words, "split": split}
-    for name, value in said.items():
-        if value is not None:
-            raise InputError(f"The folder of --from says its {name} itself; leave it out.")
-
-
 def _source(
     collection: str,
     split: str | None,
-    attribute: str | None,
-    protected: str | None,
-    words: str | None,
+    attribute: str | None = None,
+    protected: str | None = None,
+    words: str | None = None,
 ) -> dict[str, Any]:
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.retrieval.sides import default_protected

@@ -60,10 +60,11 @@ def info(
         if text := getattr(collection.about, field):
             lines.append(f"{field}: {text}")
     lines += [f"folder: {collection.folder}", *_sizes(found)]
-    for attribute, statistics in found.attributes.items():
-        lines += ["", *_table(attribute, statistics, found)]
     for line in lines:
         typer.echo(printable(line))
+    for attribute, statistics in found.attributes.items():
+        typer.echo()
+        _print_attribute(attribute, statistics, found)
 
 
 @app.command("import")
@@ -109,29 +110,32 @@ def _sizes(found: CollectionStatistics) -> Iterator[str]:
     yield f"target: {found.target}"
 
 
-def _table(
+def _print_attribute(
     name: str, statistics: AttributeStatistics, found: CollectionStatistics
-) -> Iterator[str]:
+) -> None:
+    from fairqr.cli.terminal import Output, number, percent, table
+
     total = found.relevant_documents
     share = f" ({statistics.labelled / total:.1%})" if total else ""
     known = 1 - statistics.corpus["unknown"]
-    yield (
-        f"{name}: known for {known:.1%} of the documents, and for {statistics.labelled:,} of "
-        f"{total:,}{share} relevant ones"
-    )
-    width = max(map(len, statistics.corpus))
-    heads = ("documents", "relevant", "population", "target")
-    yield f"  {'':{width}}" + "".join(f"  {head:>10}" for head in heads)
-    for group, in_corpus in statistics.corpus.items():
-        cells = (
-            in_corpus,
-            statistics.relevant[group],
-            (statistics.population or {}).get(group),
-            (statistics.target or {}).get(group),
+    typer.echo(
+        printable(
+            f"{name}: known for {known:.1%} of the documents, and for {statistics.labelled:,} of "
+            f"{total:,}{share} relevant ones"
         )
-        shown = "".join(f"  {'–' if cell is None else f'{cell:.2%}':>10}" for cell in cells)
-        yield f"  {group:{width}}{shown}"
+    )
+    columns = {
+        "documents": statistics.corpus,
+        "relevant": statistics.relevant,
+        "population": statistics.population or {},
+        "target": statistics.target or {},
+    }
+    rows = [
+        (f"  {group}", *(percent(shares.get(group), 2) for shares in columns.values()))
+        for group in statistics.corpus
+    ]
+    Output().print(table(["", *map(number, columns)], rows))
     if statistics.target is None:
-        yield f"  no target: {statistics.no_target}"
+        typer.echo(printable(f"  no target: {statistics.no_target}"))
     else:
-        yield f"  target: the mean over {statistics.target_topics} topics"
+        typer.echo(f"  target: the mean over {statistics.target_topics} topics")

@@ -117,11 +117,14 @@ def probe(
     defaults = DEFAULTS[command.name]
     experiment = experiment_of(
         spec,
-        {**defaults, MODEL[defaults["kind"]]: tuple(model or [default_model()])},
+        {
+            **defaults,
+            "collection": collection,
+            MODEL[defaults["kind"]]: tuple(model or [default_model()]),
+        },
         settings,
         queries=queries,
         seed=seed,
-        collection=collection,
         built=built,
         attribute=attribute,
         protected=protected,

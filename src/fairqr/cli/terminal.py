@@ -53,9 +53,9 @@ def counted(count: int, what: str, several: str | None = None) -> str:
     return f"{count} {what if count == 1 else several or what + 's'}"
 
 
-def percent(share: float | None) -> str:
-    """Return a share as a percentage with one digit."""
-    return MISSING if share is None else f"{share:.1%}"
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share as a percentage with so many digits after the point."""
+    return MISSING if share is None else f"{share:.{digits}%}"
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
