@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.table import Column
-from rich.text import Text
 
-from fairqr.cli.common import printable
 from fairqr.cli.terminal import Output, counted, decimal, number, table
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product
@@ -32,7 +30,7 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     results = list(evaluation.results.values())
     level = next((r.interval.level for r in results if r.interval), None)
     size = counted(len(evaluation.queries), "query", "queries")
-    console.print(Text.assemble((printable(evaluation.run), "bold"), f"  {size}"))
+    console.say((evaluation.run, "bold"), f"  {size}")
     heads: list[str | Column] = [
         "measure",
         number("mean"),
@@ -46,7 +44,7 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     if by_query:
         heads = ["query", "measure", number("value"), Column("", style="yellow", overflow="fold")]
         console.print(table(heads, _values(evaluation)))
-    console.print(_footer(evaluation), style="dim", markup=False)
+    console.say(_footer(evaluation), style="dim")
 
 
 def print_comparisons(comparisons: Comparisons) -> None:
@@ -55,7 +53,7 @@ def print_comparisons(comparisons: Comparisons) -> None:
     console.print()
     for row, sentence in zip(comparisons.rows, comparisons.sentences(), strict=True):
         style = "bold" if row.holds(comparisons.alpha) else ""
-        console.print(Text(printable(sentence), style=style))
+        console.say(sentence, style=style)
 
 
 def print_measures() -> None:
@@ -64,16 +62,16 @@ def print_measures() -> None:
     measures: tuple[type[Measure], ...] = (*MEASURES, Product)
     for measure in measures:
         example = parse_measure(measure.example)
-        console.print(Text.assemble((measure.example, "bold"), f"  {measure.summary}"))
-        needs = ", ".join(sorted(need for need in example.needs))
-        console.print(f"  range {measure.range}; {measure.best}; needs {needs}", markup=False)
+        console.say((measure.example, "bold"), f"  {measure.summary}")
+        needs = ", ".join(sorted(example.needs))
+        console.say(f"  range {measure.range}; {measure.best}; needs {needs}")
         taken = []
         for field in dataclasses.fields(measure):
             if field.name not in ("k", "factors"):
                 choices = "|".join(measure.choices.get(field.name, ()))
                 taken.append(f"{field.name}={choices}" if choices else field.name)
         if taken:
-            console.print(f"  takes {', '.join(taken)}", style="dim", markup=False)
+            console.say(f"  takes {', '.join(taken)}", style="dim")
     console.print("docs/measures.md has formulas, defaults and conventions.", style="dim")
 
 

@@ -13,7 +13,7 @@ from fairqr.agents.ranking.pairwise import By
 from fairqr.base.prices import tokens_text
 from fairqr.base.statistics import Interval
 from fairqr.cli.common import printable
-from fairqr.cli.terminal import Output, counted, table
+from fairqr.cli.terminal import Output, counted, decimal, table
 from fairqr.evaluation.probes.measured import (
     Average,
     ListwiseRow,
@@ -53,7 +53,7 @@ def print_pairwise(measured: MeasuredPairwise) -> None:
             ]
             _print_pairs(console, entry, model, rows, prompts, experiment.by)
     if measured.missing:
-        console.print(Text(f"{counted(measured.missing, 'pair')} not asked about yet"))
+        console.say(f"{counted(measured.missing, 'pair')} not asked about yet")
 
 
 def _print_pairs(
@@ -65,12 +65,8 @@ def _print_pairs(
     by: By,
 ) -> None:
     words = (entry.built.protected, entry.built.unprotected)
-    console.print(
-        Text.assemble(
-            (printable(model), "bold"),
-            f" on {printable(entry.name)}, {_queries(rows[0].queries)}{_asked_by(rows)}, {prompts}",
-        )
-    )
+    about = f"{_queries(rows[0].queries)}{_asked_by(rows)}, {prompts}"
+    console.say((model, "bold"), f" on {entry.name}, {about}")
     # The sentences below have p; a terminal of 80 columns has no room for it.
     shares = (f"{word} %" for word in words)
     groups = [row for row in rows if row.kind in _KINDS]
@@ -80,7 +76,7 @@ def _print_pairs(
             str(row.figures.pairs),
             _percent(row.figures.protected),
             _percent(row.figures.unprotected),
-            _number(row.figures.ratio),
+            decimal(row.figures.ratio),
             _interval(row.figures.ratio_interval),
             _percent(row.figures.flips),
             _percent(row.figures.votes),
@@ -90,9 +86,7 @@ def _print_pairs(
     console.print(_table("pairs", ("n", *shares, "ratio", "95 %", "flips %", "votes %"), cells))
     for row in groups:
         if row.verdict is not None:
-            console.print(
-                Text.assemble((f"{_KINDS[row.kind]}: ", "bold"), printable(row.verdict.sentence))
-            )
+            console.say((f"{_KINDS[row.kind]}: ", "bold"), row.verdict.sentence)
         if row.without_pairs and row.kind != "both":
             console.print(
                 f"{_queries(row.without_pairs)} without {row.kind} pairs, since a cell is empty"
@@ -129,9 +123,7 @@ def print_listwise(measured: MeasuredListwise) -> None:
     experiment = measured.manifest.rankings
     k = experiment.k
     for entry in measured.manifest.collections:
-        console.print(
-            Text(f"{printable(entry.name)}, {_queries(entry.built.queries)}", style="bold")
-        )
+        console.say(f"{entry.name}, {_queries(entry.built.queries)}", style="bold")
         words = {"neutral": "nobody"} | {
             "protected": entry.built.protected,
             "unprotected": entry.built.unprotected,
@@ -144,9 +136,9 @@ def print_listwise(measured: MeasuredListwise) -> None:
             (
                 f"{row.ranker}, {row.window}" if row.window else row.ranker,
                 "any" if row is given else words[row.asker],
-                _number(row.precision.mean, 3),
-                _number(row.ndcg.mean, 3),
-                _number(row.ratio.mean, 3),
+                decimal(row.precision.mean, 3),
+                decimal(row.ndcg.mean, 3),
+                decimal(row.ratio.mean, 3),
                 _interval(row.ratio.interval, 3),
                 str(row.ratio.n),
             )
@@ -156,56 +148,47 @@ def print_listwise(measured: MeasuredListwise) -> None:
         console.print(_table("ranker", heads, cells))
         for row in rows:
             for sentence in _troubles(row, words[row.asker]):
-                console.print(Text(printable(sentence)))
+                console.say(sentence)
         for difference in measured.differences:
             if difference.collection == entry.name and difference.ranker != INITIAL:
                 name = f"P@{k}" if difference.measure == "precision" else f"nDCG@{k}"
                 test = difference.randomisation
-                console.print(
-                    Text(
-                        printable(
-                            f"{difference.ranker}: {name} for {words['protected']} less for "
-                            f"{words['unprotected']} askers: {_signed(difference.difference)}"
-                            f" (randomisation p {_p(test.p if test else None)}, "
-                            f"corrected {_p(difference.holm_p)}, t test p {_p(difference.t_p)})"
-                        )
-                    )
+                console.say(
+                    f"{difference.ranker}: {name} for {words['protected']} less for "
+                    f"{words['unprotected']} askers: {_signed(difference.difference)}"
+                    f" (randomisation p {_p(test.p if test else None)}, "
+                    f"corrected {_p(difference.holm_p)}, t test p {_p(difference.t_p)})"
                 )
     if measured.missing:
-        console.print(Text(f"{counted(measured.missing, 'list')} not ranked yet"))
+        console.say(f"{counted(measured.missing, 'list')} not ranked yet")
 
 
 def print_probe(result: ProbeResult) -> None:
     """Print how a model ranks what one query retrieved: its verdict on pairs, and its lists."""
     console = Output()
     sides = Counter(document.side for document in result.documents)
-    one, other = map(printable, result.words)
-    console.print(
-        Text.assemble(
-            (printable(result.model), "bold"),
-            printable(f" on {result.corpus}, '{result.query}', "),
-            f"{counted(len(result.documents), 'document')}: {sides['protected']} {one}, "
-            f"{sides['unprotected']} {other}",
-            f", {sides['undecided']} undecided" if sides["undecided"] else "",
-        )
+    one, other = result.words
+    console.say(
+        (result.model, "bold"),
+        f" on {result.corpus}, '{result.query}', {counted(len(result.documents), 'document')}: "
+        f"{sides['protected']} {one}, {sides['unprotected']} {other}",
+        f", {sides['undecided']} undecided" if sides["undecided"] else "",
     )
     if result.message:
-        console.print(Text(printable(result.message)))
+        console.say(result.message)
         return
     if result.pairwise is not None:
         _print_one_query(console, result.pairwise, result.words)
     if result.listwise is not None:
         _print_orders(console, result.listwise)
-    console.print(Text(printable(result.note)))
+    console.say(result.note)
     prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
     usage = result.usage
-    console.print(
-        Text(
-            f"{prompts}; seed {result.seed}; {counted(usage.model_calls, 'model call')}"
-            + (f" and {usage.cached_calls} from the cache" if usage.cached_calls else "")
-            + f", {tokens_text(usage.prompt_tokens, usage.completion_tokens, [result.model])}",
-            style="dim",
-        )
+    console.say(
+        f"{prompts}; seed {result.seed}; {counted(usage.model_calls, 'model call')}",
+        f" and {usage.cached_calls} from the cache" if usage.cached_calls else "",
+        f", {tokens_text(usage.prompt_tokens, usage.completion_tokens, [result.model])}",
+        style="dim",
     )
 
 
@@ -214,21 +197,21 @@ def _print_one_query(console: Output, found: PairwiseProbe, words: tuple[str, st
         str(len(found.pairs)),
         _share(found.protected),
         _share(found.unprotected),
-        _number(found.ratio),
+        decimal(found.ratio),
         "{:.2f} to {:.2f}".format(*found.ratio_interval) if found.ratio_interval else "",
         _share(found.flips),
         _share(found.votes),
     )
     heads = (*(f"{word} %" for word in words), "ratio", "95 %", "flips %", "votes %")
     console.print(_table("pairs", heads, [cells]))
-    console.print(Text(printable(found.sentence)))
+    console.say(found.sentence)
 
 
 def _print_orders(console: Output, found: ListwiseProbe) -> None:
-    rows = [("as given", _number(found.initial_ratio, 3), "")]
+    rows = [("as given", decimal(found.initial_ratio, 3), "")]
     for order in found.askers:
         failed = f"{sum(order.failures.values())} of {order.asked}"
-        rows.append((order.words or "nobody", _number(order.exposure_ratio, 3), failed))
+        rows.append((order.words or "nobody", decimal(order.exposure_ratio, 3), failed))
     console.print(_table("list for", ("exposure", "failed"), rows))
 
 
@@ -266,10 +249,6 @@ def _queries(number: int) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "none" if value is None else f"{value:.{digits}f}"
 
 
 def _percent(share: Share) -> str:

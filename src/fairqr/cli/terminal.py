@@ -23,6 +23,14 @@ class Output(Console):
     def __init__(self, width: int | None = None) -> None:
         super().__init__(highlight=False, width=width)
 
+    def say(self, *parts: str | tuple[str, str], style: str = "") -> None:
+        """Print texts of others on one line; a part with a style of its own is a pair."""
+        safe = (
+            printable(part) if isinstance(part, str) else (printable(part[0]), part[1])
+            for part in parts
+        )
+        self.print(Text.assemble(*safe, style=style))
+
     def on_broken_pipe(self) -> None:
         """Leave the end of the program to the entry point when the reader has gone."""
         self.quiet = True
