@@ -20,7 +20,7 @@ __all__ = ["Row", "read_result", "rows_of"]
 ASKED = "asked"
 """The section of what a result says of itself in one value."""
 
-_ALWAYS = {"divergence", "divergences", "exposure", "usage"}
+_ALWAYS = {"divergences", "exposure", "usage"}
 """Sections that are shown even where nothing differs."""
 
 # Lists of ids follow from the ranking, scores mean something within one ranking alone, and the
@@ -84,16 +84,15 @@ def rows_of(
             f"One result is of a {kinds[0]}, the other of a {kinds[1]}; compare two of one kind."
         )
     ones, others = (_cells(it.model_dump(mode="json")) for it in (one, other))
-    return [
-        Row(
-            *key,
-            ones.get(key),
-            others.get(key),
-            key[1] not in _NOT_COUNTED and not _same(ones.get(key), others.get(key)),
-        )
-        for key in dict.fromkeys([*ones, *others])
-        if ones.get(key) is not None or others.get(key) is not None
-    ]
+    keys = dict.fromkeys([*ones, *others])
+    sections = list(dict.fromkeys(section for section, _ in keys))
+    rows = []
+    for section, name in sorted(keys, key=lambda key: sections.index(key[0])):
+        a, b = ones.get((section, name)), others.get((section, name))
+        if a is not None or b is not None:
+            differs = name not in _NOT_COUNTED and not _same(a, b)
+            rows.append(Row(section, name, a, b, differs))
+    return rows
 
 
 def _cells(result: Mapping[str, Any]) -> _Cells:
@@ -101,7 +100,9 @@ def _cells(result: Mapping[str, Any]) -> _Cells:
     cells: _Cells = {}
     for names, value in _leaves(result, ()):
         section, *rest = names
-        if not rest and section not in _ALWAYS:
+        if names == ("divergence",):
+            section, rest = "divergences", ["mean"]
+        elif not rest:
             section, rest = ASKED, [section]
         cells[section, " ".join(rest)] = value
     usage = result["usage"]
@@ -128,7 +129,7 @@ def _leaves(value: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
     elif isinstance(value, list):
         yield names, ", ".join(map(str, value)) or None
     else:
-        yield names, value
+        yield names, None if value == "" else value
 
 
 def _same(one: Any, other: Any) -> bool:

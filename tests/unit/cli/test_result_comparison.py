@@ -54,7 +54,7 @@ def test_searches_differ_by_settings_figures_ranks_and_keywords(compared: Any) -
     plain = recorded("searches", "plain")
     found = compared(fair, plain, as_json=True)
     assert found["asked", "method"] == ("fairqr", "plain")
-    assert found["divergence", ""] == (fair["divergence"], plain["divergence"])
+    assert found["divergences", "mean"] == (fair["divergence"], plain["divergence"])
     for group, share in fair["exposure"]["gender"].items():
         assert found["exposure", f"gender {group}"] == (share, plain["exposure"]["gender"][group])
     ranks = {it["id"]: it["rank"] for it in plain["ranking"]}
@@ -75,6 +75,8 @@ def test_figures_and_cost_are_shown_even_where_they_are_alike(compared: Any) -> 
     text = compared(one, other)
     lines = [line.split() for line in text.splitlines()]
     assert ["gender", "female"] in [line[:2] for line in lines]
+    heads = [line[0] for line in lines if len(line) == 1]
+    assert heads == ["exposure", "divergences", "usage"]
     assert ["tokens", "300", "+", "30", "tokens", "300", "+", "30", "tokens"] in lines
     assert "method" not in text
     assert lines[-1] == ["0", "differences,", "marked", "≠"]
