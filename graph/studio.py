@@ -8,13 +8,21 @@ refines, answers and is probed.
 from __future__ import annotations
 
 import asyncio
+import difflib
+from collections.abc import Mapping
 from typing import Any
 
+from langgraph_sdk.runtime import ServerRuntime
+
 from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
+from fairqr.base.errors import InputError, one_line
 from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context
 from fairqr.graph.search.rankers import open_language_model
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -25,19 +33,39 @@ _built: dict[tuple[str, str], dict[str, Any]] = {}
 _building: asyncio.Lock | None = None
 
 
-async def search() -> Any:
+async def search(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that searches."""
+    _refuse_unknown(runtime, Context)
     return (await _graphs())["search"]
 
 
-async def answer() -> Any:
+async def answer(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that answers."""
+    _refuse_unknown(runtime, AnswerContext)
     return (await _graphs())["answer"]
 
 
-async def probe() -> Any:
+async def probe(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that probes."""
+    _refuse_unknown(runtime, ProbeContext)
     return (await _graphs())["probe"]
+
+
+def _refuse_unknown(runtime: ServerRuntime[Any], kind: type[Context]) -> None:
+    """Refuse a context with names that the graph does not know, which the server would drop.
+
+    Raises:
+        InputError: There is such a name.
+    """
+    run = runtime.execution_runtime
+    given = run.context if run is not None else None
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in kind.model_fields:
+            near = difflib.get_close_matches(str(name), kind.model_fields, 1)
+            instead = (
+                f"did you mean '{near[0]}'?" if near else f"use {', '.join(kind.model_fields)}."
+            )
+            raise InputError(f"The context has no parameter '{one_line(str(name), 80)}'; {instead}")
 
 
 async def _graphs() -> dict[str, Any]:

@@ -84,6 +84,8 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         ({"context": {"method": "magic"}}, "ValidationError", "'fairqr', 'fair-qr', 'plain'"),
         ({"context": {"target": "magic:1"}}, "ValidationError", "The target has no part 'magic'"),
         ({"context": {"attributes": ["age"]}}, "UnknownAttributeError", "no attribute 'age'"),
+        # The server itself would drop it silently.
+        ({"context": {"atributes": ["gender"]}}, "InputError", "did you mean 'attributes'?"),
     ],
 )
 def test_an_error_says_what_is_wrong(
