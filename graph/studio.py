@@ -57,7 +57,8 @@ def _refuse_unknown(runtime: ServerRuntime[Any], kind: type[Context]) -> None:
     Raises:
         InputError: There is such a name.
     """
-    run = runtime.execution_runtime
+    # Other servers may pass a config of LangGraph's here; they check contexts in their own way.
+    run = getattr(runtime, "execution_runtime", None)
     given = run.context if run is not None else None
     for name in given if isinstance(given, Mapping) else ():
         if name not in kind.model_fields:
