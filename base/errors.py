@@ -26,6 +26,7 @@ __all__ = [
     "InputError",
     "ModelError",
     "ModelUnavailableError",
+    "NoMatchError",
     "NotAllowedError",
     "PromptError",
     "QueryError",
@@ -67,6 +68,10 @@ class QueryError(InputError):
     """The query is empty, or no document contains any of its terms."""
 
     slug = "query"
+
+
+class NoMatchError(QueryError):
+    """No document matches the query."""
 
 
 class SchemaError(InputError):

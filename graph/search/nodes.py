@@ -12,7 +12,13 @@ from langgraph.types import Overwrite
 from fairqr.agents.ranking.base import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.agents.replies import Usage
-from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
+from fairqr.base.errors import (
+    InputError,
+    ModelUnavailableError,
+    NoMatchError,
+    QueryError,
+    one_line,
+)
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph.outcome_span import record_divergence, record_outcome
@@ -197,7 +203,7 @@ class Nodes:
             )
         original = ranking_of(records[0])
         if not original.ids:
-            raise QueryError(
+            raise NoMatchError(
                 f"No document of '{self._engine.name}' matches the query "
                 f"'{state['query'][:100]}'; try other words."
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -17,19 +17,35 @@ from langchain_core.documents import Document as Passage
 from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
+from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import Refiner
-from fairqr.api import FairSearch, Opening, SyncFairSearch
-from fairqr.base.errors import FairqrError, QueryError, one_line
+from fairqr.api import FairSearch, SyncFairSearch
+from fairqr.base.errors import InputError, NoMatchError, one_line
+from fairqr.graph.search.builder import search_state_graph
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.graph.search.result import RankedDocument, SearchResult
+from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.langchain import from_langchain
-from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.engines.langchain import LangChainEngine
+from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.schema import Schema, load_schema
 from fairqr.retrieval.source import Source
+
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
+    SearchGraph = CompiledStateGraph[State, Context, InputState, OutputState]
 
 __all__ = ["FairReranker", "FairRetriever", "search_tool"]
 
@@ -38,14 +54,23 @@ LINE = 200
 """So many characters of a document's text are shown to a model that calls the tool."""
 
 
+def _listed(value: object) -> object:
+    """Models sometimes send one name where a list is asked for."""
+    return [value] if isinstance(value, str) else value
+
+
 class SearchArguments(BaseModel):
-    """What a model says when it calls the tool."""
+    """The arguments that a model fills in when it calls the tool."""
 
     query: str = Field(description="What to search for, in a few words.")
-    attributes: list[str] | None = Field(
-        None, description="Whose groups get a fair share of exposure, such as gender."
+    attributes: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(
+        None,
+        description="Attributes whose groups get a fair share of exposure, such as gender; leave "
+        "it out for the usual ones.",
     )
-    k: int | None = Field(None, ge=1, le=50, description="How many results, if it matters.")
+    k: int | None = Field(
+        None, ge=1, le=50, description="How many results to return; leave it out for the usual."
+    )
 
 
 def search_tool(
@@ -55,51 +80,55 @@ def search_tool(
     context: Context | None = None,
     name: str = "fair_search",
 ) -> BaseTool:
-    """Return a tool of LangChain that searches fairly.
+    """Return a LangChain tool that searches fairly.
 
-    A model that calls it reads a compact text: for each result the rank, the title, the groups and
-    a line of text, and then how exposure changed. The whole result, the object of
-    :class:`fairqr.graph.search.result.SearchResult`, is the artifact of the tool's message.
+    A model that calls it reads a compact text: the rank, title, groups and a line of text of each
+    result, and then how exposure changed. The artifact of the tool's message is the whole
+    :class:`fairqr.graph.search.result.SearchResult`, as plain data.
+
+    The model is told what it can correct: an empty query, words that nothing matches, an attribute
+    that does not exist, or an argument out of range. All other errors are raised, such as a source
+    that does not exist or a model server that is down.
 
     Args:
         source: What to search, or a :class:`FairSearch` of yours, which stays yours to close.
-        model: What refines queries, as :class:`FairSearch` takes it.
-        context: What is asked where the call says nothing else.
-        name: What models call the tool.
+        model: The model that refines queries, as :class:`FairSearch` takes it.
+        context: What a search is asked to do where the call does not say; k is 10 by default.
+        name: The name of the tool.
+
+    Raises:
+        InputError: A model is given beside a :class:`FairSearch`, which has its own.
     """
     if isinstance(source, SyncFairSearch):
         source = source.asynchronous
-    search = source if isinstance(source, FairSearch) else FairSearch(source, model)
-
-    bound = Context(k=10) if context is None else context
-    said = {field: getattr(bound, field) for field in bound.model_fields_set & _OF_SEARCH}
-
-    def asked(attributes: list[str] | None, k: int | None) -> Context:
-        values = {**said, **({"attributes": attributes} if attributes else {})}
-        if k is not None:
-            values["k"] = k
-            values["depth"] = bound.depth and max(bound.depth, k)
-        return checked_context(Context, values)
+    if isinstance(source, FairSearch):
+        if model is not None:
+            raise InputError("A FairSearch has its own model; leave model out, or give the source.")
+        search = source
+    else:
+        search = FairSearch(source, model)
+    usual = Context(k=10) if context is None else context
+    given = {field: getattr(usual, field) for field in usual.model_fields_set & _OF_SEARCH}
 
     async def afair_search(
         query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
+        values = {**given, **({"attributes": attributes} if attributes else {})}
+        if k is not None:
+            values["k"] = k
+            values["depth"] = usual.depth and max(usual.depth, k)
+        await search._ready()  # what is wrong with the source is no concern of the model's
         try:
-            result = await search.search(query, asked(attributes, k))
-            texts = await search.documents([place.id for place in result.ranking])
-        except FairqrError as error:
-            raise ToolException(str(error)) from None  # the model may mend what it asked for
+            result = await search.search(query, checked_context(Context, values))
+        except InputError as error:
+            raise ToolException(str(error)) from None
+        texts = await search.documents([place.id for place in result.ranking])
         return in_words(result, texts), result.model_dump(mode="json")
 
     def fair_search(
         query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
-        try:
-            result = search.sync.search(query, asked(attributes, k))
-            texts = search.sync.documents([place.id for place in result.ranking])
-        except FairqrError as error:
-            raise ToolException(str(error)) from None
-        return in_words(result, texts), result.model_dump(mode="json")
+        return search._run(afair_search(query, attributes, k))
 
     return StructuredTool.from_function(
         func=fair_search,
@@ -112,11 +141,18 @@ def search_tool(
         args_schema=SearchArguments,
         response_format="content_and_artifact",
         handle_tool_error=True,
+        handle_validation_error=_wrong_argument,
     )
 
 
+def _wrong_argument(error: ValidationError | ValidationErrorV1) -> str:
+    """Say in one sentence what is wrong with a call."""
+    problem = error.errors()[0]
+    return f"The argument '{'.'.join(map(str, problem['loc']))}' is wrong: {problem['msg']}."
+
+
 def in_words(result: SearchResult, documents: Sequence[Document]) -> str:
-    """Return a result as a compact text for a model."""
+    """Write a result as a compact text for a model."""
     texts = {document.id: document.text for document in documents}
     lines = [_place_in_words(place, texts.get(place.id, "")) for place in result.ranking]
     for attribute, shares in result.exposure.items():
@@ -140,7 +176,7 @@ def _place_in_words(place: RankedDocument, text: str) -> str:
     return f"{place.rank}. {one_line(place.title, LINE)} [{groups}] {line}".rstrip()
 
 
-def _passages(places: Sequence[RankedDocument], documents: Sequence[Document]) -> list[Passage]:
+def _as_passages(places: Sequence[RankedDocument], documents: Sequence[Document]) -> list[Passage]:
     texts = {document.id: document.text for document in documents}
     return [
         Passage(
@@ -159,7 +195,10 @@ def _passages(places: Sequence[RankedDocument], documents: Sequence[Document]) -
 
 
 class FairRetriever(BaseRetriever):
-    """A retriever of LangChain whose results are a fair search's, with their texts.
+    """A LangChain retriever that returns the results of a fair search, with their texts.
+
+    Where nothing matches the query, it returns an empty list. The warnings of a search are Python
+    warnings.
 
     Attributes:
         search: What searches; yours to close.
@@ -174,25 +213,29 @@ class FairRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Passage]:
-        try:
-            result = await self.search.search(query, self.context)
-        except QueryError:
-            return []  # nothing matches
-        documents = await self.search.documents([place.id for place in result.ranking])
-        return _passages(result.ranking, documents)
+        return await self._passages(query)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Passage]:
+        return self.search._run(self._passages(query))
+
+    async def _passages(self, query: str) -> list[Passage]:
         try:
-            result = self.search.sync.search(query, self.context)
-        except QueryError:
+            result = await self.search.search(query, self.context)
+        except NoMatchError:
             return []
-        documents = self.search.sync.documents([place.id for place in result.ranking])
-        return _passages(result.ranking, documents)
+        _warn(result.warnings)
+        documents = await self.search.documents([place.id for place in result.ranking])
+        return _as_passages(result.ranking, documents)
 
 
-ANY_QUERY = "documents"
+def _warn(warnings_: Sequence[str]) -> None:
+    for warning in warnings_:
+        warnings.warn(warning, stacklevel=4)  # shown where the caller is
+
+
+_QUERY: InputState = {"query": "documents"}
 """The documents are there already, whatever was asked."""
 
 
@@ -207,22 +250,36 @@ class _Given(BaseRetriever):
         return self.passages
 
 
+def _read_schema(labels: object) -> object:
+    return load_schema(Path(labels)) if isinstance(labels, str | Path) else labels
+
+
 class FairReranker(BaseDocumentCompressor):
     """Re-ranks what another retriever found, for those who keep their own.
 
-    It goes no further from the given order than the target asks for, and asks no model. Documents
-    that the retriever did not find cannot be shown: what a group lacks in the pool stays lacking.
+    It moves documents no further than the target asks for, and asks no model. It cannot show what
+    the retriever did not find: if a group has too few documents there, it stays under-represented.
 
     Attributes:
-        labels: The attributes and groups, and the fields of the metadata that hold the labels; as
-            :func:`fairqr.from_langchain` takes a schema.
+        labels: The attributes and their groups, or the YAML file of them. Each attribute has a
+            ``field``, where the metadata of a document holds its label.
         context: What is asked; its ``k`` is how many documents are kept.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    labels: Schema | Mapping[str, Any] | str | Path
+    labels: Annotated[Schema, BeforeValidator(_read_schema)]
     context: Context = Context()
+
+    @field_validator("labels")
+    @classmethod
+    def _are_in_metadata(cls, labels: Schema) -> Schema:
+        for attribute in labels.attributes.values():
+            if not attribute.field:
+                raise ValueError(
+                    f"'{attribute.name}' has no field; name the one that holds it in the metadata"
+                )
+        return labels
 
     @field_validator("context")
     @classmethod
@@ -237,9 +294,9 @@ class FairReranker(BaseDocumentCompressor):
         """Return the first k documents in their fair order."""
         if not documents:
             return []
-        async with self._over(documents) as search:
-            result = await search.search(ANY_QUERY, self._asked(len(documents)))
-        return self._ordered(documents, result)
+        graph, context = self._search_among(documents)
+        state = await graph.ainvoke(_QUERY, {"callbacks": callbacks}, context=context)
+        return _reordered(documents, state["result"])
 
     def compress_documents(
         self, documents: Sequence[Passage], query: str, callbacks: Callbacks | None = None
@@ -247,26 +304,26 @@ class FairReranker(BaseDocumentCompressor):
         """Return the first k documents in their fair order."""
         if not documents:
             return []
-        with self._over(documents) as search:
-            result = search.search(ANY_QUERY, self._asked(len(documents)))
-        return self._ordered(documents, result)
+        graph, context = self._search_among(documents)
+        state = graph.invoke(_QUERY, {"callbacks": callbacks}, context=context)
+        return _reordered(documents, state["result"])
 
-    def _over(self, documents: Sequence[Passage]) -> Opening:
+    def _search_among(self, documents: Sequence[Passage]) -> tuple[SearchGraph, Context]:
+        """Return a graph that searches these documents alone, and what it is asked to do."""
         # The places are the ids: documents of other retrievers may have none, or share one.
         passages = [
             Passage(document.page_content, id=str(place), metadata=document.metadata)
             for place, document in enumerate(documents)
         ]
-        engine = from_langchain(_Given(passages=passages), schema=self.labels, name="given")
-        return FairSearch.open(engine)
+        labels = LabelReader(self.labels, {})
+        engine = LangChainEngine(_Given(passages=passages), labels, name="given")
+        size = len(documents)
+        asked = {"k": min(self.context.k, size), "depth": size, "max_iterations": 0}
+        # Inside a node of another graph it would else use that graph's checkpointer.
+        graph = search_state_graph(engine).compile(checkpointer=False)
+        return graph, self.context.model_copy(update=asked)
 
-    def _asked(self, size: int) -> Context:
-        k = min(self.context.k, size)
-        depth = max(size, k)
-        return self.context.model_copy(update={"k": k, "depth": depth, "max_iterations": 0})
 
-    def _ordered(self, documents: Sequence[Passage], result: SearchResult) -> list[Passage]:
-        for warning in result.warnings:
-            if "No population is stated" not in warning:
-                warnings.warn(warning, stacklevel=3)
-        return [documents[int(place.id)] for place in result.ranking]
+def _reordered(documents: Sequence[Passage], result: Mapping[str, Any]) -> list[Passage]:
+    _warn(result["warnings"])
+    return [documents[int(place["id"])] for place in result["ranking"]]

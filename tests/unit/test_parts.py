@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from langchain.agents import create_agent
 from langchain_core.documents import Document as Passage
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 
 from fairqr import (
     AnswerContext,
@@ -24,7 +29,7 @@ from fairqr import (
     search_tool,
 )
 from fairqr.agents.generation import Generation
-from fairqr.base.errors import InputError
+from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 
@@ -64,15 +69,37 @@ async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> Non
     assert state["messages"][-1].content == "Done."
 
 
-def test_what_a_model_gets_wrong_is_told_to_it(tmp_path: Path) -> None:
+WRONG = [
+    ({"query": "physicist", "attributes": ["age"]}, "it has gender, continent"),
+    ({"query": " "}, "The query is empty"),
+    ({"query": "zebra"}, "try other words"),
+    ({"query": "physicist", "k": 500}, "The argument 'k' is wrong: "),
+    ({"k": 5}, "The argument 'query' is wrong: "),
+]
+
+
+@pytest.mark.parametrize(("arguments", "reason"), WRONG)
+def test_a_model_is_told_what_it_got_wrong(
+    tmp_path: Path, arguments: dict[str, Any], reason: str
+) -> None:
     with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
         tool = search_tool(search)
-        call = {"query": "physicist", "attributes": ["age"], "k": 3}
-        told = tool.invoke({"name": tool.name, "args": call, "id": "1", "type": "tool_call"})
-        assert told.status == "error"
-        assert "age" in told.content
-        fine = {**call, "attributes": ["gender"]}
-        assert tool.invoke(fine).startswith("1. ")
+        call = {"name": tool.name, "args": arguments, "id": "1", "type": "tool_call"}
+        message = tool.invoke(call)
+        assert message.status == "error"
+        assert reason in message.content
+        assert "\n" not in message.content
+        # One name where a list belongs is understood.
+        assert tool.invoke({"query": "physicist", "attributes": "gender"}).startswith("1. ")
+
+
+async def test_the_programmer_is_told_what_no_model_can_mend(engine: SearchEngine) -> None:
+    with pytest.raises(IndexNotFoundError, match="no index 'nowhere'"):
+        await search_tool("nowhere", "feedback").ainvoke({"query": "physicist"})
+    with pytest.raises(ModelUnavailableError):
+        await search_tool(engine, "nowhere:x").ainvoke({"query": "physicist"})
+    with pytest.raises(InputError, match="leave model out"):
+        search_tool(FairSearch(engine), "feedback")
 
 
 async def test_a_chain_reads_from_the_retriever(engine: SearchEngine) -> None:
@@ -101,6 +128,25 @@ def test_the_synchronous_retriever_is_the_same(tmp_path: Path) -> None:
         assert [passage.metadata["rank"] for passage in retriever.invoke("physicist")] == [1, 2, 3]
         with pytest.raises(InputError, match="'k' is given beside a context"):
             search.as_retriever(PLAIN, k=3)
+        assert retriever.invoke("zebra") == []
+        with pytest.raises(QueryError, match="The query is empty"):
+            retriever.invoke(" ")
+
+
+async def test_a_retriever_passes_warnings_on(engine: SearchEngine) -> None:
+    class Broken:
+        name = "broken"
+        prompt = None
+
+        async def start(self) -> None: ...
+
+        async def refine(self, request: Any, deadline: float | None = None) -> Any:
+            raise RuntimeError("out of order")
+
+    context = PLAIN.model_copy(update={"max_iterations": 1, "threshold": 0})
+    retriever = FairSearch(engine, Broken()).as_retriever(context)
+    with pytest.warns(UserWarning, match="out of order"):
+        assert len(await retriever.ainvoke("physicist")) == 5
 
 
 LABELS = {
@@ -131,6 +177,50 @@ async def test_what_another_retriever_found_is_re_ranked() -> None:
     assert women == sorted(women)
     assert men == sorted(men)
     assert await reranker.acompress_documents([], "anything") == []
+
+
+def test_the_labels_of_a_re_ranker_are_in_the_metadata(tmp_path: Path) -> None:
+    file = tmp_path / "labels.yaml"
+    file.write_text(yaml.safe_dump(LABELS))
+    assert FairReranker(labels=file).labels == FairReranker(labels=LABELS).labels
+    with pytest.raises(ValueError, match="'sex' has no field"):
+        FairReranker(labels={"attributes": {"sex": {"labels": "sexes.csv", "groups": ["a", "b"]}}})
+    with pytest.raises(ValueError, match="no model is asked here"):
+        FairReranker(labels=LABELS, context=Context(method="listwise"))
+
+
+def test_without_a_population_a_re_ranker_says_what_its_target_is() -> None:
+    """Unless the caller chose a target."""
+    labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
+    found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
+    with pytest.warns(UserWarning, match="No population is stated for 'sex'") as caught:
+        FairReranker(labels=labels).compress_documents(found, "anything")
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = Context(target="uniform:1")
+        FairReranker(labels=labels, context=chosen).compress_documents(found, "anything")
+
+
+async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
+    """Neither the context nor the checkpointer of that graph is the re-ranker's."""
+    found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
+    reranker = FairReranker(labels=LABELS, context=Context(k=2))
+
+    async def node(state: dict[str, Any]) -> dict[str, Any]:
+        kept = await reranker.acompress_documents(found, "anything")
+        assert kept == await asyncio.to_thread(reranker.compress_documents, found, "anything")
+        return {"sexes": [passage.metadata["sex"] for passage in kept]}
+
+    desk: Any = StateGraph(dict, context_schema=Context)
+    desk.add_node("node", node)
+    desk.add_edge(START, "node")
+    saver = InMemorySaver()
+    graph = desk.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "1"}}
+    state = await graph.ainvoke({"sexes": []}, config, context=Context(k=1, target="uniform:1"))
+    assert state["sexes"] == ["man", "woman"]
+    assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
 
 
 async def test_each_kind_of_run_takes_its_context_as_one_object(engine: SearchEngine) -> None:
