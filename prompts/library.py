@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,10 +37,7 @@ class PromptLibrary:
         own = overrides or prompts_dir()
         if own is not None and not own.is_dir():
             raise PromptError(f"The folder of prompts {own} does not exist.")
-        self._prompts: dict[Key, PromptTemplate | PromptError] = {}
-        for folder in [SHIPPED, own] if own else [SHIPPED]:
-            for path in folder.glob("*/*.yaml"):
-                self._prompts[path.parent.name, path.stem] = _read(path)
+        self._prompts = {**_shipped(), **(_read_all(own) if own else {})}
 
     def names(self) -> list[Key]:
         """Return the ids and versions of all prompts, in order."""
@@ -74,6 +72,15 @@ class PromptLibrary:
         if isinstance(found, PromptError):
             raise PromptError(str(found))
         return found
+
+
+@functools.cache
+def _shipped() -> dict[Key, PromptTemplate | PromptError]:
+    return _read_all(SHIPPED)
+
+
+def _read_all(folder: Path) -> dict[Key, PromptTemplate | PromptError]:
+    return {(path.parent.name, path.stem): _read(path) for path in folder.glob("*/*.yaml")}
 
 
 def _read(path: Path) -> PromptTemplate | PromptError:
