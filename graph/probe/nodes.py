@@ -19,8 +19,8 @@ from fairqr.base.errors import InputError
 from fairqr.base.statistics import stream
 from fairqr.base.telemetry import current_span
 from fairqr.graph.outcome_span import record_outcome
-from fairqr.graph.probe.asking import Asking
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
+from fairqr.graph.probe.probed_model import ProbedModel
 from fairqr.graph.probe.state import ProbePlan, ProbeTask, State
 from fairqr.graph.probe.summary import concluded
 from fairqr.graph.search.context import Context
@@ -57,7 +57,7 @@ class Nodes:
         default: ProbeContext | None,
     ) -> None:
         self._engine = engine
-        self._asking = Asking(engine, model_for, prompts)
+        self._probed = ProbedModel(engine, model_for, prompts)
         self._default = default
 
     def _context(self, runtime: Runtime[ProbeContext]) -> ProbeContext:
@@ -76,7 +76,7 @@ class Nodes:
         """
         context = self._context(runtime)
         sides_of(self._engine, context.probe)
-        await self._asking.start(context, context.probe)
+        await self._probed.start(context, context.probe)
         earlier = forgotten(state, "result", "probe")
         return {**earlier, "seconds": Overwrite(0.0), "probed": Overwrite([])}
 
@@ -93,7 +93,7 @@ class Nodes:
         """
         settings = _probe_context(context).probe
         items = await items_of(self._engine, found[: _depth(context, settings)])
-        return self._asking.cost(query, items, context, settings) if len(items) > 1 else Cost()
+        return self._probed.cost(query, items, context, settings) if len(items) > 1 else Cost()
 
     @traced
     async def plan(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
@@ -133,7 +133,7 @@ class Nodes:
             )
             return {"plan": plan, "seconds": searched}
         items = await items_of(self._engine, ids)
-        needed = self._asking.cost(state["query"], items, context, settings)
+        needed = self._probed.cost(state["query"], items, context, settings)
         if problem := _beyond(context, usage_of(state["result"]), needed):
             return {
                 "plan": {**plan, "status": "budget", "message": problem},
@@ -154,7 +154,7 @@ class Nodes:
         context, opened = self._context(runtime), current_span()
         settings = context.probe
         opened.set("fairqr.asker", state["asker"])
-        work = self._asking.compared if state["pairs"] else self._asking.ordered
+        work = self._probed.compared if state["pairs"] else self._probed.ordered
         record = await work(state, context, settings)
         opened.set("fairqr.asked", record["asked"])
         opened.set("fairqr.failures", record["failures"])
@@ -165,13 +165,13 @@ class Nodes:
         """Put together what the probe found."""
         context, opened = self._context(runtime), current_span()
         settings = context.probe
-        prompts = [self._asking.prompt(context, kind) for kind in settings.kinds]
+        prompts = [self._probed.prompt(context, kind) for kind in settings.kinds]
         result = concluded(
             state,
             settings,
             sides_of(self._engine, settings),
             corpus=self._engine.name,
-            model=self._asking.model().name,
+            model=self._probed.model().name,
             prompts=[prompt.reference for prompt in prompts],
         )
         opened.set("fairqr.status", result.status)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.lists import table_of, usual_shares
+from fairqr.graph.search.pool_and_order import table_of, usual_shares
 from fairqr.graph.search.refinement import CheckedRefinement, kept_only
 from fairqr.graph.search.state import GroupKey, State
 from fairqr.retrieval.dimension import Dimension

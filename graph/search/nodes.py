@@ -23,7 +23,6 @@ from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph.outcome_span import record_divergence, record_outcome
 from fairqr.graph.running_time import running_seconds, seconds_left
-from fairqr.graph.search.assembly import assemble
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import (
     best_iteration,
@@ -33,10 +32,11 @@ from fairqr.graph.search.decisions import (
 )
 from fairqr.graph.search.evidence import checked_refinements
 from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
-from fairqr.graph.search.final import final_step
-from fairqr.graph.search.lists import hits_of, measured_list, table_of
+from fairqr.graph.search.final_ranking import final_step
+from fairqr.graph.search.final_result import assemble
 from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, measure
 from fairqr.graph.search.model_ranking import ModelRanking
+from fairqr.graph.search.pool_and_order import hits_of, measured_list, table_of
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.state import (
     IterationRecord,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import best_iteration
-from fairqr.graph.search.lists import pooled, reranked, scores_by_original_query
 from fairqr.graph.search.measurement import Measurement, measure, rank_key, vector_of
 from fairqr.graph.search.model_ranking import ModelRanking
+from fairqr.graph.search.pool_and_order import pooled, reranked, scores_by_original_query
 from fairqr.graph.search.state import State
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine

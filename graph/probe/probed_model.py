@@ -1,4 +1,4 @@
-"""Asking a model that is probed: pairs in both orders, and whole lists."""
+"""ProbedModel a model that is probed: pairs in both orders, and whole lists."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fairqr.retrieval.engines.engine import SearchEngine
 if TYPE_CHECKING:
     from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
 
-__all__ = ["Asking"]
+__all__ = ["ProbedModel"]
 
 GONE = "deleted"
 """What stands for the reply about a document that was deleted meanwhile."""
 
 
-class Asking:
+class ProbedModel:
     """Asks one model about documents of an engine.
 
     Args:

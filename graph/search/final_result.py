@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.running_time import running_seconds
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.final import Final, best_final
+from fairqr.graph.search.final_ranking import Final, best_final
 from fairqr.graph.search.measurement import Measurement, measure, rank_key
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.result import (
