@@ -21,7 +21,6 @@ __all__ = [
     "Corpus",
     "NoCache",
     "PromptsFolder",
-    "SchemaPath",
     "Timeout",
     "TraceContent",
     "TracePath",
@@ -42,25 +41,26 @@ __all__ = [
 T = TypeVar("T")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-BaseUrl = Annotated[str | None, typer.Option(help="The address of an OpenAI-compatible server.")]
+BaseUrl = Annotated[str | None, typer.Option(help="The URL of an OpenAI-compatible server.")]
 Corpus = Annotated[
     str | None,
     typer.Option(
-        help="An attached source, an index or a built-in corpus; or the path of a source file or "
-        "of a corpus. FAIRQR_CORPUS where not given. [default: notables]"
+        help="What to search: the name of a source, an index or a built-in corpus, or the path of "
+        "a source file or a corpus. [default: FAIRQR_CORPUS, or notables]"
     ),
 ]
 NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Ask the model even what it was asked before.")
+    bool, typer.Option("--no-cache", help="Ask the model again what it was asked before.")
 ]
 PromptsFolder = Annotated[
     Path | None,
-    typer.Option("--prompts", help="A folder of your own prompts; FAIRQR_PROMPTS_DIR."),
+    typer.Option("--prompts", help="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"),
 ]
-SchemaPath = Annotated[Path | None, typer.Option(help="The schema of a corpus that is a path.")]
-Timeout = Annotated[float, typer.Option(help="Seconds that one model request may take.")]
+Timeout = Annotated[
+    float, typer.Option(help="The most seconds that one request to a model may take.")
+]
 TraceContent = Annotated[
-    bool, typer.Option("--trace-content", help="Record queries and replies too.")
+    bool, typer.Option("--trace-content", help="Record queries and replies in the trace too.")
 ]
 LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
@@ -73,7 +73,7 @@ Yes = Annotated[
         f"{LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens.",
     ),
 ]
-TracePath = Annotated[Path | None, typer.Option(help="Record the run, as JSON lines.")]
+TracePath = Annotated[Path | None, typer.Option(help="Record the run in this file, as JSON lines.")]
 
 
 def run(work: Coroutine[Any, Any, T], *, serving: bool = False) -> T:

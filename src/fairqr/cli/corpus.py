@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fairqr.base.errors import CorpusError
-from fairqr.cli.common import AsJson, run
+from fairqr.cli.common import AsJson, print_json, run
 
 __all__ = ["app"]
 
@@ -25,11 +24,11 @@ def _corpus() -> None:
 def check(
     path: Annotated[Path, typer.Argument(help="A JSON Lines file, or a folder with one.")],
     schema: Annotated[
-        Path | None, typer.Option(help="The schema; the one beside the file where not given.")
+        Path | None, typer.Option(help="The schema; by default the file beside the corpus.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a corpus, by line, and how large each group is."""
+    """Check each line of a corpus, and show how large each group is."""
     from fairqr.retrieval.corpus import BUILT_IN, check_corpus, find_corpus
 
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
@@ -46,7 +45,7 @@ def check(
             "problem_count": report.problem_count,
             "problems": [{"line": line, "problem": what} for line, what in report.problems],
         }
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        print_json(found)
     else:
         for line, what in report.problems:
             typer.echo(f"line {line}: {what}")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fairqr.base.prices import tokens_text
 from fairqr.cli.common import agree, notes, printable
-from fairqr.cli.terminal import Output, counted, shortened
+from fairqr.cli.terminal import Output, counted, number, shortened, table
 from fairqr.graph.stream import Progress, RunEvent, Step
 from fairqr.retrieval.sendable import sendable
 
@@ -295,44 +296,42 @@ def origin(how: str, usage: UsageReport, *models: str | None) -> Text:
 
 
 def _rankings(result: SearchResult, width: int) -> Table:
+    """Return the ranking before and after, in a table that is no wider than the terminal."""
     place = {document.id: document.rank for document in result.baseline.ranking}
-    before, after = result.baseline.ranking, result.ranking
-    rows: list[tuple[str, ...]] = []
-    for row in range(max(len(before), len(after))):
-        old = before[row] if row < len(before) else None
-        new = after[row] if row < len(after) else None
-        rows.append(
+    rows = [
+        (*_named(old), *_named(new), _move(new, place))
+        for old, new in zip_longest(result.baseline.ranking, result.ranking)
+    ]
+    heads = ("plain retrieval", "", "re-ranked", "")
+    texts = [(was, ", ".join(had), now, ", ".join(has)) for was, had, now, has, _ in rows]
+    wanted = [max(map(cell_len, column)) for column in zip(heads, *texts, strict=True)]
+    # Ranks and moves are never cut.
+    taken = len(str(len(rows))) + max(len("was"), *(len(move) for *_, move in rows))
+    first, second, third, fourth = _shared(width - taken - 5, wanted, (5, 4, 5, 4))
+    styles = ("", "dim", "", "dim")
+    columns = [Column(head, style=style) for head, style in zip(heads, styles, strict=True)]
+    return table(
+        (number(), *columns, number("was")),
+        (
             (
-                str(row + 1),
-                shortened(old.title or old.id, TITLE) if old else "",
-                ", ".join(labels_of(old)) if old else "",
-                shortened(new.title or new.id, TITLE) if new else "",
-                ", ".join(labels_of(new)) if new else "",
-                _move(new, place) if new else "",
+                str(rank),
+                shortened(was, first),
+                _fitted(had, second),
+                shortened(now, third),
+                _fitted(has, fourth),
+                Text(move, style=_MOVED.get(move[:1], "")),
             )
-        )
-    heads = ("", "plain retrieval", "", "re-ranked", "", "was")
-    widths = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
-    widths[0], widths[5] = max(widths[0], 3), max(widths[5], 4)
-    # Ranks and moves are always whole, and there is a space between two columns.
-    widths[1:5] = _shared(width - widths[0] - widths[5] - 5, widths[1:5], (5, 4, 5, 4))
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, (head, space) in enumerate(zip(heads, widths, strict=True)):
-        table.add_column(
-            head,
-            justify="right" if number in (0, 5) else "left",
-            style="dim" if number in (2, 4) else "",
-            no_wrap=True,
-            width=space,
-        )
-    for row, (rank, *_, moved) in enumerate(rows):
-        cells = [Text(rank)]
-        for ranking, (title, labels) in ((before, widths[1:3]), (after, widths[3:5])):
-            document = ranking[row] if row < len(ranking) else None
-            cells.append(Text(shortened(document.title or document.id, title) if document else ""))
-            cells.append(Text(_fitted(labels_of(document), labels) if document else ""))
-        table.add_row(*cells, Text(moved, style=_MOVED.get(moved[:1], "")))
-    return table
+            for rank, (was, had, now, has, move) in enumerate(rows, start=1)
+        ),
+        gap=1,
+    )
+
+
+def _named(document: RankedDocument | None) -> tuple[str, list[str]]:
+    """Return the title of a document, or its id, and its labels."""
+    if document is None:
+        return "", []
+    return shortened(document.title or document.id, TITLE), labels_of(document)
 
 
 def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[int]:
@@ -375,7 +374,9 @@ def labels_of(document: RankedDocument | ExposedDocument) -> list[str]:
 _MOVED = {"n": "green", "=": "dim", "▲": "green", "▼": "yellow"}
 
 
-def _move(document: RankedDocument, place: Mapping[str, int]) -> str:
+def _move(document: RankedDocument | None, place: Mapping[str, int]) -> str:
+    if document is None:
+        return ""
     if document.id not in place:
         return "new"
     moved = place[document.id] - document.rank

@@ -37,15 +37,18 @@ class Output(Console):
         raise BrokenPipeError
 
 
-def table(heads: Sequence[str | Column], rows: Iterable[Sequence[str | Text]]) -> Table:
+def table(
+    heads: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 2
+) -> Table:
     """Return a table without lines.
 
     Args:
         heads: The columns; a str is one of words, :func:`number` makes one of numbers.
         rows: Their cells. A str is shown as it is: it has no markup and cannot steer the terminal.
+        gap: Spaces between two columns.
     """
     columns = [Column(head, overflow="fold") if isinstance(head, str) else head for head in heads]
-    built = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    built = Table(*columns, box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for row in rows:
         built.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
     return built

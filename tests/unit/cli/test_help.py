@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 
 from fairqr.cli import common
 from fairqr.cli.main import app, main
+from fairqr.cli.parameters import parameters_of
+from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.search.context import Context
 
 HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
 GROUPS = {
@@ -72,6 +77,25 @@ def test_the_help_of_no_command_loads_what_is_slow(explain: bool) -> None:
         check=True,
     )
     assert not (HEAVY - ({"numpy"} if explain else set())) & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "context"),
+    [("search", Context), ("answer", AnswerContext), ("probe query", ProbeContext)],
+)
+def test_help_has_the_common_options_and_reads_what_they_mean(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command: str,
+    context: type[Context],
+) -> None:
+    """All other parameters are set by name; none is described twice."""
+    code, shown, _ = run(monkeypatch, capfd, *command.split(), "--help")
+    assert code == 0
+    assert 12 <= len(re.findall(r"^  -", shown, re.MULTILINE)) - 1 <= 16
+    assert "{" not in shown.partition("Options:")[2]
+    described = {each.name: each.field.description for each in parameters_of([context])}
+    assert " ".join(str(described["k"]).split()) in " ".join(shown.split())
 
 
 def run(
