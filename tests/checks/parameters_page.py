@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from fairqr.cli.parameters import parameters_of
 from fairqr.cli.running import AnswerRunSettings, RunSettings, SearchRunSettings
+from fairqr.evaluation.experiments.catalogue import KINDS
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import METHODS, Context
@@ -34,6 +35,13 @@ of an answer or a probe without `answer.` or `probe.`. `fairqr search --set help
 below, and `fairqr search --method help` explains the methods. `make parameters` writes this page.
 """
 
+EXPERIMENTS = """## Experiments
+
+These values stand in the file of an experiment. `fairqr experiment run` changes them by `--set`;
+`fairqr probe pairwise`, `fairqr probe listwise` and `fairqr tune` take those of `llm_pairwise`,
+`llm_listwise` and `lora`.
+"""
+
 
 def page() -> str:
     """Return the page."""
@@ -54,6 +62,9 @@ def page() -> str:
     own = [SearchRunSettings, AnswerRunSettings]
     for command, model in zip(("fairqr search", "fairqr answer"), own, strict=True):
         parts += [f"Only `{command}`:\n", _table([model], "", without=RunSettings)]
+    parts.append(EXPERIMENTS)
+    for kind, spec in KINDS.items():
+        parts += [f"### `{kind}`\n", _table([spec], "")]
     return "\n".join(parts)
 
 

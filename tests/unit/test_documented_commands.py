@@ -1,0 +1,54 @@
+"""Every command in the README and the docs exists, with the options that it has there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from fairqr.cli.main import app
+from fairqr.cli.parameters import ParameterCommand, read_parameters
+from fairqr.evaluation.experiments.catalogue import KINDS, find_experiment, kind_of_file
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands in a page's examples and sentences."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    inline = re.findall(r"`(fairqr [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    parts = [part.strip() for line in [*lines, *inline] for part in line.split(" && ")]
+    return [part for part in parts if re.match("fairqr [a-z]+ ", part) and "listens" not in part]
+
+
+LINES = [(page.name, line) for page in PAGES for line in commands(page)]
+
+
+def test_pages_have_examples() -> None:
+    assert {"README.md", "experiments.md", "probes.md", "tuning.md"} <= {name for name, _ in LINES}
+
+
+@pytest.mark.parametrize(("name", "line"), LINES)
+def test_a_documented_command_is_understood(name: str, line: str) -> None:
+    """Its command and options exist, and so do the parameters that it sets."""
+    _, *words = shlex.split(re.sub(r"\s#.*|\s\|.*|\s>.*", "", line))
+    command: Any = typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    context = command.context_class(command)
+    if hasattr(command, "commands") or "…" in line:
+        return
+    values, _, _ = command.make_parser(context).parse_args(args=words)
+    settings = [text for text in values.get("settings") or [] if text != "help"]
+    if isinstance(command, ParameterCommand):
+        read_parameters(command.models, settings)
+    elif settings:
+        path = find_experiment(values["experiment"])
+        read_parameters([KINDS[kind_of_file(path)]], settings)
