@@ -87,7 +87,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command; errors that a user can mend end with one sentence and exit code 2."""
+    """Run the command; errors that a user can correct end with one sentence and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         # No text of a document or a model is worth a traceback on a terminal that cannot show it.
         if isinstance(stream, io.TextIOWrapper):

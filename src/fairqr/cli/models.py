@@ -12,17 +12,19 @@ from fairqr.cli.progress import Progress
 __all__ = ["app"]
 
 app = typer.Typer(
-    no_args_is_help=True, help="The embedded language models, and their weights in the cache."
+    no_args_is_help=True, help="Manage the embedded language models and their weights."
 )
 
 PREFIX = "local:"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As `fairqr models list` names it.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name that `fairqr models list` shows.")
+]
 
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """List the embedded models, and whether their weights are there."""
+    """List the embedded models, and say whether their weights are in the cache."""
     from fairqr.agents.embedded import WEIGHTS
     from fairqr.agents.weights import is_pulled, weights_path
 
@@ -54,7 +56,7 @@ def list_models(as_json: AsJson = False) -> None:
 
 @app.command("pull")
 def pull_model(name: Name) -> None:
-    """Fetch the weights of an embedded model into the cache; a broken pull resumes."""
+    """Download the weights of an embedded model; an interrupted download resumes."""
     from fairqr.agents import weights
 
     name = name.removeprefix(PREFIX)

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at prompts, and check your ow
 
 @app.command("list")
 def list_(folder: PromptsFolder = None) -> None:
-    """List all prompts; an asterisk marks the version that is used where none is named."""
+    """List all prompts; an asterisk marks the default version."""
     from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
 
     library = PromptLibrary(folder)
@@ -30,13 +30,13 @@ def list_(folder: PromptsFolder = None) -> None:
 
 @app.command()
 def show(
-    prompt: Annotated[str, typer.Argument(help="What it is for, e.g. refine or refine=v2.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt, such as refine or refine=v2.")],
     folder: PromptsFolder = None,
     as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the file itself, to copy it.")
+        bool, typer.Option("--yaml", help="Print the file itself, ready to copy.")
     ] = False,
 ) -> None:
-    """Print a prompt as it is sent, its placeholders in braces."""
+    """Print a prompt as the model gets it, with placeholders in braces."""
     from fairqr.base.settings import prompts_dir
     from fairqr.prompts.library import SHIPPED, PromptLibrary
 
@@ -45,7 +45,7 @@ def show(
     if as_yaml:
         own = (folder or prompts_dir() or SHIPPED) / template.id / f"{template.version}.yaml"
         shipped = SHIPPED / template.id / f"{template.version}.yaml"
-        # As bytes: the hash of the copy is to be that of the file.
+        # As bytes, so that the copy has the hash of the file.
         sys.stdout.buffer.write((own if own.is_file() else shipped).read_bytes())
         sys.stdout.buffer.flush()
         return
@@ -56,8 +56,8 @@ def show(
     if template.item is not None:
         typer.echo(f"item   {template.item}")
     typer.echo(
-        f"asked at temperature {template.defaults.temperature:g}, "
-        f"for {template.defaults.max_tokens} tokens at the most"
+        f"sent at temperature {template.defaults.temperature:g}, "
+        f"for at most {template.defaults.max_tokens} tokens"
     )
     names = {name: f"{{{name}}}" for name in template.input_variables}
     for message in template.render(names):
@@ -66,7 +66,7 @@ def show(
 
 @app.command()
 def check(folder: PromptsFolder = None) -> None:
-    """Check all prompts, your own included; each file that is wrong is named."""
+    """Check all prompts, your own included, and name each file that is wrong."""
     from fairqr.prompts.library import PromptLibrary
 
     library = PromptLibrary(folder)
