@@ -18,7 +18,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["checkpoint_rows"]
 
-MAX_MEGABYTES = 2.0
+MAX_MEGABYTES = 0.2
 ROUNDS = 5
 
 
