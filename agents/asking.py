@@ -1,30 +1,28 @@
-"""Replies that are kept, and equal questions at the same time that are asked once.
-
-Whatever asks: a server, or a model in this process.
-"""
+"""Language models that are asked questions, and never the same one twice."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterator
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, cache_key, current_memory
 from fairqr.agents.failures import no_answer_within
-from fairqr.agents.forms import Form
+from fairqr.agents.forms import ChoiceForm, Form, TextForm
 from fairqr.agents.journal import current_journal
+from fairqr.agents.question import OnToken, Question
 from fairqr.agents.replies import Choice, Reply, TextReply, Usage
-from fairqr.agents.sharing import Sharing
 from fairqr.agents.streaming import Telling
 
-__all__ = ["Ask", "Asking", "calling_after_replies", "choice_of", "text_of"]
+__all__ = ["Ask", "LanguageModel", "ask_once", "calling_after_replies", "text_of"]
 
 Ask = Callable[[float | None], Coroutine[Any, Any, tuple[Reply, float]]]
 """Asks within so many seconds, and returns the reply and the milliseconds that the model took."""
-
 
 _after_reply: ContextVar[Callable[[], None] | None] = ContextVar("fairqr_reply", default=None)
 
@@ -39,77 +37,179 @@ def calling_after_replies(call: Callable[[], None]) -> Iterator[None]:
         _after_reply.reset(token)
 
 
-class Asking:
-    """Puts questions to one model.
+class LanguageModel(ABC):
+    """A model that writes texts, and weighs the words that a reply may begin with.
+
+    Replies are kept in the cache. Without one, a model is still not asked the same twice within a
+    step of a graph; see :func:`fairqr.agents.cache.remembering`. Equal questions that are asked at
+    the same time are asked once, and each gives up at its own deadline.
 
     Args:
-        name: Of the model.
-        cache: Where replies are kept; None asks each time.
+        name: As it stands in results.
+        cache: Where replies are kept.
     """
 
-    def __init__(self, name: str, cache: ReplyCache | None) -> None:
-        self._name = name
-        self._cache = cache
-        self._sharing = Sharing()
+    _states_deadline = False
+    """Whether the model is told the deadline of whoever asks first, and not only cancelled."""
 
-    async def reply(
+    def __init__(self, name: str, cache: ReplyCache | None) -> None:
+        self.name = name
+        self._cache = cache
+        # Two models without a cache may look alike: the callers' own, of one class and name.
+        self._owner = uuid.uuid4().hex
+
+    @abstractmethod
+    async def _identity(self) -> Mapping[str, Any]:
+        """Return everything about the model that can change a reply, as JSON data."""
+
+    @abstractmethod
+    async def _ask(
+        self, question: Question, form: Form, deadline: float | None, telling: Telling | None
+    ) -> tuple[Reply, float]:
+        """Ask the model; return the reply, and the milliseconds that the model took."""
+
+    async def write(
         self,
-        key: Callable[[], str],
+        question: Question,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> TextReply:
+        """Ask for a text.
+
+        Args:
+            question: What to ask; its schema and ``validate`` do not matter.
+            deadline: Seconds from now after which to give up.
+            on_token: Told each piece as it comes, or the whole text at once if it comes at once.
+                A text that breaks off after its first piece is a failure, and is not tried again.
+
+        Returns:
+            A reply whose status says whether it has a text.
+
+        Raises:
+            ModelUnavailableError: Something is missing that the model needs.
+        """
+        telling = Telling(on_token) if on_token else None
+        reply = await self._reply(question, TextForm(), deadline, telling)
+        return text_of(reply, self.name, telling)
+
+    async def weigh(
+        self,
+        question: Question,
+        labels: Sequence[str] = ("Yes", "No"),
+        deadline: float | None = None,
+    ) -> Choice:
+        """Ask how probable it is that the reply begins with each of a few words.
+
+        P(label) is divided by the sum over the labels.
+
+        Args:
+            question: What to ask; its schema and ``validate`` do not matter.
+            labels: One token each in the model's vocabulary, such as short words.
+            deadline: Seconds from now after which to give up.
+
+        Returns:
+            A choice whose status says whether there are probabilities.
+
+        Raises:
+            ModelUnavailableError: Something is missing that the model needs.
+            ValueError: There are fewer than two labels, or two that are alike but for their case.
+        """
+        reply = await self._reply(question, ChoiceForm(tuple(labels)), deadline)
+        if reply.status != "ok":
+            return Choice(reply.status, message=reply.message, usage=reply.usage)
+        return Choice("ok", **reply.value, usage=reply.usage)
+
+    async def _reply(
+        self,
+        question: Question,
         form: Form,
-        ask: Ask,
         deadline: float | None,
         telling: Telling | None = None,
     ) -> Reply:
-        """Take a reply from the run's journal or the cache, join those who ask the same, or ask.
-
-        Args:
-            key: Returns the same for equal questions; called where replies are kept.
-            form: What is wanted back.
-            ask: Asks the model.
-            deadline: Seconds from now after which to give up; others may go on to wait.
-            telling: Told by ``ask``; stopped here where who asked has left.
-        """
-        if (journal := current_journal()) is None:
-            reply = await self._asked(key, form, ask, deadline, telling)
-        else:
-            reply = await journal.once(
-                key(), form.check, lambda: self._asked(key, form, ask, deadline, telling)
+        async def key() -> str:
+            return cache_key(
+                **await self._identity(),
+                prompt=question.prompt.sha256,
+                values=dict(question.values),
+                temperature=question.temperature,
+                seed=question.seed,
+                max_tokens=question.reply_tokens,
+                **form.key,
             )
-        if (call := _after_reply.get()) is not None:
-            call()
+
+        def ask(left: float | None) -> Coroutine[Any, Any, tuple[Reply, float]]:
+            left = deadline if self._states_deadline else left
+            return self._ask(question, form, left, telling)
+
+        return await ask_once(
+            self.name, self._cache, key, form, ask, deadline, telling, self._owner
+        )
+
+
+async def ask_once(
+    name: str,
+    cache: ReplyCache | None,
+    key: Callable[[], Awaitable[str]],
+    form: Form,
+    ask: Ask,
+    deadline: float | None,
+    telling: Telling | None = None,
+    owner: str = "",
+) -> Reply:
+    """Return a reply from the run's journal or a cache, join a call in flight, or ask.
+
+    Args:
+        name: Of the model.
+        cache: Where replies are kept; defaults to the memory of the step that is running.
+        key: Returns the same for equal questions; called where replies are kept.
+        form: What is wanted back.
+        ask: Asks the model.
+        deadline: Seconds from now after which to give up; others may go on to wait.
+        telling: Told by ``ask``; stopped if whoever asked leaves.
+        owner: Tells models apart in the memory of a step.
+    """
+    journal, kept = current_journal(), cache or current_memory()
+    known = "" if journal is None and kept is None else await key()
+    kept_as = known if cache else f"{known} {owner}"
+
+    async def asked() -> Reply:
+        if kept is None:
+            return (await ask(deadline))[0]
+        return await _shared(name, kept, kept_as, form, ask, deadline, telling)
+
+    reply = await (asked() if journal is None else journal.once(known, form.check, asked))
+    if (call := _after_reply.get()) is not None:
+        call()
+    return reply
+
+
+async def _shared(
+    name: str,
+    cache: ReplyCache,
+    key: str,
+    form: Form,
+    ask: Ask,
+    deadline: float | None,
+    telling: Telling | None,
+) -> Reply:
+    async with cache.join(key, lambda: _cached(cache, key, form, ask)) as (task, leads):
+        try:
+            async with asyncio.timeout(deadline):
+                reply = await asyncio.shield(task)
+        except TimeoutError:
+            usage = Usage(model_calls=1) if leads else Usage()
+            message = no_answer_within(name, deadline or 0)
+            return Reply("timeout", message=message, usage=usage)
+        finally:
+            if telling is not None and not task.done():
+                telling.stop()
+    if leads:
         return reply
-
-    async def _asked(
-        self,
-        key: Callable[[], str],
-        form: Form,
-        ask: Ask,
-        deadline: float | None,
-        telling: Telling | None,
-    ) -> Reply:
-        if (cache := self._cache) is None:
-            reply, _ = await ask(deadline)
-            return reply
-        known = key()
-        joined = self._sharing.join(known, lambda: _ask_cached(known, form, cache, ask))
-        async with joined as (task, leads):
-            try:
-                async with asyncio.timeout(deadline):
-                    reply = await asyncio.shield(task)
-            except TimeoutError:
-                usage = Usage(model_calls=1) if leads else Usage()
-                message = no_answer_within(self._name, deadline or 0)
-                return Reply("timeout", message=message, usage=usage)
-            finally:
-                if telling is not None and not task.done():
-                    telling.stop()
-        if leads:
-            return reply
-        # What it cost stands with the one who asked first.
-        return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
+    # What it cost is charged to whoever asked first.
+    return dataclasses.replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
 
 
-async def _ask_cached(key: str, form: Form, cache: ReplyCache, ask: Ask) -> Reply:
+async def _cached(cache: ReplyCache, key: str, form: Form, ask: Ask) -> Reply:
     if (stored := await cache.get(key)) is not None:
         try:
             usage = Usage(
@@ -136,7 +236,7 @@ def text_of(reply: Reply, name: str, telling: Telling | None = None) -> TextRepl
     Args:
         reply: From a model.
         name: Of the model.
-        telling: Told the whole text where it came at once.
+        telling: Told the whole text if it came at once.
     """
     if reply.status != "ok":
         return TextReply(reply.status, message=reply.message, usage=reply.usage)
@@ -147,10 +247,3 @@ def text_of(reply: Reply, name: str, telling: Telling | None = None) -> TextRepl
     if telling and not telling.begun:
         telling.tell(text)
     return TextReply("ok", text, usage=reply.usage)
-
-
-def choice_of(reply: Reply) -> Choice:
-    """Return the probabilities that a reply in :class:`ChoiceForm` holds."""
-    if reply.status != "ok":
-        return Choice(reply.status, message=reply.message, usage=reply.usage)
-    return Choice("ok", **reply.value, usage=reply.usage)

@@ -1,4 +1,8 @@
-"""Replies of models, kept on disk so that nothing is paid for twice."""
+"""Replies of models by the keys of their questions, so that nothing is asked twice.
+
+Replies are kept on disk (:class:`ReplyFile`) or in memory (:class:`ReplyMemory`). Both share the
+calls in flight: whoever asks what is being asked waits for that reply.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,39 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fairqr.base.loops import PerLoop
 from fairqr.base.settings import cache_dir
 
-__all__ = ["MAX_BYTES", "ReplyCache", "cache_key", "kept_in"]
+if TYPE_CHECKING:
+    from fairqr.agents.replies import Reply
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_REPLIES",
+    "ReplyCache",
+    "ReplyFile",
+    "ReplyMemory",
+    "cache_key",
+    "current_memory",
+    "kept_in",
+    "remembering",
+]
 
 MAX_BYTES = 512 * 1024 * 1024
 """How large a file of replies may grow.
@@ -27,6 +56,9 @@ and not too much for a folder that nobody looks at.
 
 KEPT_SHARE = 0.9
 """How full a file is after replies were dropped. Room to spare, so that few writes drop any."""
+
+MAX_REPLIES = 10_000
+"""How many replies a memory holds."""
 
 STALE = "-1 hour"
 """How old the time of a reply's last use may be, so that few reads have to write it."""
@@ -43,23 +75,27 @@ def cache_key(**parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-class ReplyCache:
-    """A persistent mapping from the key of a question to the JSON object that answered it.
+@dataclass(slots=True)
+class _Call:
+    """A call in flight, and how many wait for its reply."""
 
-    Several processes may share the file. In one process, all caches of a file share one connection,
-    which closes when the last of them is gone. When the file is full, the replies that were not
-    used for the longest time are dropped. A file that is damaged or cannot be written is no error:
-    the cache then forgets, and models are asked again.
+    task: asyncio.Task[Reply]
+    waiting: int = 0
 
-    Args:
-        path: The SQLite file; defaults to ``replies.sqlite`` in the cache folder.
-        max_bytes: How large the file may grow.
-    """
 
-    def __init__(self, path: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self.path = path or cache_dir() / "replies.sqlite"
-        self._max_bytes = max_bytes
-        self._file = _file_at(self.path)
+class ReplyCache(ABC):
+    """A mapping from the key of a question to the JSON object that answered it."""
+
+    def __init__(self) -> None:
+        self._in_flight: PerLoop[dict[str, _Call]] = PerLoop()
+
+    @abstractmethod
+    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what is stored, by key."""
+
+    @abstractmethod
+    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store several objects, all or none."""
 
     async def get(self, key: str) -> dict[str, Any] | None:
         """Return the stored object, or None."""
@@ -68,6 +104,103 @@ class ReplyCache:
     async def put(self, key: str, value: Mapping[str, Any]) -> None:
         """Store an object."""
         await self.put_many({key: value})
+
+    @asynccontextmanager
+    async def join(
+        self, key: str, ask: Callable[[], Coroutine[Any, Any, Reply]]
+    ) -> AsyncIterator[tuple[asyncio.Task[Reply], bool]]:
+        """Give the call that answers a question, and whether it was started here.
+
+        Shield the task where you await it: it runs while anybody waits, and is cancelled when the
+        last one leaves.
+
+        Args:
+            key: The same for equal questions.
+            ask: Asks the question; not called if this event loop is asking it already.
+        """
+        calls = self._in_flight.setdefault({})
+        leads = key not in calls
+        if leads:
+            calls[key] = _Call(asyncio.create_task(ask()))
+        call = calls[key]
+        call.waiting += 1
+        try:
+            yield call.task, leads
+        finally:
+            call.waiting -= 1
+            if calls.get(key) is call and (call.task.done() or not call.waiting):
+                del calls[key]
+            if not call.waiting and not call.task.done():
+                call.task.cancel()
+                await asyncio.wait([call.task])
+
+
+class ReplyMemory(ReplyCache):
+    """Replies in memory, for as long as this object lives.
+
+    When it is full, the replies that were not used for the longest time are dropped.
+
+    Args:
+        max_replies: How many it holds.
+    """
+
+    def __init__(self, max_replies: int = MAX_REPLIES) -> None:
+        super().__init__()
+        self._max_replies = max_replies
+        self._replies: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what is stored, by key."""
+        found = {key: self._replies[key] for key in keys if key in self._replies}
+        for key in found:
+            self._replies.move_to_end(key)
+        return found
+
+    async def put_many(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store several objects."""
+        for key, value in values.items():
+            self._replies[key] = dict(value)
+            self._replies.move_to_end(key)
+        while len(self._replies) > self._max_replies:
+            self._replies.popitem(last=False)
+
+
+_memory: ContextVar[ReplyMemory | None] = ContextVar("fairqr_memory", default=None)
+
+
+def current_memory() -> ReplyMemory | None:
+    """Return the memory of the step that is running, if there is one."""
+    return _memory.get()
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Give the models that have no cache a memory, in this task and its children."""
+    token = _memory.set(ReplyMemory())
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
+class ReplyFile(ReplyCache):
+    """Replies on disk.
+
+    Several processes may share the file. In one process, all objects for a file share one
+    connection, which closes when the last of them is gone. When the file is full, the replies that
+    were not used for the longest time are dropped. A file that is damaged or cannot be written is
+    not an error: it then forgets, and models are asked again.
+
+    Args:
+        path: The SQLite file; defaults to ``replies.sqlite`` in the cache folder.
+        max_bytes: How large the file may grow.
+    """
+
+    def __init__(self, path: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__()
+        self.path = path or cache_dir() / "replies.sqlite"
+        self._max_bytes = max_bytes
+        self._file = _file_at(self.path)
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what is stored, by key."""
@@ -283,7 +416,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def kept_in(cache: bool | ReplyCache) -> ReplyCache | None:
-    """Return where replies are kept: the given cache, the user's own for True, or nowhere."""
+    """Return where replies are kept: the given cache, the user's own file for True, or nowhere."""
     if isinstance(cache, ReplyCache):
         return cache
-    return ReplyCache() if cache else None
+    return ReplyFile() if cache else None

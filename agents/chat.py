@@ -6,16 +6,16 @@ the embedded one, behind the same client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.asking import Asking, choice_of, text_of
+from fairqr.agents.asking import LanguageModel
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.conversation import converse
 from fairqr.agents.endpoint import Endpoint
-from fairqr.agents.forms import ChoiceForm, Form, ObjectForm, TextForm
-from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.replies import Choice, Reply, TextReply
+from fairqr.agents.forms import Form, ObjectForm
+from fairqr.agents.question import Question, Wanted
+from fairqr.agents.replies import Choice, Reply
 from fairqr.agents.streaming import Telling
 
 if TYPE_CHECKING:
@@ -24,17 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["ChatModel"]
 
 
-class ChatModel:
+class ChatModel(LanguageModel):
     """A chat model that answers questions.
 
-    Equal questions that are asked at the same time are asked once, if there is a cache; each gives
-    up at its own deadline. The embedded model answers one question after the other, and the time
-    of a request begins when it is its turn.
+    The embedded model answers one question after the other, and the time of a request starts when
+    it is its turn.
 
     Args:
         name: ``provider:model`` as ``init_chat_model`` takes it, or ``local:smollm2-135m``.
         base_url: Where an OpenAI-compatible server listens; the provider's own where None.
-        cache: Where replies are kept; None asks anew each time.
+        cache: Where replies are kept, if anywhere.
         timeout: Seconds that one request may take.
         attempts: How often a request that can heal is made.
         client: A chat model of LangChain's to ask, instead of one that is opened by its name; see
@@ -57,7 +56,7 @@ class ChatModel:
         client: BaseChatModel | None = None,
         **model_options: Any,
     ) -> None:
-        self.name = name
+        super().__init__(name, cache)
         self._endpoint = Endpoint(
             name,
             base_url=base_url,
@@ -66,7 +65,6 @@ class ChatModel:
             options=model_options,
             given=client,
         )
-        self._asking = Asking(name, cache)
 
     @classmethod
     def of(cls, client: BaseChatModel) -> ChatModel:
@@ -122,82 +120,25 @@ class ChatModel:
         """
         return await self._reply(question, ObjectForm(question), deadline)
 
-    async def write(
-        self,
-        question: Question,
-        deadline: float | None = None,
-        on_token: OnToken | None = None,
-    ) -> TextReply:
-        """Ask for a text, from the cache if the same was asked before.
-
-        Args:
-            question: What to ask; its schema and ``validate`` do not matter.
-            deadline: Seconds from now after which to give up.
-            on_token: Told each piece as it comes, or the whole text at once where it comes at once.
-                A text that breaks off after its first piece is a failure, and is not begun again.
-
-        Returns:
-            A reply whose status says whether it has a text.
-
-        Raises:
-            ModelUnavailableError: As :meth:`start` raises it.
-        """
-        telling = Telling(on_token) if on_token else None
-        reply = await self._reply(question, TextForm(), deadline, telling)
-        return text_of(reply, self.name, telling)
-
     async def weigh(
         self,
         question: Question,
         labels: Sequence[str] = ("Yes", "No"),
         deadline: float | None = None,
     ) -> Choice:
-        """Ask how probable it is that the reply begins with each of a few words.
+        """Ask how probable labels are; see :meth:`LanguageModel.weigh`.
 
         The probabilities are those of the first token, of which the ten likeliest are looked at; a
-        label that is not among them has 0. P(label) is divided by the sum over the labels.
-
-        Args:
-            question: What to ask; its schema and ``validate`` do not matter.
-            labels: One token each in the model's vocabulary, such as short words.
-            deadline: Seconds from now after which to give up.
-
-        Returns:
-            A choice whose status says whether there are probabilities.
-
-        Raises:
-            ModelUnavailableError: As :meth:`start` raises it.
-            ValueError: There are fewer than two labels, or two that are alike but for their case.
+        label that is not among them has 0.
         """
-        form = ChoiceForm(tuple(labels))
         if not self._endpoint.gives_probabilities:
             return Choice("unsupported", message=str(self._endpoint.no_probabilities()))
-        reply = await self._reply(question, form, deadline)
-        return choice_of(reply)
+        return await super().weigh(question, labels, deadline)
 
-    async def _reply(
-        self,
-        question: Question,
-        form: Form,
-        deadline: float | None,
-        telling: Telling | None = None,
-    ) -> Reply:
-        """Ask, or join those who ask the same."""
-        return await self._asking.reply(
-            lambda: self._key(question, form),
-            form,
-            lambda left: converse(self._endpoint, question, form, left, telling),
-            deadline,
-            telling,
-        )
+    async def _identity(self) -> Mapping[str, Any]:
+        return self._endpoint.identity
 
-    def _key(self, question: Question, form: Form) -> str:
-        return cache_key(
-            **self._endpoint.identity,
-            prompt=question.prompt.sha256,
-            values=dict(question.values),
-            temperature=question.temperature,
-            seed=question.seed,
-            max_tokens=question.reply_tokens,
-            **form.key,
-        )
+    async def _ask(
+        self, question: Question, form: Form, deadline: float | None, telling: Telling | None
+    ) -> tuple[Reply, float]:
+        return await converse(self._endpoint, question, form, deadline, telling)

@@ -7,16 +7,19 @@ same ranking always gives the same answer. Temperature and seed of a request pla
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairqr.agents.asking import ask_once, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.failures import no_answer_within
+from fairqr.agents.forms import TextForm
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
-from fairqr.agents.replies import Usage
+from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
+from fairqr.agents.streaming import Telling
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (
@@ -43,7 +46,7 @@ class Seq2SeqGenerator:
 
     Args:
         name: A hub id, such as ``google/flan-t5-small``, or a folder.
-        cache: Where answers are kept; None asks the model anew each time.
+        cache: Where answers are kept, if anywhere.
         input_tokens: How long the model's input may be; less where the model takes less.
         question_tokens: How much of the question is read.
         new_tokens: How long an answer may be, 128 as in the paper; what a prompt says of this is
@@ -102,13 +105,17 @@ class Seq2SeqGenerator:
             PromptError: A source lacks a field of the prompt's item.
             InputError: The prompt's own words leave no room for the question.
         """
-        key = await asyncio.to_thread(self._key, request) if self._cache else ""
-        generation = await self._cached(key)
-        if generation is None:
-            generation = await self._ask(request, key, deadline)
-        if generation.text and on_token:
-            on_token(generation.text)
-        return generation
+        telling = Telling(on_token) if on_token else None
+        reply = await ask_once(
+            self.name,
+            self._cache,
+            lambda: asyncio.to_thread(self._key, request),
+            TextForm(),
+            lambda left: self._ask(request, left),
+            deadline,
+        )
+        text = text_of(reply, self.name, telling)
+        return Generation(text.status, text.text, text.message, text.usage)
 
     async def _pretrained(self) -> Pretrained:
         if self._loaded is None:
@@ -125,61 +132,41 @@ class Seq2SeqGenerator:
             limits=[self._input_tokens, self._question_tokens, self._new_tokens, BEAMS],
         )
 
-    async def _cached(self, key: str) -> Generation | None:
-        if self._cache is None or (stored := await self._cache.get(key)) is None:
-            return None
-        try:
-            usage = Usage(
-                cached_calls=1,
-                cached_tokens=int(stored["tokens"]),
-                cached_milliseconds=float(stored["milliseconds"]),
-            )
-            return _generation(str(stored["text"]), usage)
-        except (KeyError, TypeError, ValueError):
-            return None  # another version of fairqr wrote it, or nobody did
-
-    async def _ask(
-        self, request: GenerationRequest, key: str, deadline: float | None
-    ) -> Generation:
+    async def _ask(self, request: GenerationRequest, deadline: float | None) -> tuple[Reply, float]:
         began = time.monotonic()
-        until = None if deadline is None else began + deadline
-        prompt = request.prompt
+        # The model's thread looks at it, and so does not go on for nobody.
+        stopped = threading.Event()
         with model_span(
-            "text_completion", "transformers", self._model, prompt, kind="internal"
+            "text_completion", "transformers", self._model, request.prompt, kind="internal"
         ) as step:
             pretrained = await self._pretrained()
+            left = None if deadline is None else deadline - (time.monotonic() - began)
             try:
-                # The thread looks at the clock itself, and so does not go on for nobody.
-                async with asyncio.timeout(None if until is None else until - time.monotonic()):
-                    text, generation = await pretrained.run(
-                        lambda: self._write(pretrained, request, until)
+                async with asyncio.timeout(left):
+                    text, reply = await pretrained.run(
+                        lambda: self._write(pretrained, request, stopped)
                     )
                 asked = input_messages([{"role": "user", "content": text}])
                 step.content("gen_ai.input.messages", asked)
-                step.content("gen_ai.output.messages", output_messages(generation.text))
+                step.content("gen_ai.output.messages", output_messages(reply.value.get("text", "")))
             except TimeoutError:
-                generation = _late(self.name, deadline or 0)
-            outcome(step, generation.status, generation.usage)
-        if self._cache and generation.status in ("ok", "empty"):
-            cost = {
-                "tokens": generation.usage.prompt_tokens + generation.usage.completion_tokens,
-                "milliseconds": round((time.monotonic() - began) * 1000, 1),
-            }
-            await self._cache.put(key, {"text": generation.text, **cost})
-        return generation
+                reply = _late(self.name, deadline or 0)
+            finally:
+                stopped.set()
+            outcome(step, reply.status, reply.usage)
+        return reply, (time.monotonic() - began) * 1000
 
     def _write(
-        self, pretrained: Pretrained, request: GenerationRequest, until: float | None
-    ) -> tuple[str, Generation]:
+        self, pretrained: Pretrained, request: GenerationRequest, stopped: threading.Event
+    ) -> tuple[str, Reply]:
         """Return the input and the answer; what goes wrong in the model is a status."""
-        left = None if until is None else until - time.monotonic()
-        if left is not None and left <= 0:
+        if stopped.is_set():
             raise TimeoutError
         limit = self._limit(pretrained)
         try:
             text = self._text(pretrained, request, limit)
         except NoRoomError as error:
-            return "", Generation("invalid_request", message=str(error))
+            return "", Reply("invalid_request", message=str(error))
         try:
             inputs = pretrained.tokenizer(
                 text, truncation=True, max_length=limit, return_tensors="pt"
@@ -190,21 +177,18 @@ class Seq2SeqGenerator:
                 num_beams=BEAMS,
                 do_sample=False,
                 max_new_tokens=self._new_tokens,
-                max_time=left,
+                stopping_criteria=[lambda rows, scores: _whether(stopped, rows)],
             )[0]
             answer = pretrained.tokenizer.decode(output, skip_special_tokens=True).strip()
         except Exception as error:  # memory that runs out, weights that do not fit the tokenizer
             message = f"The model {self.name} failed ({one_line(error, 200)})."
-            return text, Generation("unavailable", message=message, usage=Usage(model_calls=1))
+            return text, Reply("unavailable", message=message, usage=Usage(model_calls=1))
         usage = Usage(
             model_calls=1,
             prompt_tokens=int(inputs["input_ids"].shape[1]),
             completion_tokens=_written(output, pretrained.tokenizer.pad_token_id),
         )
-        if until is not None and time.monotonic() >= until:
-            # What stands there is half an answer.
-            return text, replace(_late(self.name, left or 0), usage=usage)
-        return text, _generation(answer, usage)
+        return text, Reply("ok", {"text": answer}, usage=usage)
 
     def _limit(self, pretrained: Pretrained) -> int:
         # Models with relative positions, such as T5, have no limit of their own.
@@ -244,17 +228,18 @@ def _joined(prompt: PromptTemplate, question: str, documents: str) -> str:
     return "\n".join(message["content"].strip() for message in messages)
 
 
-def _generation(text: str, usage: Usage) -> Generation:
-    if text:
-        return Generation("ok", text, usage=usage)
-    return Generation("empty", message="The model answered with nothing.", usage=usage)
-
-
-def _late(name: str, seconds: float) -> Generation:
+def _late(name: str, seconds: float) -> Reply:
     message = no_answer_within(name, seconds)
-    return Generation("timeout", message=message, usage=Usage(model_calls=1))
+    return Reply("timeout", message=message, usage=Usage(model_calls=1))
 
 
 def _written(output: Any, padding: int | None) -> int:
     """Return how many tokens were written: the first starts the decoder, padding follows."""
     return int((output[1:] != padding).sum()) if padding is not None else len(output) - 1
+
+
+def _whether(stopped: threading.Event, rows: Any) -> Any:
+    """Return for each row of tokens whether nothing more is to be written."""
+    import torch
+
+    return torch.full((len(rows),), stopped.is_set(), device=rows.device)

@@ -12,6 +12,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
 from fairqr.agents.asking import calling_after_replies
+from fairqr.agents.cache import remembering
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
 from fairqr.graph.journal import step_journal
@@ -55,6 +56,7 @@ def traced(node: Method) -> Method:
             span(f"fairqr.{node.__name__}"),
             calling_after_replies(tell),
             step_journal(runtime.execution_info),
+            remembering(),
             running_from(before := state.get("seconds", 0.0)),
         ):
             update: Update = await node(self, state, runtime)

@@ -8,7 +8,7 @@ import time
 
 from fairqr.agents.answer import Answer
 from fairqr.agents.failures import no_answer_within
-from fairqr.agents.forms import ChoiceForm, TextForm
+from fairqr.agents.forms import ChoiceForm, Form
 from fairqr.agents.question import Messages, Question
 from fairqr.agents.ranking.decoding import (
     Readings,
@@ -64,7 +64,7 @@ class Work:
         self._stopped = threading.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def reply(self, form: TextForm | ChoiceForm, deadline: float | None) -> Reply:
+    async def reply(self, form: Form, deadline: float | None) -> Reply:
         """Wait for the model; what goes wrong in it is a status.
 
         Args:
@@ -94,7 +94,7 @@ class Work:
             message = f"The model {self._name} gave no usable reply: {error}."
             return Reply("parse_error", message=message, usage=answer.usage)
 
-    def _answer(self, form: TextForm | ChoiceForm) -> Answer:
+    def _answer(self, form: Form) -> Answer:
         """Ask the model; raises ModelError, or TimeoutError where nobody waits any more."""
         began = time.monotonic()
         try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fairqr.agents.local import CONTEXT_TOKENS
 from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
-from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.model import RankingModel, asked_once
 from fairqr.agents.ranking.permutation import parse_permutation
 from fairqr.agents.ranking.windows import windows
 from fairqr.agents.replies import Usage
@@ -59,7 +59,7 @@ class ListwiseRanker:
             raise InputError(f"At least 1 character of an item must be shown, not {length}.")
         if context is not None and context < 1:
             raise InputError(f"The context of a model has at least 1 token, not {context}.")
-        self._model = model
+        self._model = asked_once(model)
         self._prompt = prompt
         self._window = window
         self._step = step

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from fairqr.agents.asking import LanguageModel
+from fairqr.agents.forms import ChoiceForm, Form
 from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.replies import Choice, TextReply
+from fairqr.agents.replies import Choice, Reply, Status, TextReply
+from fairqr.agents.streaming import Telling
 
-__all__ = ["RankingModel"]
+__all__ = ["RankingModel", "asked_once"]
 
 
 class RankingModel(Protocol):
@@ -52,3 +55,52 @@ class RankingModel(Protocol):
         See :meth:`fairqr.agents.chat.ChatModel.weigh`.
         """
         ...
+
+
+def asked_once(model: RankingModel) -> RankingModel:
+    """Return a model that keeps its replies: one of ours as it is, another behind ours."""
+    return model if isinstance(model, LanguageModel) else _GivenModel(model)
+
+
+class _GivenModel(LanguageModel):
+    """A model of the caller's own, which is asked nothing twice within a step of a graph.
+
+    Args:
+        model: What is asked.
+    """
+
+    _states_deadline = True
+
+    def __init__(self, model: RankingModel) -> None:
+        super().__init__(model.name, None)
+        self._model = model
+
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether :meth:`weigh` can work, as far as is known."""
+        return self._model.gives_probabilities
+
+    @property
+    def context_tokens(self) -> int | None:
+        """What the model reads and writes at once, if it says so."""
+        found: int | None = getattr(self._model, "context_tokens", None)
+        return found
+
+    async def start(self, wanted: Wanted = "object") -> None:
+        """Start the model."""
+        await self._model.start(wanted)
+
+    async def _identity(self) -> Mapping[str, str]:
+        return {"model": self.name}
+
+    async def _ask(
+        self, question: Question, form: Form, deadline: float | None, telling: Telling | None
+    ) -> tuple[Reply, float]:
+        if isinstance(form, ChoiceForm):
+            choice = await self._model.weigh(question, form.labels, deadline)
+            value = {"probabilities": choice.probabilities, "mass": choice.mass}
+            return Reply(choice.status, value, choice.message, choice.usage), 0.0
+        on_token = telling.tell if telling else None
+        text = await self._model.write(question, deadline, on_token)
+        status: Status = "ok" if text.status == "empty" else text.status
+        return Reply(status, {"text": text.text}, text.message, text.usage), 0.0

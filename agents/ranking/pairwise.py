@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from fairqr.agents.question import Question
 from fairqr.agents.ranking.askers import before_those_who_ask
 from fairqr.agents.ranking.base import Cost, RankItem, Shown
-from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.model import RankingModel, asked_once
 from fairqr.agents.ranking.pairwise_reply import (
     LABELS,
     Comparison,
@@ -21,8 +20,8 @@ from fairqr.agents.ranking.pairwise_reply import (
     parse_preference,
 )
 from fairqr.agents.replies import Choice, TextReply, Usage
-from fairqr.base.errors import FairqrError, InputError, one_line
-from fairqr.base.loops import PerLoop
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.template import PromptTemplate, fence
 
@@ -33,10 +32,7 @@ __all__ = [
     "Comparison",
     "PairwiseJudge",
     "Preference",
-    "together",
 ]
-
-T = TypeVar("T")
 
 By = Literal["probabilities", "reply"]
 """Whether the probabilities of the labels are weighed, or a reply is read."""
@@ -78,7 +74,7 @@ class PairwiseJudge:
             raise InputError(f"A pair is judged by probabilities or by reply, not by '{by}'.")
         if length < 1:
             raise InputError(f"At least 1 character of a document must be shown, not {length}.")
-        self.model = model
+        self.model = asked_once(model)
         self.prompt = prompt
         self.wanted = by
         self._shown = shown
@@ -153,7 +149,7 @@ class PairwiseJudge:
 
         Arguments and errors are those of :meth:`prefer`.
         """
-        one_first, other_first = await together(
+        one_first, other_first = await run_together(
             self.prefer(query, *pair, group=group, deadline=deadline)
             for pair in ((one, other), (other, one))
         )
@@ -250,19 +246,3 @@ def _failed(reply: Choice | TextReply) -> Preference:
 def _left(until: float | None) -> float | None:
     """Return the seconds until a moment; negative after it."""
     return None if until is None else until - time.monotonic()
-
-
-async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all at the same time, and return what each gives, in order.
-
-    Raises:
-        FairqrError: What stopped one; the others are stopped too.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except* FairqrError as errors:
-        stopped = errors.exceptions[0]
-    else:
-        return [task.result() for task in tasks]
-    raise stopped

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
-from fairqr.agents.ranking.pairwise import PairwiseJudge, together
+from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import Comparison, Preference
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
-from fairqr.base.loops import PerLoop
+from fairqr.base.loops import PerLoop, run_together
 
 __all__ = ["PairwiseRanker", "Strategy", "most_comparisons"]
 
@@ -209,7 +209,7 @@ class _Asking:
 async def _wins(asking: _Asking, items: int) -> tuple[float, ...]:
     """Return how many others each item wins against, ½ for those that neither wins."""
     pairs = list(itertools.combinations(range(items), 2))
-    winners = await together(asking.compare(*pair) for pair in pairs)
+    winners = await run_together(asking.compare(*pair) for pair in pairs)
     scores = [0.0] * items
     for pair, winner in zip(pairs, winners, strict=True):
         for place in pair:
@@ -222,7 +222,7 @@ async def _merge_sorted(asking: _Asking, places: Sequence[int]) -> list[int]:
     if len(places) < 2:
         return list(places)
     half = len(places) // 2
-    ahead, behind = await together(
+    ahead, behind = await run_together(
         _merge_sorted(asking, part) for part in (places[:half], places[half:])
     )
     merged: list[int] = []

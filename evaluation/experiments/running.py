@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
@@ -106,7 +106,7 @@ class Workshop:
         # Feedback reads its words from the engine, so each engine has one of its own.
         key = (name, str(id(engine)) if name == "feedback" else "")
         if key not in self.models:
-            replies = ReplyCache(self.store.replies)
+            replies = ReplyFile(self.store.replies)
             self.models[key] = await open_searcher(name, engine, replies)
         return self.models[key]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.ranking.base import ItemRanker, ItemRanking
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.open import open_ranking_model
@@ -53,7 +53,7 @@ async def run_listwise(
         store.check(plan.manifest)
         before = [record for record in store.rankings.read() if record.is_final]
         done = {record.key for record in before}
-        kept = replies or ReplyCache(store.replies)
+        kept = replies or ReplyFile(store.replies)
         run = _Run(plan, experiment, store, watcher, at_once, kept, pool)
         run.answered.update(record.ranker for record in before)
         for name in experiment.rankers:

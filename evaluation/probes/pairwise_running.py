@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.evaluation.at_once import all_of
@@ -52,7 +52,7 @@ async def run_pairwise(
                 continue
             judge: PairwiseJudge | JudgeThere
             if pool is None:
-                judge = open_judge(plan, model, replies or ReplyCache(store.replies))
+                judge = open_judge(plan, model, replies or ReplyFile(store.replies))
             else:
                 judge = JudgeThere(plan, model, pool)
             await judge.start()

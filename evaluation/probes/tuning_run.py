@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.causal_weights import ABOUT
 from fairqr.agents.ranking.decoding import encode, label_tokens
@@ -92,7 +92,7 @@ async def _probe(
         store.begin(plan.manifest)
         return
     weights = str(store.adapter) if when == "after" else plan.manifest.base
-    judge = judge_of(plan, CausalModel(weights, cache=ReplyCache(store.replies)))
+    judge = judge_of(plan, CausalModel(weights, cache=ReplyFile(store.replies)))
     await judge.start()
     # Nothing is written before the model is there.
     store.begin(plan.manifest)

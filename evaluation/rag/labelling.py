@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import open_generator
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.at_once import all_of
@@ -93,7 +93,7 @@ async def label_collection(
         InputError: The folder holds something else.
     """
     with store.locked():
-        opened = open_generator(generator, cache=ReplyCache(store.replies))
+        opened = open_generator(generator, cache=ReplyFile(store.replies))
         await opened.start()
         store.begin(label_manifest(collection, generator, prompt, pool))
         answerer = Answerer(opened, collection.task, prompt)

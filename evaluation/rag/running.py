@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairqr.agents.attribution.base import Attributor
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import open_generator
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious
@@ -162,7 +162,7 @@ class _Run:
         generator = (
             generator_there(name, self.pool)
             if self.pool
-            else open_generator(name, cache=ReplyCache(self.store.replies))
+            else open_generator(name, cache=ReplyFile(self.store.replies))
         )
         await generator.start()
         self.store.begin(self.plan.manifest)

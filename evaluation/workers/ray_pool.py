@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.base.errors import WorkersError, one_line
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers
 from fairqr.evaluation.workers.ray_connection import connected, reason_of
@@ -92,7 +92,7 @@ async def opened_pool(
         yield None
         return
     with connected(workers.ray):
-        kept = ReplyCache(replies)
+        kept = ReplyFile(replies)
         told = _remote(Replies, max_restarts=-1, max_task_retries=-1, num_cpus=0).remote()
         actors, most = _actors(workers, prompts, told)
         try:
@@ -151,7 +151,7 @@ async def _check(actors: list[_Actor]) -> None:
                 )
 
 
-async def _load(told: Any, kept: ReplyCache) -> None:
+async def _load(told: Any, kept: ReplyFile) -> None:
     """Tell the workers what models have been asked before."""
     async for replies in kept.batches(LOAD_AT_ONCE):
         await _result(told.load.remote(replies))

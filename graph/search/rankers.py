@@ -15,7 +15,6 @@ from fairqr.agents.ranking.open import CAUSAL, RankerName, open_ranker, open_ran
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
-from fairqr.graph.remembering import Remembering
 from fairqr.graph.search.context import Context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -86,8 +85,6 @@ class Rankers:
     def ranker_for(self, context: Context) -> ItemRanker | None:
         """Return what re-ranks in a run with this context; None if nothing does.
 
-        It remembers what it was told for as long as it lives, so each run has one of its own.
-
         Raises:
             ModelUnavailableError: It needs a language model, and none is given.
             PromptError: There is no such prompt.
@@ -100,8 +97,7 @@ class Rankers:
             return cast("ItemRanker", self._given)
         options = context.ranking.options(context.prompts)
         if name in ASKED:
-            model = self.language_model()
-            return open_ranker(name, model and Remembering(model), self._prompts, options)
+            return open_ranker(name, self.language_model(), self._prompts, options)
         key = f"{name} {context.ranking.model_dump_json()}"
         if key not in self._neural:
             self._neural[key] = open_ranker(name, None, self._prompts, options)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.base import RankItem
 from fairqr.agents.ranking.open import RankerOptions, open_ranker
@@ -277,7 +277,7 @@ async def test_equal_windows_are_answered_from_the_cache(
     people: Path, model_server: ModelServer, tmp_path: Path
 ) -> None:
     model_server.does(orders())
-    cache = ReplyCache(tmp_path / "replies.sqlite")
+    cache = ReplyFile(tmp_path / "replies.sqlite")
     first = await ranked(people, model_server, cache=cache, method="listwise")
     again = await ranked(people, model_server, cache=cache, method="listwise")
     assert [p.id for p in again.ranking] == [p.id for p in first.ranking]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.base.statistics import bootstrap_ratio, stream
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import Table, measure_experiment
@@ -99,7 +99,7 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
     store.begin(plan.manifest)
     with store.writing():
         # What the model has answered to one is not asked again by the other, nor by the next run.
-        model = await open_searcher(experiment.model, engine, ReplyCache())
+        model = await open_searcher(experiment.model, engine, ReplyFile())
         graphs = {
             COUNTS: build_search_graph(engine, model, prompts=prompts),
             TEXTS: build_search_graph(WithoutCounts(engine), model, prompts=prompts),

@@ -16,7 +16,7 @@ from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.agents.attribution.base import Attributor
-    from fairqr.agents.cache import ReplyCache
+    from fairqr.agents.cache import ReplyFile
     from fairqr.evaluation.experiments.plan import Cell
     from fairqr.evaluation.experiments.specification import Experiment
     from fairqr.evaluation.experiments.store import Record
@@ -172,7 +172,7 @@ def run_rankers(experiment: ListwiseExperiment | PairwiseExperiment, manner: Man
 
 
 def run_probe_plan(
-    plan: ProbePlan, store: ProbeStore, manner: Manner, replies: ReplyCache | None = None
+    plan: ProbePlan, store: ProbeStore, manner: Manner, replies: ReplyFile | None = None
 ) -> None:
     """Do the rest of a plan, and say first what it will cost at most.
 
@@ -289,12 +289,12 @@ def _in_pool(
 
 def _attributor(name: str, replies: Path, prompts: PromptLibrary) -> Attributor | None:
     from fairqr.agents.attribution.open import open_attributor
-    from fairqr.agents.cache import ReplyCache
+    from fairqr.agents.cache import ReplyFile
     from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR
 
     if name == NO_ATTRIBUTOR:
         return None
-    return open_attributor(name, cache=ReplyCache(replies), prompts=prompts)
+    return open_attributor(name, cache=ReplyFile(replies), prompts=prompts)
 
 
 def _list(paths: Iterable[Path]) -> None:

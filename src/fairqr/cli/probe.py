@@ -103,7 +103,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Run a probe of one of the two kinds, and print what it measured."""
-    from fairqr.agents.cache import ReplyCache
+    from fairqr.agents.cache import ReplyFile
     from fairqr.base.settings import default_model
     from fairqr.cli.experiment_kinds import Manner, run_probe_plan
     from fairqr.evaluation.probes.measures import measure_run
@@ -143,7 +143,7 @@ def probe(
         )
     store = ProbeStore(output or _in_cache(plan.manifest, ProbeStore))
     # Replies of a run without a folder belong to the user's cache, as those of a search do.
-    replies = None if output else ReplyCache()
+    replies = None if output else ReplyFile()
     manner = Manner(store.folder, library, Workers(at_once=concurrency), yes=yes)
     with recorded(command="probe"):
         run_probe_plan(plan, store, manner, replies)

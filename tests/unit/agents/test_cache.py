@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import MAX_BYTES, ReplyCache
+from fairqr.agents.cache import MAX_BYTES, ReplyFile
 
 LIMIT = 400_000
 TEXT = {"text": "x" * 1000}
@@ -49,7 +49,7 @@ def write(path: Path, statement: str, *values: Any) -> None:
 class TestBound:
     async def test_the_file_stays_below_its_limit(self, path: Path) -> None:
         """The first replies give way to the last ones."""
-        cache = ReplyCache(path, max_bytes=LIMIT)
+        cache = ReplyFile(path, max_bytes=LIMIT)
         for number in range(1000):
             await cache.put(f"k{number}", TEXT)
         assert await cache.get("k0") is None
@@ -59,7 +59,7 @@ class TestBound:
         assert path.stat().st_size < LIMIT * 1.1
 
     async def test_many_at_once_are_bounded_too(self, path: Path) -> None:
-        cache = ReplyCache(path, max_bytes=LIMIT)
+        cache = ReplyFile(path, max_bytes=LIMIT)
         for start in range(0, 1000, 100):
             await cache.put_many({f"k{start + number}": TEXT for number in range(100)})
         assert await cache.get("k0") is None
@@ -67,7 +67,7 @@ class TestBound:
 
     async def test_what_was_used_stays(self, path: Path) -> None:
         """Whoever reads a reply keeps it from being dropped; what nobody reads goes first."""
-        cache = ReplyCache(path, max_bytes=LIMIT)
+        cache = ReplyFile(path, max_bytes=LIMIT)
         await cache.put_many({"read": TEXT, "unread": TEXT})
         write(path, "UPDATE replies SET at = datetime('now', '-9 days')")
         await cache.put_many({f"day{number}": TEXT for number in range(200)})
@@ -79,7 +79,7 @@ class TestBound:
         assert await cache.get("day0") is None
 
     async def test_an_object_that_is_too_large_is_dropped(self, path: Path) -> None:
-        cache = ReplyCache(path, max_bytes=LIMIT)
+        cache = ReplyFile(path, max_bytes=LIMIT)
         await cache.put("huge", {"text": "x" * 2 * LIMIT})
         assert await cache.get("huge") is None
         await cache.put("small", TEXT)
@@ -105,10 +105,10 @@ class TestBound:
 
 FILL = """
 import asyncio, pathlib, sys
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 
 async def fill() -> None:
-    cache = ReplyCache(pathlib.Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
+    cache = ReplyFile(pathlib.Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
     for number in range(500):
         await cache.put(f"{sys.argv[3]}{number}", {"text": "x" * 1000})
         await cache.get(f"{sys.argv[3]}{number}")
@@ -120,7 +120,7 @@ asyncio.run(fill())
 class TestConnection:
     async def test_a_process_opens_a_file_once(self, path: Path, connections: list[Any]) -> None:
         """However many look something up, and through however many caches."""
-        caches = [ReplyCache(path), ReplyCache(path)]
+        caches = [ReplyFile(path), ReplyFile(path)]
         await asyncio.gather(*(cache.put(f"k{n}", {"n": n}) for cache in caches for n in range(20)))
         found = await asyncio.gather(*(cache.get(f"k{n}") for cache in caches for n in range(20)))
         assert found == [{"n": n} for _ in caches for n in range(20)]
@@ -129,7 +129,7 @@ class TestConnection:
     def test_threads_with_loops_of_their_own_share_it(
         self, path: Path, connections: list[Any]
     ) -> None:
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         found: list[Any] = []
 
         def use(name: str) -> None:
@@ -148,13 +148,13 @@ class TestConnection:
     async def test_nothing_is_opened_before_it_is_used(
         self, path: Path, connections: list[Any]
     ) -> None:
-        ReplyCache(path)
+        ReplyFile(path)
         assert connections == []
         assert not path.exists()
 
     async def test_it_closes_with_the_last_cache_of_the_file(self, path: Path) -> None:
         """SQLite then takes away the files beside it."""
-        one, two = ReplyCache(path), ReplyCache(path)
+        one, two = ReplyFile(path), ReplyFile(path)
         await one.put("k", {"a": 1})
         del one
         gc.collect()
@@ -169,7 +169,7 @@ class TestConnection:
         assert list(path.parent.iterdir()) == [path]
 
     async def test_a_closed_cache_opens_again(self, path: Path) -> None:
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         cache.close()
         await cache.put("k", {"a": 1})
         cache.close()
@@ -180,8 +180,8 @@ class TestConnection:
     def test_the_end_of_the_process_closes_it(self, path: Path) -> None:
         script = (
             "import asyncio, pathlib, sys\n"
-            "from fairqr.agents.cache import ReplyCache\n"
-            "cache = ReplyCache(pathlib.Path(sys.argv[1]))\n"
+            "from fairqr.agents.cache import ReplyFile\n"
+            "cache = ReplyFile(pathlib.Path(sys.argv[1]))\n"
             "asyncio.run(cache.put('k', {'a': 1}))\n"
         )
         done = subprocess.run(
@@ -194,7 +194,7 @@ class TestConnection:
 class TestDamage:
     async def test_a_file_that_was_deleted_is_made_again(self, path: Path) -> None:
         """As when somebody empties the cache folder while a service runs."""
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         await cache.put("k", {"a": 1})
         for file in path.parent.iterdir():
             file.unlink()
@@ -204,10 +204,10 @@ class TestDamage:
         assert path.exists()
 
     async def test_a_file_that_was_replaced_is_read(self, path: Path, tmp_path: Path) -> None:
-        other = ReplyCache(tmp_path / "other" / "replies.sqlite")
+        other = ReplyFile(tmp_path / "other" / "replies.sqlite")
         await other.put("k", {"a": 2})
         other.close()
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         await cache.put("k", {"a": 1})
         other.path.replace(path)
         for file in path.parent.glob("replies.sqlite-*"):
@@ -216,7 +216,7 @@ class TestDamage:
 
     async def test_garbage_in_an_open_file_does_no_harm(self, path: Path) -> None:
         """Asking goes on, and a file that is whole again is used again."""
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         for number in range(100):
             await cache.put(f"k{number}", TEXT)
         cache.close()
@@ -234,7 +234,7 @@ class TestDamage:
 
     async def test_a_failed_write_leaves_no_transaction_open(self, path: Path) -> None:
         """Other processes can write after it."""
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         await cache.put("k", {"a": 1})
         write(
             path,
@@ -247,7 +247,7 @@ class TestDamage:
         assert await cache.get_many(["k", "new"]) == {"k": {"a": 1}, "new": {"a": 3}}
 
     async def test_a_row_that_is_damaged_hides_no_other(self, path: Path) -> None:
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         await cache.put_many({"good": {"a": 1}, "bad": {"a": 1}})
         write(path, "UPDATE replies SET value = '{' WHERE key = 'bad'")
         assert await cache.get_many(["good", "bad", "none"]) == {"good": {"a": 1}}

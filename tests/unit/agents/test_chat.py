@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache, cache_key
+from fairqr.agents.cache import ReplyFile, cache_key
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage
@@ -66,8 +66,8 @@ def model(server: ModelServer, **options: Any) -> ChatModel:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> ReplyCache:
-    return ReplyCache(tmp_path / "replies.sqlite")
+def cache(tmp_path: Path) -> ReplyFile:
+    return ReplyFile(tmp_path / "replies.sqlite")
 
 
 class TestAsking:
@@ -172,7 +172,7 @@ class TestAsking:
 
     @pytest.mark.parametrize("cached", [True, False])
     async def test_a_deadline_of_zero_asks_nothing(
-        self, model_server: ModelServer, cache: ReplyCache, cached: bool
+        self, model_server: ModelServer, cache: ReplyFile, cached: bool
     ) -> None:
         """A budget that is spent is no reason to wait without one."""
         model_server.does(Answer(never=True))
@@ -286,7 +286,7 @@ class TestNames:
 
 class TestSharing:
     async def test_equal_questions_at_once_are_asked_once(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """All who ask the same get the one reply; only one of them paid for it."""
         gate = threading.Event()
@@ -301,7 +301,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     async def test_a_failure_is_shared_too(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """A model that fails is not asked again by each of those who wait."""
         gate = threading.Event()
@@ -314,7 +314,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     async def test_each_gives_up_at_its_own_deadline(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """Who has no time leaves; who can wait gets the reply to the same request."""
         gate = threading.Event()
@@ -328,7 +328,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     async def test_one_who_is_cancelled_takes_nobody_along(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """The first to ask may go; the request goes on while somebody waits."""
         gate = threading.Event()
@@ -346,7 +346,7 @@ class TestSharing:
         assert len(model_server.asked) == 1
 
     def test_a_model_serves_several_event_loops(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """Threads with a loop of their own may ask the same at the same time."""
         gate = threading.Event()
@@ -369,7 +369,7 @@ class TestSharing:
 
 class TestCache:
     async def test_a_reply_is_kept_and_a_failure_is_not(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """The second time costs nothing; what failed is asked anew."""
         model_server.does(failure(400), GOOD)
@@ -385,7 +385,7 @@ class TestCache:
         assert len(model_server.asked) == 2
 
     async def test_a_kept_reply_that_is_not_valid_is_asked_anew(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """What another version or a damaged file holds is checked like a model's reply."""
         model_server.does(GOOD)
@@ -398,7 +398,7 @@ class TestCache:
         assert len(model_server.asked) == 2
 
     async def test_different_questions_have_different_keys(
-        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+        self, model_server: ModelServer, cache: ReplyFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another query, seed, temperature, model or server is another question."""
         model_server.does(GOOD)
@@ -430,7 +430,7 @@ class TestCache:
     async def test_models_with_other_options_share_no_replies(
         self,
         model_server: ModelServer,
-        cache: ReplyCache,
+        cache: ReplyFile,
         one: dict[str, Any],
         other: dict[str, Any],
     ) -> None:
@@ -441,7 +441,7 @@ class TestCache:
             assert (reply.value, reply.usage.model_calls) == ({"n": n}, calls)
 
     async def test_a_key_or_a_timeout_changes_no_reply(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """Whoever gets a new API key need not pay again, and no key is in the file."""
         model_server.does(GOOD)
@@ -455,7 +455,7 @@ class TestCache:
         assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
 
     async def test_a_secret_in_a_header_or_an_address_is_hashed(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         model_server.does(GOOD)
         url = model_server.base_url.replace("//", "//user:secret@")
@@ -468,7 +468,7 @@ class TestCache:
         assert "secret" not in asking.fingerprint
 
     async def test_another_schema_or_length_is_another_question(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """Also a schema with the same fields in another order, which models follow."""
         model_server.does(GOOD)
@@ -491,14 +491,14 @@ class TestCache:
     ) -> None:
         """No state of the file is worth an error."""
         path = tmp_path / "replies.sqlite"
-        cache = ReplyCache(path)
+        cache = ReplyFile(path)
         if damage == "garbage":
             path.write_bytes(b"not a database at all" * 100)
         elif damage == "folder":
             path.mkdir()
         elif damage == "under":
             (tmp_path / "file").touch()
-            cache = ReplyCache(tmp_path / "file" / "replies.sqlite")
+            cache = ReplyFile(tmp_path / "file" / "replies.sqlite")
         else:
             await cache.put("k", {"a": 1})
             value = {"json": "{", "number": 5, "list": "[1]"}[damage]
@@ -510,12 +510,12 @@ class TestCache:
         if damage in ("json", "number", "list"):
             assert await cache.get("k") == {"a": 2}
 
-    async def test_odd_texts_survive(self, cache: ReplyCache) -> None:
+    async def test_odd_texts_survive(self, cache: ReplyFile) -> None:
         """Half a surrogate pair, which models can send, is no reason to fail."""
         await cache.put("k", {"a": "\ud800\u2028é"})
         assert await cache.get("k") == {"a": "\ud800\u2028é"}
 
-    def test_processes_share_a_cache(self, cache: ReplyCache) -> None:
+    def test_processes_share_a_cache(self, cache: ReplyFile) -> None:
         """Two processes that write at once lose nothing, also where neither found a file."""
         workers = [
             subprocess.Popen([sys.executable, "-c", PUT_MANY, str(cache.path), name])
@@ -533,10 +533,10 @@ class TestCache:
 
 PUT_MANY = """
 import asyncio, pathlib, sys
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 
 async def put() -> None:
-    cache = ReplyCache(pathlib.Path(sys.argv[1]))
+    cache = ReplyFile(pathlib.Path(sys.argv[1]))
     for n in range(50):
         await cache.put(f"{sys.argv[2]}{n}", {"n": n})
 

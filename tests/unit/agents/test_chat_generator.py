@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import INPUT_TOKENS, MESSAGE_TOKENS, ChatGenerator
 from fairqr.agents.generation import Generation, GenerationRequest, Generator
@@ -163,7 +163,7 @@ class TestNames:
     ) -> None:
         """It keeps its replies where it is told to, and asks once."""
         model_server.does(says("Bridges."))
-        cache = ReplyCache(tmp_path / "r.sqlite")
+        cache = ReplyFile(tmp_path / "r.sqlite")
         answering: Generator = open_generator(
             "openai:fake", cache=cache, base_url=model_server.base_url, timeout=5.0
         )

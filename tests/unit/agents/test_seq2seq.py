@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generation import GenerationRequest
 from fairqr.agents.replies import Usage
 from fairqr.agents.seq2seq import Seq2SeqGenerator
@@ -179,7 +179,7 @@ async def test_documents_that_the_model_would_not_see_are_no_source(tiny_t5: Pat
 
 
 async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_path: Path) -> None:
-    cache = ReplyCache(tmp_path / "replies.sqlite")
+    cache = ReplyFile(tmp_path / "replies.sqlite")
     generator = Seq2SeqGenerator(str(tiny_t5), cache=cache)
     first = await generator.generate(_request())
     told: list[str] = []
@@ -207,7 +207,7 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(tiny_t5: Path, tmp_pa
 
 async def test_a_deadline_ends_a_long_answer(tiny_t5: Path, tmp_path: Path) -> None:
     """A late answer is a typed status, is not kept, and the model is free for the next."""
-    cache = ReplyCache(tmp_path / "replies.sqlite")
+    cache = ReplyFile(tmp_path / "replies.sqlite")
     generator = Seq2SeqGenerator(str(tiny_t5), cache=cache, new_tokens=100_000)
     await generator.start()
     late = await generator.generate(_request(), deadline=0.2)
@@ -243,7 +243,7 @@ async def test_an_answer_of_nothing_is_empty(tiny_t5: Path, tmp_path: Path) -> N
     """Here the model has to end with its first token; the answer is kept like any other."""
     import transformers
 
-    folder, cache = tmp_path / "silent", ReplyCache(tmp_path / "replies.sqlite")
+    folder, cache = tmp_path / "silent", ReplyFile(tmp_path / "replies.sqlite")
     transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(folder)
     model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5)
     model.generation_config.forced_eos_token_id = 1

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.endpoint import Endpoint
-from fairqr.agents.forms import TextForm
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage
 from fairqr.prompts.template import PromptTemplate
@@ -61,8 +60,8 @@ def model(server: ModelServer, **options: Any) -> ChatModel:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> ReplyCache:
-    return ReplyCache(tmp_path / "replies.sqlite")
+def cache(tmp_path: Path) -> ReplyFile:
+    return ReplyFile(tmp_path / "replies.sqlite")
 
 
 def begun(answer: Answer, pieces: int) -> int:
@@ -119,7 +118,7 @@ class TestWriting:
         assert (reply.status, reply.text) == ("ok", "Half a sen")
 
     async def test_texts_are_kept_apart_from_objects_and_choices(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """The same prompt in another form is another question; an empty text is kept too."""
         model_server.does(says('{"n": 1}'), says(""), weighs({"Yes": 0.5, "No": 0.5}))
@@ -132,7 +131,7 @@ class TestWriting:
         assert (await asking.weigh(question(), ("No", "Yes"))).usage.cached_calls == 0
 
     async def test_the_time_of_a_question_begins_with_its_turn(
-        self, model_server: ModelServer, cache: ReplyCache, monkeypatch: pytest.MonkeyPatch
+        self, model_server: ModelServer, cache: ReplyFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A model that answers one after the other, as the embedded one does, is waited for."""
         turn = asyncio.Lock()
@@ -150,7 +149,7 @@ class TestWriting:
             await asyncio.sleep(2.1)  # longer than both requests that a question may have
             assert not waiting.done()
         assert (await waiting).status == "ok"
-        kept = await cache.get(asking._key(question(), TextForm()))
+        [kept] = [reply async for batch in cache.batches(9) for reply in batch.values()]
         assert kept
         assert kept["milliseconds"] < 2000
 
@@ -284,7 +283,7 @@ class TestStreaming:
         assert len(model_server.asked) == 3
 
     async def test_a_kept_text_is_told_at_once(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """Streamed or not, the same question is asked once."""
         model_server.does(stream(PIECES))
@@ -297,7 +296,7 @@ class TestStreaming:
         assert len(model_server.asked) == 1
 
     async def test_who_joins_is_told_at_the_end_and_who_left_is_told_no_more(
-        self, model_server: ModelServer, cache: ReplyCache
+        self, model_server: ModelServer, cache: ReplyFile
     ) -> None:
         """The text is written on for those who wait for it."""
         gate = threading.Event()
@@ -367,7 +366,7 @@ class TestWeighing:
         ],
     )
     async def test_a_model_without_probabilities_is_asked_once_only(
-        self, model_server: ModelServer, cache: ReplyCache, answer: Answer
+        self, model_server: ModelServer, cache: ReplyFile, answer: Answer
     ) -> None:
         """It is remembered, so that a caller can ask for JSON from then on."""
         model_server.does(answer, says({"n": 1}))

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch
+from fairqr.agents.cache import remembering
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
+from fairqr.agents.ranking.model import asked_once
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Choice, TextReply, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to
-from fairqr.graph.remembering import Remembering
 from fairqr.graph.search.context import METHODS, Context, make_context
 from fairqr.graph.search.rankers import Rankers
 from fairqr.graph.search.ranking_context import READS, RankingSettings
@@ -366,22 +367,36 @@ class Writer:
         return Choice("ok", dict.fromkeys(labels, share), 1.0, usage=Usage(model_calls=1))
 
 
-async def test_equal_questions_of_a_run_are_asked_once_even_without_a_cache() -> None:
-    model, prompt = Writer(), PromptLibrary().get("refine")
-    remembering = Remembering(model)
+async def test_a_model_of_ones_own_is_not_asked_twice_within_a_step() -> None:
+    """Failures are not kept, and nothing outlives the step."""
+    own, prompt = Writer(), PromptLibrary().get("refine")
+    model = asked_once(own)
     question = Question(prompt, {"query": "x"})
-    # A failure is not kept.
-    texts = [(await remembering.write(question)).text for _ in range(3)]
-    assert (texts, model.asked) == (["", "one", "one"], 2)
-    assert (await remembering.write(Question(prompt, {"query": "y"}))).text == "two"
-    first = await remembering.weigh(question, ("A", "B"))
-    again = await remembering.weigh(question, ("A", "B"))
-    assert again.probabilities == first.probabilities
-    assert (first.usage.model_calls, again.usage.model_calls) == (1, 0)
-    assert again.usage.cached_calls == 1
-    await remembering.weigh(question, ("B", "A"))
-    assert model.asked == 5
-    assert remembering.context_tokens == 512
+    with remembering():
+        texts = [(await model.write(question)).text for _ in range(3)]
+        assert (texts, own.asked) == (["", "one", "one"], 2)
+        assert (await model.write(Question(prompt, {"query": "y"}))).text == "two"
+        first = await model.weigh(question, ("A", "B"))
+        again = await model.weigh(question, ("A", "B"))
+        assert again.probabilities == first.probabilities
+        assert (first.usage.model_calls, again.usage.model_calls) == (1, 0)
+        assert again.usage.cached_calls == 1
+        await model.weigh(question, ("B", "A"))
+        assert own.asked == 5
+        others = Writer()
+        await asked_once(others).weigh(question, ("A", "B"))
+        assert others.asked == 1
+    with remembering():
+        await model.weigh(question, ("A", "B"))
+    assert own.asked == 6
+
+
+async def test_equal_questions_at_the_same_time_are_asked_once_without_a_cache() -> None:
+    own = Writer()
+    model, question = asked_once(own), Question(PromptLibrary().get("refine"), {"query": "x"})
+    with remembering():
+        choices = await asyncio.gather(*(model.weigh(question, ("A", "B")) for _ in range(4)))
+    assert own.asked == sum(choice.usage.model_calls for choice in choices) == 1
 
 
 async def test_a_model_that_only_ranks_refines_nothing(engine: SearchEngine) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyFile
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
 from fairqr.evaluation.experiments.catalogue import (
     SHIPPED,
@@ -86,7 +86,7 @@ def test_errors_come_back_as_they_were(error: FairqrError) -> None:
 
 
 async def test_a_worker_opens_each_thing_once_and_lets_go_of_the_one_before(tmp_path: Path) -> None:
-    tools = Tools(PromptLibrary(), ReplyCache(tmp_path / "replies.sqlite"))
+    tools = Tools(PromptLibrary(), ReplyFile(tmp_path / "replies.sqlite"))
     opened: list[str] = []
 
     async def use(place: str, name: str) -> str:
@@ -118,7 +118,7 @@ async def test_replies_are_told_once_and_to_the_end() -> None:
 
 
 async def test_all_kept_replies_are_told_in_batches(tmp_path: Path) -> None:
-    cache = ReplyCache(tmp_path / "replies.sqlite")
+    cache = ReplyFile(tmp_path / "replies.sqlite")
     assert [batch async for batch in cache.batches(2)] == []
     assert not cache.path.exists()
     for number in range(5):
