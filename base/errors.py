@@ -271,11 +271,11 @@ def one_line(text: object, limit: int = 300) -> str:
 def first_problem(error: ValidationError) -> tuple[str, str]:
     """Return where the first thing is that pydantic complains of, and what is wrong with it.
 
-    The place is written with dots, and empty where it is the whole.
+    The place is written with dots, and empty for the whole. The reason has no full stop.
     """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return where, first["msg"].removeprefix("Value error, ")
+    return where, first["msg"].removeprefix("Value error, ").rstrip(".")
 
 
 def raised_within(error: ValidationError) -> FairqrError | None:

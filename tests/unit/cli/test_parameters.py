@@ -65,6 +65,7 @@ def test_numbers_reach_models_that_take_no_texts() -> None:
         (["k=many"], "The parameter 'k' is wrong: Input should be a valid integer"),
         (["budget.seconds=0"], "The parameter 'budget.seconds' is wrong: Input should be greater"),
         (["target=x:1"], "The target has no part 'x'"),
+        (["target=half"], r"male:0.5\.$"),
         (["ranking.window=5"], "names a ranker|name a ranker"),
     ],
 )
