@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -330,8 +330,8 @@ class Context(BaseModel):
         if self.rerank is None:
             return own.rerank, own.ranker
         if self.rerank in READS:
-            return own.rerank, self.rerank  # type: ignore[return-value]
-        return self.rerank, None  # type: ignore[return-value]
+            return own.rerank, cast("RankerName", self.rerank)
+        return cast("Order", self.rerank), None
 
     @property
     def rounds(self) -> int:
