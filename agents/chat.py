@@ -93,6 +93,13 @@ class ChatModel(LanguageModel):
         """Whether :meth:`weigh` can work, as far as is known."""
         return self._endpoint.gives_probabilities
 
+    def temperature_of(self, asked: float | None) -> float | None:
+        """Return the temperature that replies have if one is asked for; None if it is unknown.
+
+        A chat model of LangChain's that was given keeps its own.
+        """
+        return self._endpoint.temperature(asked)
+
     async def start(self, wanted: Wanted = "object") -> None:
         """Make the model ready, so that what is missing is known before any work is done.
 

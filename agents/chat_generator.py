@@ -63,6 +63,10 @@ class ChatGenerator:
         """The name of the model."""
         return self._model.name
 
+    def temperature_of(self, asked: float | None) -> float | None:
+        """Return the temperature of answers if one is asked for; see :class:`ChatModel`."""
+        return self._model.temperature_of(asked)
+
     async def start(self) -> None:
         """Start the model."""
         await self._model.start("text")

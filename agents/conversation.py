@@ -67,7 +67,9 @@ async def _traced(
         endpoint.model,
         prompt,
         base_url=endpoint.base_url,
-        temperature=prompt.defaults.temperature if temperature is None else temperature,
+        temperature=endpoint.temperature(
+            prompt.defaults.temperature if temperature is None else temperature
+        ),
         max_tokens=1 if form.wanted == "choice" else question.reply_tokens,
         seed=question.seed,
         stream=True if telling else None,

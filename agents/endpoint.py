@@ -98,6 +98,17 @@ class Endpoint:
             return speaks_openai(self.provider)
         return hasattr(self._given, "openai_api_base")  # the client of OpenAI, whatever it reaches
 
+    def temperature(self, asked: float | None) -> float | None:
+        """Return the temperature of replies; None where it is not known.
+
+        Args:
+            asked: What a question asks for, which does not count with a client that was given.
+        """
+        if self._given is None:
+            return asked
+        own: float | None = self._given._get_ls_params().get("ls_temperature")
+        return own
+
     async def client(self, wanted: Wanted = "object") -> BaseChatModel:
         """Return the client of the running event loop, opened on first use.
 

@@ -9,7 +9,14 @@ from typing import Literal, Protocol
 from fairqr.agents.replies import Status, Usage
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["Generation", "GenerationRequest", "GenerationStatus", "Generator", "OnToken"]
+__all__ = [
+    "Generation",
+    "GenerationRequest",
+    "GenerationStatus",
+    "Generator",
+    "OnToken",
+    "temperature_of",
+]
 
 GenerationStatus = Literal[Status, "empty"]
 """``empty``: the model answered with nothing, or white space only. See :data:`Status`."""
@@ -82,3 +89,9 @@ class Generator(Protocol):
                 cache, gives it at once.
         """
         ...
+
+
+def temperature_of(generator: Generator, asked: float | None) -> float | None:
+    """Return the temperature of answers if one is asked for: the same, or the generator's own."""
+    own = getattr(generator, "temperature_of", None)
+    return asked if own is None else own(asked)

@@ -82,6 +82,9 @@ class Seq2SeqGenerator:
         """``seq2seq:`` and the model."""
         return f"seq2seq:{self._model}"
 
+    def temperature_of(self, asked: float | None) -> None:
+        """Return None: answers are not drawn."""
+
     async def start(self) -> None:
         """Load the model.
 

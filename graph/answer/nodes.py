@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.attribution.base import Attributor, Pair, Verdict, hypothesis_of
-from fairqr.agents.generation import GenerationRequest, Generator
+from fairqr.agents.generation import GenerationRequest, Generator, temperature_of
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.telemetry import current_span
@@ -129,7 +129,10 @@ class Nodes:
         opened.set("fairqr.ranking", ranking["number"])
         opened.set("fairqr.prompt.sha256", prompt.sha256)
         temperature = settings.temperature
-        is_random = (prompt.defaults.temperature if temperature is None else temperature) > 0
+        used = temperature_of(
+            self._given_generator(),
+            prompt.defaults.temperature if temperature is None else temperature,
+        )
         documents = await self._engine.documents(ranking["ids"])
         request = GenerationRequest(
             prompt=prompt,
@@ -137,7 +140,7 @@ class Nodes:
             sources=[_fields(document, place) for place, document in enumerate(documents, start=1)],
             temperature=temperature,
             # Without chance a seed would only keep the cache from answering.
-            seed=state["seed"] if is_random else None,
+            seed=None if used == 0 else state["seed"],
         )
         deadline = seconds_left(context)
 
@@ -224,7 +227,7 @@ class Nodes:
             self._engine,
             state,
             context,
-            generator=self._given_generator().name,
+            generator=self._given_generator(),
             prompt=self._prompt(context).reference,
             attributor=self._attributor,
         )

@@ -161,7 +161,8 @@ class AnswerResult(_Frozen):
         pool: How many documents took part in it: the length of the final ranking.
         documents: How many documents of a ranking the generator read: k, at most ``pool``.
         seed: With it the same rankings are drawn again.
-        temperature: Of the generator; None for the prompt's own.
+        temperature: Of the generator. None for the prompt's own, for a generator that draws
+            nothing, and for a model of LangChain's that does not say its temperature.
         answers: One for each distinct ranking, in the order in which they were first drawn.
         distribution: The distinct answers, the most frequent first.
         ranking: The final ranking, which the samples were drawn from.

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
+from fairqr.agents.generation import Generator, temperature_of
 from fairqr.agents.replies import Usage
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.figures import attribution_rate, group_shares, mean_exposure
@@ -37,7 +38,7 @@ async def summarised(
     state: State,
     context: AnswerContext,
     *,
-    generator: str,
+    generator: Generator,
     prompt: PromptReference,
     attributor: Attributor | None,
 ) -> AnswerResult:
@@ -56,7 +57,7 @@ async def summarised(
         corpus=engine.name,
         method=context.method,
         retriever=engine.retriever,
-        generator=generator,
+        generator=generator.name,
         prompt=prompt,
         attributor=attributor.name if attributor else None,
         hypothesis=settings.hypothesis,
@@ -65,7 +66,7 @@ async def summarised(
         pool=len(pool),
         documents=read,
         seed=state["seed"],
-        temperature=settings.temperature,
+        temperature=temperature_of(generator, settings.temperature),
         answers=answers,
         distribution=_distribution(answers),
         ranking=[

@@ -256,6 +256,21 @@ async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: Sea
     assert len(Fixed.asked) == found["usage"]["model_calls"] == 1
 
 
+@pytest.mark.parametrize(("own", "told"), [({"temperature": 0.2}, 0.2), ({}, None)])
+async def test_a_result_says_the_temperature_of_a_model_that_was_given(
+    engine: SearchEngine, own: dict[str, Any], told: float | None
+) -> None:
+    """It keeps its own, whatever is asked for; None if it does not say."""
+
+    class Tempered(Fixed):
+        temperature: float | None = None
+
+    context = AnswerContext(attributes=("gender",), k=4, seed=1, answer={"temperature": 0.9})
+    graph = build_answer_graph(engine, Tempered(messages=replies(), **own), context=context)
+    found = (await graph.ainvoke({"query": "physicist"}))["answer"]
+    assert found["temperature"] == told
+
+
 async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> None:
     class Counting(BaseCallbackHandler):
         ended = 0
