@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fairqr.agents.attribution.base import Attributor, Pair, Verdict
+from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.replies import Usage
 

@@ -10,18 +10,24 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-from pydantic import ValidationError
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.agents.attribution.base import Attributor
-from fairqr.agents.attribution.figures import area_under_curve, share_interval
-from fairqr.agents.attribution.outcomes import LEAST_PAIRS, AttributorCheck, Confusion, Finding
 from fairqr.agents.attribution.pairs import LabelledPair
+from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.base.binomial import binomial_interval
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.files import write_beside
 
 __all__ = [
+    "LEAST_PAIRS",
+    "AttributorCheck",
+    "Confusion",
+    "Finding",
+    "area_under_curve",
     "check_attributor",
     "identity_of",
     "known_checks",
@@ -31,8 +37,102 @@ __all__ = [
 ]
 
 
+LEAST_PAIRS = 30
+"""With fewer pairs, or with one class only, nothing is concluded."""
+
+GOOD_ORDER = 0.7
+"""The AUC from which another threshold is worth a try."""
+
+Finding = Literal["better", "chance", "unclear"]
+"""``better`` than always giving the commoner answer, by the whole interval of the accuracy;
+``chance``: not shown to be; ``unclear``: too few pairs, or of one class only."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Confusion(_Part):
+    """How many pairs, by what is so (first word) and what was said (second)."""
+
+    entailed_attributed: int
+    entailed_not: int
+    not_attributed: int
+    not_not: int
+
+
+class AttributorCheck(_Part):
+    """What an attributor reached on labelled pairs.
+
+    Attributes:
+        attributor: Its full name.
+        identity: A hash of all that its verdicts depend on.
+        source: The file of pairs, or how they were made.
+        pairs: How many there were.
+        judged: How many of them got a verdict; all else is about these.
+        failures: How many did not, by status.
+        message: Why the first of these did not; empty where none failed.
+        accuracy: The share of right verdicts, in [0, 1]; None where none was judged.
+        low, high: The exact 95 % interval of the accuracy (Clopper and Pearson 1934).
+        majority: The share of the commoner label, which a constant verdict reaches.
+        auc: The area under the ROC curve of the scores, ties counted half; None where one class is
+            missing, or the attributor gives no scores.
+        confusion: The four counts.
+        finding: What follows; see Finding.
+    """
+
+    attributor: str
+    identity: str
+    source: str
+    pairs: int
+    judged: int
+    failures: dict[str, int]
+    message: str
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    majority: float | None
+    auc: float | None
+    confusion: Confusion
+    finding: Finding
+
+    @property
+    def _failed(self) -> str:
+        number = self.pairs - self.judged
+        return f"; {number:,} more got no verdict" if number else ""
+
+    @property
+    def sentence(self) -> str:
+        """What it means, in words."""
+        if self.accuracy is None or self.low is None or self.high is None or self.majority is None:
+            why = self.message.rstrip(".") or ", ".join(sorted(self.failures))
+            return (
+                f"{self.attributor} judged none of {self.pairs:,} pairs ({why}), so nothing is "
+                "known of it."
+            )
+        right = (
+            f"{self.attributor} is right on {self.accuracy:.1%} of {self.judged:,} pairs "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%}{self._failed}), where the commoner "
+            f"answer alone is right on {self.majority:.1%}"
+        )
+        if self.finding == "better":
+            return f"{right}: better than chance on pairs like these."
+        if self.finding == "unclear":
+            return (
+                f"{right}: that says nothing yet; give it at least {LEAST_PAIRS} pairs, of both "
+                "kinds."
+            )
+        coin = "no better than a coin, so do not use it to judge"
+        if self.auc is not None and self.auc >= GOOD_ORDER:
+            return (
+                f"{right}; that is {coin} as it is. Its scores do tell the two kinds apart "
+                f"(AUC {self.auc:.2f}), so try another --threshold."
+            )
+        return f"{right}; that is {coin}."
+
+
 async def check_attributor(
-    attributor: Attributor, pairs: Sequence[LabelledPair], *, source: str, seed: int = 0
+    attributor: Attributor, pairs: Sequence[LabelledPair], *, source: str
 ) -> AttributorCheck:
     """Judge all pairs and compare the verdicts with the labels.
 
@@ -40,7 +140,6 @@ async def check_attributor(
         attributor: What to check.
         pairs: At least one.
         source: Where they are from.
-        seed: Of the resampling.
 
     Raises:
         ModelUnavailableError: The attributor cannot be started.
@@ -59,7 +158,8 @@ async def check_attributor(
     if good:
         accuracy = right / len(good)
         majority = max(positive, len(good) - positive) / len(good)
-        low, high = share_interval(right, len(good), np.random.default_rng(seed))
+        interval = binomial_interval(right, len(good))
+        low, high = (interval.low, interval.high) if interval else (None, None)
         if all(score is not None for _, _, score in good):
             auc = area_under_curve(
                 [e for e, _, _ in good], [s for _, _, s in good if s is not None]
@@ -189,3 +289,26 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     if check.finding == "better":
         return None
     return f"Mind the attributor's last check: {check.sentence}"
+
+
+def area_under_curve(labels: ArrayLike, scores: ArrayLike) -> float | None:
+    """Return the area under the ROC curve (Hanley and McNeil 1982), by the ranks of the scores.
+
+    It is the probability that a random positive has a greater score than a random negative, where
+    equal scores count half.
+
+    Args:
+        labels: True for positives, shape (n,).
+        scores: Finite, shape (n,).
+
+    Returns:
+        In [0, 1]; None where one class is missing.
+    """
+    positive = np.asarray(labels, dtype=bool)
+    values: NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        return None
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # equal values share their mean rank
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))

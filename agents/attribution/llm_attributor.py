@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.nothing import without_words
+from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Question
 from fairqr.agents.replies import Usage

@@ -7,23 +7,38 @@ a document counts as used if entailment is the model's top label.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.agents.attribution.base import Pair, Verdict
-from fairqr.agents.attribution.labels import entailment_index
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.nothing import without_words
-from fairqr.agents.attribution.windows import Window, batches, padded, windows_of
+from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.retrieval.files import sha256_of
 
-__all__ = ["FloatArray", "IntArray", "NliAttributor", "NliModel", "Run"]
+__all__ = [
+    "LEAST_ROOM",
+    "OVERLAP",
+    "FloatArray",
+    "IntArray",
+    "NliAttributor",
+    "NliModel",
+    "Run",
+    "Window",
+    "batches",
+    "entailment_index",
+    "fingerprint_of",
+    "padded",
+    "windows_of",
+]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -32,6 +47,19 @@ T = TypeVar("T")
 
 CUT_AT_ONCE = 256
 """How many documents are cut before others may use the tokenizer."""
+
+OVERLAP = 128
+"""How many tokens of a document neighbouring windows share, so that no sentence is only seen cut;
+at most half of a window."""
+
+LEAST_ROOM = 16
+"""How many tokens of a longer document must fit beside the answer."""
+
+BATCH = 16
+"""How many windows are read at once."""
+
+_ENTAILMENT = frozenset({"entailment", "entailed", "entails", "entail"})
+_PARTS = (".safetensors", ".bin", ".onnx", ".onnx_data", ".data", ".json", ".txt", ".model")
 
 
 class Run(Protocol):
@@ -177,3 +205,132 @@ def _cut(
     model: NliModel, pairs: Sequence[Pair], numbers: Sequence[int]
 ) -> list[list[Window] | Verdict]:
     return [windows_of(n, pairs[n], model.tokenizer, model.longest) for n in numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a document together with the whole answer, as tokens.
+
+    Attributes:
+        pair: The number of the pair that it belongs to.
+        inputs: By the name of each of the tokenizer's outputs the numbers, special tokens included.
+    """
+
+    pair: int
+    inputs: Mapping[str, Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.inputs["input_ids"])
+
+
+def windows_of(number: int, pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Verdict:
+    """Return the windows of a pair: one where the document fits, else several that overlap.
+
+    Args:
+        number: Of the pair.
+        pair: Both with words.
+        tokenizer: A fast one of transformers.
+        longest: How many tokens the model takes.
+
+    Returns:
+        ``answer_too_long`` where the answer leaves too little room for the document.
+    """
+    plain = {"add_special_tokens": False, "truncation": False, "verbose": False}
+    answer = len(tokenizer(pair.hypothesis, **plain)["input_ids"])
+    document = len(tokenizer(pair.premise, **plain)["input_ids"])
+    room = longest - answer - tokenizer.num_special_tokens_to_add(pair=True)
+    if room < min(document, LEAST_ROOM):
+        return Verdict(
+            "answer_too_long",
+            message=f"The answer has {answer} tokens, and the model takes {longest} in all.",
+        )
+    cut = tokenizer(
+        pair.premise,
+        pair.hypothesis,
+        truncation="only_first",
+        max_length=longest,
+        stride=min(OVERLAP, room // 2),
+        return_overflowing_tokens=True,
+        verbose=False,
+    )
+    names = [name for name in cut if name in tokenizer.model_input_names]
+    return [
+        Window(number, {name: cut[name][place] for name in names})
+        for place in range(len(cut["input_ids"]))
+    ]
+
+
+def batches(windows: Sequence[Window], *, one_by_one: bool = False) -> Iterator[Sequence[Window]]:
+    """Yield all windows in batches of like length, so that little is padded.
+
+    Args:
+        windows: Of many pairs.
+        one_by_one: For models that cannot tell padding from text.
+    """
+    ordered = sorted(windows, key=len)
+    size = 1 if one_by_one else BATCH
+    for begin in range(0, len(ordered), size):
+        yield ordered[begin : begin + size]
+
+
+def padded(batch: Sequence[Window], pad: int) -> dict[str, IntArray]:
+    """Return the inputs as arrays of shape (batch, tokens), filled up on the right.
+
+    Args:
+        batch: At least one window.
+        pad: The number of the padding token; all else is filled with 0.
+    """
+    width = max(map(len, batch))
+    arrays: dict[str, IntArray] = {}
+    for name in batch[0].inputs:
+        array = np.full((len(batch), width), pad if name == "input_ids" else 0, dtype=np.int64)
+        for row, window in zip(array, batch, strict=True):
+            row[: len(window)] = window.inputs[name]
+        arrays[name] = array
+    if "attention_mask" not in arrays:
+        lengths = np.asarray([len(window) for window in batch])
+        arrays["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    return arrays
+
+
+def entailment_index(labels: Mapping[int, str], name: str, chosen: int | None = None) -> int:
+    """Return the index of entailment.
+
+    Models disagree about the order, so only the names in the model's own configuration count, in
+    any case: one of ``entailment``, ``entailed``, ``entails`` and ``entail``, alone.
+
+    Args:
+        labels: The configuration's ``id2label``.
+        name: Of the attributor, for the message.
+        chosen: What the user says it is.
+
+    Raises:
+        ModelUnavailableError: The labels do not say it, or the model has no such output, or only
+            one.
+    """
+    shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
+    if len(labels) < 2:
+        raise ModelUnavailableError(
+            f"The model of {name} is no classifier of entailment: its labels are {shown}; "
+            "choose one with at least two."
+        )
+    if chosen is not None:
+        if chosen not in labels:
+            raise ModelUnavailableError(
+                f"The model of {name} has no output {chosen}; its labels are {shown}."
+            )
+        return chosen
+    found = [i for i, label in labels.items() if re.sub(r"[\W_]", "", label.lower()) in _ENTAILMENT]
+    if len(found) != 1:
+        raise ModelUnavailableError(
+            f"The model of {name} does not say which output is entailment: its labels are {shown}; "
+            f"name the right one, such as '{name.partition('?')[0]}?entailment=2'."
+        )
+    return found[0]
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Return a hash over the names and contents of a model's files, weights and tokenizer alike."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in _PARTS and path.is_file())
+    listed = "".join(f"{path.name} {sha256_of(path)}\n" for path in files)
+    return hashlib.sha256(listed.encode()).hexdigest()

@@ -11,8 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
-from fairqr.agents.attribution.weights import fingerprint_of
+from fairqr.agents.attribution.nli import (
+    FloatArray,
+    IntArray,
+    NliAttributor,
+    NliModel,
+    fingerprint_of,
+)
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.neural import token_limit
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.nothing import without_words
+from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 
 __all__ = ["DEFAULT_THRESHOLD", "OverlapAttributor", "content_words"]
 

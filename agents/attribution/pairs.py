@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
-from fairqr.agents.attribution.base import Pair
+from fairqr.agents.attribution.verdicts import Pair
 from fairqr.base.errors import InputError, first_problem
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.files import write_beside

@@ -9,8 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.nli import FloatArray, IntArray, NliAttributor, NliModel
-from fairqr.agents.attribution.weights import fingerprint_of
+from fairqr.agents.attribution.nli import (
+    FloatArray,
+    IntArray,
+    NliAttributor,
+    NliModel,
+    fingerprint_of,
+)
 from fairqr.base.neural import Pretrained, load_pretrained, token_limit
 
 __all__ = ["DEFAULT_NLI_MODEL", "TransformersAttributor"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.agents.ranking.binomial import binomial_interval, sign_test
+from fairqr.base.binomial import binomial_interval, sign_test
 from fairqr.base.statistics import Interval, Randomisation, bootstrap_ratio, paired_randomisation
 
 __all__ = [

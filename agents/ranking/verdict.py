@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.agents.ranking.binomial import detectable_share
 from fairqr.agents.ranking.lean import PairFigures, Share
+from fairqr.base.binomial import detectable_share
 from fairqr.base.statistics import Interval, corrected_by_holm, p_in_words
 
 __all__ = ["ALPHA", "LEAST", "LEAST_QUERIES", "Verdict", "VerdictKind", "verdict", "verdicts"]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fairqr.agents.attribution.base import RAW
+from fairqr.agents.attribution.verdicts import RAW
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
 from fairqr.evaluation.rag.collection import RagTask, Utility

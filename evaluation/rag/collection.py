@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairqr.agents.attribution.base import RAW
+from fairqr.agents.attribution.verdicts import RAW
 from fairqr.retrieval.schema import Schema
 
 __all__ = ["PoolDocument", "RagCollection", "RagQuery", "RagTask", "Utility"]

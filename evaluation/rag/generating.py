@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairqr.agents.attribution.base import Attributor, Pair, hypothesis_of
+from fairqr.agents.attribution.verdicts import Attributor, Pair, hypothesis_of
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.rag.answering import Answerer, Spent

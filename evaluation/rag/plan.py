@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from fairqr.agents.attribution.base import RAW
+from fairqr.agents.attribution.verdicts import RAW
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.finding import find_rag_collection

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.agents.attribution.base import Attributor, Pair, Verdict
-from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR, open_attributor
+from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR, open_attributor
+from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
 from fairqr.agents.generation import Generation, GenerationRequest, Generator, OnToken
 from fairqr.agents.generators import open_generator
 from fairqr.evaluation.workers.tools import Pool, Tools

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import open_generator
 from fairqr.evaluation.at_once import all_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
-from fairqr.agents.attribution.base import Attributor
-from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.attribution.attributors import open_attributor
+from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.generation import Generator

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
+from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.generation import Generator, temperature_of
 from fairqr.agents.replies import Usage
 from fairqr.graph.answer.context import AnswerContext

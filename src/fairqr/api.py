@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import TypeAdapter, ValidationError
 
-from fairqr.agents.attribution.base import Attributor
-from fairqr.agents.attribution.open import DEFAULT_ATTRIBUTOR
+from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
+from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.generation import Generator
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import Background

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.probes.files import write_probe_collection

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from fairqr.agents.attribution.base import Attributor
+from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.naming import AttributorName
-from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generation import Generator

@@ -78,7 +78,7 @@ def answer(
     has_written = False
 
     async def work() -> AnswerResult:
-        from fairqr.agents.attribution.open import open_attributor
+        from fairqr.agents.attribution.attributors import open_attributor
         from fairqr.agents.cache import kept_in
         from fairqr.agents.chat import ChatModel
         from fairqr.agents.chat_generator import INPUT_TOKENS, ChatGenerator

@@ -10,7 +10,7 @@ import typer
 from fairqr.cli.common import AsJson, BaseUrl, NoCache, print_json, run, warn
 
 if TYPE_CHECKING:
-    from fairqr.agents.attribution.outcomes import AttributorCheck
+    from fairqr.agents.attribution.checking import AttributorCheck
     from fairqr.agents.attribution.pairs import LabelledPair
 
 __all__ = ["app"]
@@ -28,8 +28,8 @@ Seed = Annotated[int, typer.Option(min=0, help="The seed of the pairs that are m
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the attributors, and the results of those that were checked."""
+    from fairqr.agents.attribution.attributors import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
     from fairqr.agents.attribution.checking import known_checks
-    from fairqr.agents.attribution.open import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
 
     checks = known_checks()
     if as_json:
@@ -77,8 +77,8 @@ def check(
 
     The outcome is remembered; commands warn about an attributor that was never checked.
     """
+    from fairqr.agents.attribution.attributors import open_attributor
     from fairqr.agents.attribution.checking import check_attributor, remember
-    from fairqr.agents.attribution.open import open_attributor
     from fairqr.base.errors import ModelError
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}

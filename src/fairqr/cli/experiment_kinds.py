@@ -15,7 +15,7 @@ from fairqr.cli.common import agree, run, warn
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.agents.attribution.base import Attributor
+    from fairqr.agents.attribution.verdicts import Attributor
     from fairqr.agents.cache import ReplyFile
     from fairqr.evaluation.experiments.plan import Cell
     from fairqr.evaluation.experiments.specification import Experiment
@@ -288,7 +288,7 @@ def _in_pool(
 
 
 def _attributor(name: str, replies: Path, prompts: PromptLibrary) -> Attributor | None:
-    from fairqr.agents.attribution.open import open_attributor
+    from fairqr.agents.attribution.attributors import open_attributor
     from fairqr.agents.cache import ReplyFile
     from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR
 

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import AnswerResult, FairSearch, Step, build_answer_graph
-from fairqr.agents.attribution.base import Pair, Verdict
+from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError

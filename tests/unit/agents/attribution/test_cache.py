@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.attribution.base import Pair, Verdict
 from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
+from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.replies import Usage
 
@@ -125,7 +125,7 @@ class TestCachedAttributor:
         script = """
 import asyncio, sys
 from pathlib import Path
-from fairqr.agents.attribution.base import Pair
+from fairqr.agents.attribution.verdicts import Pair
 from fairqr.agents.attribution.cache import CachedAttributor
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor
 from fairqr.agents.cache import ReplyCache, ReplyFile

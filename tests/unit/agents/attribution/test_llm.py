@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.base import Attributor, Pair
+from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.llm_attributor import LONGEST_ANSWER, STRETCH, stretches
-from fairqr.agents.attribution.open import open_attributor
+from fairqr.agents.attribution.verdicts import Attributor, Pair
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.question import Wanted
 from fairqr.agents.replies import Choice

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairqr.agents.attribution.base import Pair
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.onnx_attributor import OnnxAttributor
 from fairqr.agents.attribution.transformers_attributor import TransformersAttributor
+from fairqr.agents.attribution.verdicts import Pair
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.unit.agents.attribution.tiny_nli import WORDS, tiny_nli, tiny_onnx
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.base import Pair
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.overlap_attributor import OverlapAttributor, content_words
+from fairqr.agents.attribution.verdicts import Pair
 
 
 async def score(premise: str, hypothesis: str) -> float | None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.binomial import binomial_interval, sign_test
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
+from fairqr.base.binomial import binomial_interval, sign_test
 from fairqr.base.statistics import paired_randomisation, stream
 
 P, U = "protected", "unprotected"

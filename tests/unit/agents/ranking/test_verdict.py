@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.binomial import sign_test
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
 from fairqr.agents.ranking.verdict import Verdict, verdict, verdicts
+from fairqr.base.binomial import sign_test
 from fairqr.base.statistics import stream
 
 P, U = "protected", "unprotected"

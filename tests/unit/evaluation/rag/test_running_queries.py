@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.base import Attributor, Pair, Verdict
+from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
 from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import find_experiment, load_experiment
 from fairqr.evaluation.rag.answering import Answerer

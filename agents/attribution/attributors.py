@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fairqr.agents.attribution.base import Attributor
 from fairqr.agents.attribution.cache import CachedAttributor, Identified
 from fairqr.agents.attribution.naming import AttributorName, check_threshold
+from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.base.errors import InputError

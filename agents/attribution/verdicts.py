@@ -8,7 +8,15 @@ from typing import Literal, Protocol
 
 from fairqr.agents.replies import Status, Usage
 
-__all__ = ["RAW", "Attributor", "Pair", "Verdict", "VerdictStatus", "hypothesis_of"]
+__all__ = [
+    "RAW",
+    "Attributor",
+    "Pair",
+    "Verdict",
+    "VerdictStatus",
+    "hypothesis_of",
+    "without_words",
+]
 
 VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_long"]
 """``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the
@@ -77,3 +85,15 @@ def hypothesis_of(answer: str, template: str = RAW) -> str:
     """
     text = " ".join(answer.split())
     return template.replace("{answer}", text) if text else ""
+
+
+def without_words(pair: Pair) -> Verdict | None:
+    """Return the verdict on a pair that has nothing to judge, or None.
+
+    Text without a letter or a digit has no words: nothing follows from it, and it claims nothing.
+    """
+    if not any(map(str.isalnum, pair.hypothesis)):
+        return Verdict("empty_answer", message="The answer has no words.")
+    if not any(map(str.isalnum, pair.premise)):
+        return Verdict("empty_document", message="The document has no words.")
+    return None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairqr.agents.ranking.binomial import (
+from fairqr.base.binomial import (
     binomial_interval,
     binomial_tail,
     detectable_share,
