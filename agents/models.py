@@ -1,8 +1,8 @@
-"""Opening whatever refines queries, by its name."""
+"""Opening models by their names."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
@@ -12,7 +12,13 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["open_model"]
+if TYPE_CHECKING:
+    from fairqr.agents.ranking.causal import CausalModel
+
+__all__ = ["CAUSAL", "open_language_model", "open_model"]
+
+CAUSAL = "causal"
+"""What stands before the colon in the name of a decoder-only model of transformers."""
 
 
 def open_model(
@@ -21,23 +27,55 @@ def open_model(
     engine: SearchEngine | None = None,
     cache: bool | ReplyCache = True,
     **options: Any,
-) -> ChatModel | Refiner:
-    """Return what refines queries.
+) -> ChatModel | CausalModel | Refiner:
+    """Return what a name stands for.
 
     Args:
-        name: As :class:`ChatModel` takes it; ``feedback`` for relevance feedback without a language
-            model, which needs the engine; defaults to the configured model.
+        name: As :func:`open_language_model` takes it; or ``feedback`` for relevance feedback
+            without a language model, which needs the engine. Defaults to the configured model.
         engine: For ``feedback``.
         cache: Keep replies on disk, and never ask the same twice; or where to keep them.
         options: More for :class:`ChatModel`.
 
     Raises:
-        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
+        ModelUnavailableError: The name is malformed, or ``feedback`` has no engine.
+    """
+    name = name or default_model()
+    if name != FeedbackRefiner.name:
+        return open_language_model(name, cache=cache, **options)
+    if engine is None:
+        raise ModelUnavailableError("The refiner 'feedback' needs an engine to learn from.")
+    return FeedbackRefiner(engine)
+
+
+def open_language_model(
+    name: str | None = None, *, cache: bool | ReplyCache = True, **options: Any
+) -> ChatModel | CausalModel:
+    """Return a language model.
+
+    Args:
+        name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
+            of transformers, which only ranks: a hub id, a folder, a folder of an adapter, a GGUF
+            file, or the name of embedded weights. Defaults to the configured model.
+        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
+        options: More for :class:`ChatModel`; a model in this process has no use for them.
+
+    Raises:
+        ModelUnavailableError: The name is malformed, or ``feedback``.
     """
     name = name or default_model()
     if name == FeedbackRefiner.name:
-        if engine is None:
-            raise ModelUnavailableError("The refiner 'feedback' needs an engine to learn from.")
-        return FeedbackRefiner(engine)
-    kept = kept_in(cache)
-    return ChatModel(name, cache=kept, **options)
+        raise ModelUnavailableError(
+            "Relevance feedback refines queries; it neither ranks nor writes. Name a language "
+            "model, such as openai:gpt-4o or local:smollm2-135m."
+        )
+    kind, _, model = name.partition(":")
+    if kind != CAUSAL:
+        return ChatModel(name, cache=kept_in(cache), **options)
+    if not model:
+        raise ModelUnavailableError(
+            f"The name '{name}' lacks a model; write it like causal:smollm2-135m."
+        )
+    from fairqr.agents.ranking.causal import CausalModel
+
+    return CausalModel(model, cache=kept_in(cache))

@@ -15,6 +15,7 @@ from typing import Any
 from langgraph_sdk.runtime import ServerRuntime
 
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
+from fairqr.agents.models import open_model
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.builder import build_answer_graph
@@ -23,7 +24,6 @@ from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.rankers import open_language_model
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -82,7 +82,7 @@ async def _graphs() -> dict[str, Any]:
 
 
 def _build(engine: SearchEngine, name: str) -> dict[str, Any]:
-    model = open_language_model(name, engine=engine)
+    model = open_model(name, engine=engine)
     return {
         "search": build_search_graph(engine, model),
         "answer": build_answer_graph(engine, model, attributor=DEFAULT_ATTRIBUTOR),

@@ -10,11 +10,19 @@ from typing import Any
 
 from fairqr.agents.embedded import WEIGHTS
 from fairqr.agents.weights import is_pulled, weights_path
-from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.neural import Pretrained, load_causal, state_of
 from fairqr.retrieval.files import sha256_of
 
-__all__ = ["ABOUT", "ADAPTER", "Source", "load_source", "source_of"]
+__all__ = [
+    "ABOUT",
+    "ADAPTER",
+    "Source",
+    "base_sha256",
+    "lasting_name",
+    "load_source",
+    "source_of",
+]
 
 ADAPTER = "adapter_config.json"
 """The file by which the folder of an adapter is known; peft writes it."""
@@ -112,3 +120,33 @@ def _base_of(folder: Path) -> tuple[str, str]:
             "the name of a model."
         ) from None
     return base, sha256
+
+
+def lasting_name(name: str) -> str:
+    """Return the name of a base as an adapter keeps it: a path holds wherever it is read from.
+
+    Args:
+        name: As it stands behind ``causal:``.
+
+    Raises:
+        InputError: It is an adapter itself.
+    """
+    path = Path(name)
+    if name in WEIGHTS or not path.exists():
+        return name
+    if (path / ADAPTER).is_file():
+        raise InputError(
+            f"{name} is an adapter; tune the model that it was trained on, with another seed or "
+            "more steps."
+        )
+    return str(path.resolve())
+
+
+def base_sha256(name: str) -> str:
+    """Return the SHA-256 of a base that is one GGUF file; empty for others, and what is missing.
+
+    Args:
+        name: As it stands behind ``causal:``.
+    """
+    path = weights_path(name) if name in WEIGHTS else Path(name)
+    return sha256_of(path) if path.is_file() else ""

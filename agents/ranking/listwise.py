@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fairqr.agents.local import CONTEXT_TOKENS
-from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem, Shown
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
 from fairqr.agents.ranking.model import RankingModel, asked_once
 from fairqr.agents.ranking.permutation import parse_permutation
-from fairqr.agents.ranking.windows import windows
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["ListwiseRanker"]
+__all__ = ["ListwiseRanker", "windows"]
 
 
 class ListwiseRanker:
@@ -104,7 +103,7 @@ class ListwiseRanker:
         group: str = "",
         deadline: float | None = None,
     ) -> ItemRanking:
-        """Rank the items; see :meth:`fairqr.agents.ranking.base.ItemRanker.rank`.
+        """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
 
         Windows that the deadline leaves no time for count as asked, with the failure ``timeout``.
 
@@ -184,3 +183,35 @@ class ListwiseRanker:
         step = max(1, min(self._step, size // 2))
         warning = f"{limit}, too few for {wanted} items; it was asked for {size} with step {step}."
         return windows(len(passages), size, step), (warning,)
+
+
+def windows(n: int, size: int, step: int) -> list[range]:
+    """Return the windows over a list, in the order in which they are ranked.
+
+    The first one covers the last ``size`` positions, each next one begins ``step`` nearer to the
+    front, and the last one begins at 0 (RankGPT, Sun et al. 2023). All have the same size, so that
+    the last one may overlap its neighbour by more than the others do. With rankings that are right
+    the best ``size - step`` of all items come to the front, in their order.
+
+    Args:
+        n: How many items the list has.
+        size: Positions of a window; a list that is not longer has one window.
+        step: In [1, size - 1].
+
+    Returns:
+        Ranges of positions; none for fewer than two items, of which there is nothing to rank.
+
+    Raises:
+        InputError: ``size`` or ``step`` is out of its range.
+    """
+    if size < 2:
+        raise InputError(f"A window has at least 2 items, not {size}.")
+    if not 1 <= step < size:
+        raise InputError(
+            f"The step of windows of {size} must be from 1 to {size - 1}, not {step}; half of the "
+            "window is usual."
+        )
+    if n < 2:
+        return []
+    size = min(size, n)
+    return [range(begin, begin + size) for begin in [*range(n - size, 0, -step), 0]]

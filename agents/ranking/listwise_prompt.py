@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fairqr.agents.question import Question
-from fairqr.agents.ranking.askers import before_those_who_ask
-from fairqr.agents.ranking.base import RankItem, Shown
+from fairqr.agents.ranking.item_ranker import RankItem, Shown, before_those_who_ask
 from fairqr.prompts.budget import estimated_tokens, render_documents
 from fairqr.prompts.template import PromptTemplate, fence
 

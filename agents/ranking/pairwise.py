@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fairqr.agents.question import Question
-from fairqr.agents.ranking.askers import before_those_who_ask
-from fairqr.agents.ranking.base import Cost, RankItem, Shown
+from fairqr.agents.ranking.item_ranker import Cost, RankItem, Shown, before_those_who_ask
 from fairqr.agents.ranking.model import RankingModel, asked_once
 from fairqr.agents.ranking.pairwise_reply import (
     LABELS,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import Comparison, Preference
 from fairqr.agents.replies import Usage
@@ -115,7 +115,7 @@ class PairwiseRanker:
         group: str = "",
         deadline: float | None = None,
     ) -> ItemRanking:
-        """Rank the items; see :class:`fairqr.agents.ranking.base.ItemRanker`."""
+        """Rank the items; see :class:`fairqr.agents.ranking.item_ranker.ItemRanker`."""
         slots = self._slots.setdefault(asyncio.Semaphore(self._concurrency))
         asking = _Asking(self._judge, query, items, group, deadline, slots)
         places = list(range(len(items)))

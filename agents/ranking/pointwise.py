@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.agents.ranking.base import ItemRanker
-from fairqr.agents.ranking.open import RankerOptions
+from fairqr.agents.ranking.item_ranker import ItemRanker
+from fairqr.agents.ranking.rankers import RankerOptions
 from fairqr.agents.ranking.scoring import PointwiseRanker
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.neural import Pretrained, token_limit

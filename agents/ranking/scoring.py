@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from fairqr.agents.failures import no_answer_within
-from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem, Shown
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import Pretrained, load_pretrained, to_float32
 
@@ -100,7 +100,7 @@ class PointwiseRanker(ABC):
         group: str = "",
         deadline: float | None = None,
     ) -> ItemRanking:
-        """Rank the items; see :meth:`fairqr.agents.ranking.base.ItemRanker.rank`.
+        """Rank the items; see :meth:`fairqr.agents.ranking.item_ranker.ItemRanker.rank`.
 
         Where not all could be scored, the order is the one that was given, and the ranking counts
         as one question that failed, with its status.

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.base.errors import InputError
 
 __all__ = ["Example", "TuningPair", "both_orders", "draw_winners", "fingerprint", "make_batches"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.models import open_model
-from fairqr.agents.ranking.open import open_ranking_model
+from fairqr.agents.models import open_language_model, open_model
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.rankers import ASKED, Rankers
@@ -33,7 +32,7 @@ async def check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary)
     for cell in rankers.values():
         model = None
         if cell.system.ranker in ASKED:
-            model = open_ranking_model(cell.system.model or experiment.model, cache=False)
+            model = open_language_model(cell.system.model or experiment.model, cache=False)
         ranker = Rankers(None, model, prompts).ranker_for(cell.context(experiment))
         if ranker is not None:
             await ranker.start()

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.models import open_model
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import InputError, QueryError
@@ -17,7 +18,6 @@ from fairqr.evaluation.experiments.store import Round
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
-from fairqr.graph.search.rankers import open_language_model
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -72,7 +72,7 @@ async def open_searcher(
     name: str, engine: SearchEngine, replies: ReplyCache
 ) -> ChatModel | Refiner | RankingModel:
     """Return what refines or ranks, started."""
-    model = open_language_model(name, engine=engine, cache=replies)
+    model = open_model(name, engine=engine, cache=replies)
     await model.start()
     return model
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairqr.agents.ranking.open import RankerName
+from fairqr.agents.ranking.rankers import RankerName
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.query_results import as_target

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairqr.agents.ranking.askers import Asker
+from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import (
     Randomisation,

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 
 from fairqr.agents.cache import ReplyCache, ReplyFile
-from fairqr.agents.ranking.base import ItemRanker, ItemRanking
+from fairqr.agents.models import open_language_model
+from fairqr.agents.ranking.item_ranker import ItemRanker, ItemRanking
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Patience, is_away
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -115,7 +115,7 @@ class _Run:
             # One for all windows, since a large one takes long to load.
             if not named.asks_a_model:
                 return None
-            return open_ranking_model(named.model, cache=self._replies, **self._plan.options)
+            return open_language_model(named.model, cache=self._replies, **self._plan.options)
 
         return lambda window: open_probe_ranker(
             name,

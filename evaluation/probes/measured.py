@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from fairqr.agents.ranking.askers import Asker
+from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.statistics import Interval, Randomisation
 from fairqr.evaluation.probes.records import Spent
 from fairqr.evaluation.probes.store import ProbeRunManifest

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import Cell, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.specification import PairwiseExperiment

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairqr.agents.cache import ReplyCache
-from fairqr.agents.ranking.base import Cost
-from fairqr.agents.ranking.open import open_ranking_model
+from fairqr.agents.models import open_language_model
+from fairqr.agents.ranking.item_ranker import Cost
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.collection import ProbeCollection
@@ -135,7 +135,7 @@ def open_judge(plan: ProbePlan, model: str, cache: ReplyCache | None = None) -> 
     """
     experiment = plan.manifest.pairs
     return PairwiseJudge(
-        open_ranking_model(model, cache=cache or False, **plan.options),
+        open_language_model(model, cache=cache or False, **plan.options),
         plan.prompts.get("pairwise", experiment.prompts.get("pairwise")),
         by=experiment.by,
         shown=experiment.shown,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fairqr.agents.cache import ReplyCache
-from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
+from fairqr.agents.models import open_language_model
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.ranking.open import RankerOptions, open_ranker, open_ranking_model
+from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.probes.specification import ListwiseExperiment, Window
 from fairqr.prompts.library import PromptLibrary
@@ -142,7 +143,7 @@ def open_probe_ranker(
             ),
         )
     if model is None:
-        model = open_ranking_model(named.model, cache=cache or False, **(options or {}))
+        model = open_language_model(named.model, cache=cache or False, **(options or {}))
     size = Window.parse(window or NO_WINDOW)
     return open_ranker(
         named.kind,

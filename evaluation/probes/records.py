@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fairqr.agents.ranking.askers import Asker
+from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.agents.replies import Usage
 
 __all__ = ["PairRecord", "RankingRecord", "Spent", "spent_of", "total_spent"]
@@ -42,7 +42,7 @@ class RankingRecord(BaseModel):
         query: Of the collection.
         order: Positions in the query's items, best first; each once.
         asked: Questions that the order rests on; see
-            :class:`fairqr.agents.ranking.base.ItemRanking`.
+            :class:`fairqr.agents.ranking.item_ranker.ItemRanking`.
         failures: By status.
         repairs: By kind, in items.
         warnings: What a reader should know, whole sentences.

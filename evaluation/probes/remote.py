@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
+from fairqr.agents.models import open_language_model
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.ranking.open import open_ranking_model
 from fairqr.agents.ranking.pairwise import Comparison, PairwiseJudge
 from fairqr.evaluation.probes.plan import ProbePlan, open_judge
 from fairqr.evaluation.probes.rankers import INITIAL, open_probe_ranker, parse_ranker
@@ -188,7 +188,7 @@ async def _opened(tools: Tools, asked: _Asked) -> Any:
 
 async def _model(tools: Tools, name: str, options: Mapping[str, Any]) -> RankingModel:
     async def opened() -> RankingModel:
-        return open_ranking_model(name, cache=tools.replies, **options)
+        return open_language_model(name, cache=tools.replies, **options)
 
     # One for all windows, since a large one takes long to load.
     return await tools.keep("ranking model", (name, dict(options)), opened)

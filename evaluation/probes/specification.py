@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairqr.agents.ranking.askers import Asker
-from fairqr.agents.ranking.base import Shown
+from fairqr.agents.ranking.item_ranker import Asker, Shown
 from fairqr.base.errors import one_line
 from fairqr.evaluation.probes.collection import Order
 

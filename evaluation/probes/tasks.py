@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairqr.agents.ranking.askers import Asker, group_of
+from fairqr.agents.ranking.item_ranker import Asker, group_of
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.pairs import ProbePair, planned_pairs
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment

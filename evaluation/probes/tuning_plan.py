@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairqr.agents.ranking.open import CAUSAL
-from fairqr.agents.tuning.base import base_sha256, lasting_name
+from fairqr.agents.models import CAUSAL
+from fairqr.agents.ranking.causal_weights import base_sha256, lasting_name
 from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
 from fairqr.agents.tuning.lora import LoraOptions
 from fairqr.base.errors import InputError, one_line

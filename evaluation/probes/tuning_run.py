@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models import CAUSAL
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.causal_weights import ABOUT
 from fairqr.agents.ranking.decoding import encode, label_tokens
-from fairqr.agents.ranking.open import CAUSAL
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import LABELS
 from fairqr.agents.tuning.checkpoints import write_adapter

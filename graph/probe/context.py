@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairqr.agents.ranking.askers import Asker
-from fairqr.agents.ranking.base import Shown
+from fairqr.agents.ranking.item_ranker import Asker, Shown
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
 from fairqr.graph.search.ranking_context import require_step

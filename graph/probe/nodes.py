@@ -12,7 +12,7 @@ from typing import Literal
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
-from fairqr.agents.ranking.base import Cost
+from fairqr.agents.ranking.item_ranker import Cost
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError

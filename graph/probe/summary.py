@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fairqr.agents.ranking.askers import group_of
+from fairqr.agents.ranking.item_ranker import group_of
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import ALPHA, LEAST, verdict
 from fairqr.agents.replies import Usage

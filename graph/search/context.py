@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fairqr.agents.ranking.open import RankerName
+from fairqr.agents.ranking.rankers import RankerName
 from fairqr.base.errors import InputError, first_problem, raised_within
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
@@ -67,7 +67,7 @@ class Strategy:
             (``per_group``).
         rerank: By the ``original_query`` (the paper), by ``fusion`` of all rankings, or ``none``.
         ranker: A model that then re-ranks by the original query the best of these documents; one
-            of :data:`fairqr.agents.ranking.open.RANKERS`, or None.
+            of :data:`fairqr.agents.ranking.rankers.RANKERS`, or None.
         reads: How many of them it reads; the others keep their places below.
         final_step: The re-ranker that then puts the first k together.
         evidence: Whether a keyword needs evidence in the index: that it is of the query's topic, or

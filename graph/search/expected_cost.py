@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from fairqr.agents.ranking.base import Cost, ItemRanker, RankItem
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem
 from fairqr.base.errors import BudgetError
 from fairqr.graph.search.context import Budget, Context
 from fairqr.graph.search.model_ranking import items_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fairqr.agents.ranking.base import Cost, ItemRanker, ItemRanking, RankItem
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.replies import Usage
 from fairqr.base.telemetry import span
 from fairqr.graph.running_time import seconds_left

@@ -9,7 +9,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.ranking.item_ranker import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import (

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from langchain_core.language_models import BaseChatModel
 
-from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.models import open_model
-from fairqr.agents.ranking.base import ItemRanker
+from fairqr.agents.models import open_language_model, open_model
+from fairqr.agents.ranking.item_ranker import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.ranking.open import CAUSAL, RankerName, open_ranker, open_ranking_model
+from fairqr.agents.ranking.rankers import RankerName, open_ranker
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.settings import default_model
 from fairqr.graph.search.context import Context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -27,7 +25,6 @@ __all__ = [
     "Rankers",
     "is_language_model",
     "model_of",
-    "open_language_model",
     "require_refines",
 ]
 
@@ -76,7 +73,7 @@ class Rankers:
             ModelUnavailableError: Its name is none.
         """
         if isinstance(self._given, str):
-            self._given = open_ranking_model(self._given)
+            self._given = open_language_model(self._given)
         for each in (self._given, self._model):
             if is_language_model(each):
                 return cast("RankingModel", each)
@@ -133,33 +130,7 @@ def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
         ModelUnavailableError: The name is none, or ``feedback`` has no engine.
     """
     if isinstance(given, str):
-        return open_language_model(given, engine=engine)
+        return open_model(given, engine=engine)
     if isinstance(given, BaseChatModel):
         return ChatModel.of(given)
     return given
-
-
-def open_language_model(
-    name: str | None = None,
-    *,
-    engine: SearchEngine | None = None,
-    cache: bool | ReplyCache = True,
-    **options: Any,
-) -> Model:
-    """Return what a name stands for, be it for refining or for ranking alone.
-
-    Args:
-        name: As :func:`fairqr.agents.models.open_model` or
-            :func:`fairqr.agents.ranking.open.open_ranking_model` takes it; the configured model
-            where None.
-        engine: For ``feedback``.
-        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
-        options: More for a chat model.
-
-    Raises:
-        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
-    """
-    name = name or default_model()
-    if name.partition(":")[0] == CAUSAL:
-        return open_ranking_model(name, cache=cache, **options)
-    return open_model(name, engine=engine, cache=cache, **options)

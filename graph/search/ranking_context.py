@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairqr.agents.ranking.base import Shown
-from fairqr.agents.ranking.open import RankerName, RankerOptions
+from fairqr.agents.ranking.item_ranker import Shown
+from fairqr.agents.ranking.rankers import RankerName, RankerOptions
 
 __all__ = ["READS", "RankingSettings", "half", "require_step"]
 
@@ -95,7 +95,7 @@ class RankingSettings(BaseModel):
         return self
 
     def options(self, versions: Mapping[str, str]) -> RankerOptions:
-        """Return what :func:`fairqr.agents.ranking.open.open_ranker` takes.
+        """Return what :func:`fairqr.agents.ranking.rankers.open_ranker` takes.
 
         Args:
             versions: Of prompts, by id.

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.generation import Generator
+from fairqr.agents.models import open_model
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import Background
 from fairqr.graph.answer.builder import build_answer_graph
@@ -28,13 +29,7 @@ from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.builder import build_search_graph, search_state_graph
 from fairqr.graph.search.context import Context, make_context
-from fairqr.graph.search.rankers import (
-    GivenModel,
-    GivenRanker,
-    Rankers,
-    model_of,
-    open_language_model,
-)
+from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
 from fairqr.graph.stream import Progress, RunEvent, Step, run_graph
@@ -419,7 +414,7 @@ class FairSearch:
         else:
             engine = source
         # Both are opened once for all graphs.
-        opened = open_language_model(engine=engine) if model is None else model_of(model, engine)
+        opened = open_model(engine=engine) if model is None else model_of(model, engine)
         rankers = Rankers.of(self._ranker, opened, self._prompts)
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         return Graphs(

@@ -13,7 +13,7 @@ import pytest
 
 from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.listwise import ListwiseRanker
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError

@@ -12,7 +12,7 @@ import pytest
 
 from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures
 from fairqr.agents.ranking.pairwise import By, PairwiseJudge, Preference
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy

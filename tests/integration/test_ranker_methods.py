@@ -15,8 +15,8 @@ import pytest
 from fairqr import FairSearch
 from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.ranking.base import RankItem
-from fairqr.agents.ranking.open import RankerOptions, open_ranker
+from fairqr.agents.ranking.item_ranker import RankItem
+from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.evaluation.experiments.plan import Cell
 from fairqr.evaluation.experiments.running import run_plan
 from fairqr.evaluation.experiments.store import Record, Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from fairqr.agents.ranking.askers import Asker
+from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.evaluation.experiments.report import numbers
 from fairqr.evaluation.experiments.report.parts import Cell
 from fairqr.evaluation.probes.collection import Order, ProbeManifest

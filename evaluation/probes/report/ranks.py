@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fairqr.agents.ranking.askers import Asker
+from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.drawing import can_draw

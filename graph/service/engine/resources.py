@@ -14,10 +14,11 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.generation import Generator
 from fairqr.agents.generators import SEQ2SEQ, open_generator
+from fairqr.agents.models import open_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.rankers import Model, open_language_model
+from fairqr.graph.search.rankers import Model
 from fairqr.graph.service.configuration import ModelEntry
 from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.offers import Offers
@@ -120,10 +121,10 @@ class Resources:
                 options["api_key"] = NO_KEY
             elif entry.api_key is not None:
                 options["api_key"] = entry.api_key
-            return open_language_model(name, engine=engine, **options)
+            return open_model(name, engine=engine, **options)
 
         if name == FeedbackRefiner.name:
-            return open_language_model(name, engine=engine)
+            return open_model(name, engine=engine)
         return await self._models.get((name, base_url), opening)
 
     async def graph(self, request: Request) -> tuple[Any, SearchEngine]:

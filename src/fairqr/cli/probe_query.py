@@ -66,13 +66,13 @@ def query(
     asked, settings = options_of(ctx, set_, ProbeContext, RunSettings)
 
     async def work() -> ProbeResult:
-        from fairqr.agents.ranking.open import open_ranking_model
+        from fairqr.agents.models import open_language_model
         from fairqr.api import FairSearch
         from fairqr.cli.render import ProbeView
         from fairqr.graph.probe.result import ProbeResult
 
         prompts = settings.prompts_for(asked)
-        probed = open_ranking_model(
+        probed = open_language_model(
             model, cache=settings.cache, base_url=base_url, timeout=settings.timeout
         )
         # What is missing is better known before a large corpus is indexed.

@@ -145,7 +145,7 @@ class ProbeView(View):
         """Show a step."""
         super().show(event)
         if isinstance(event, Step) and (cost := event.update.get("cost")):
-            from fairqr.agents.ranking.base import Cost
+            from fairqr.agents.ranking.item_ranker import Cost
             from fairqr.evaluation.probes.plan import cost_in_words
 
             calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]

@@ -51,11 +51,12 @@ class RunSettings(BaseModel):
     async def started_model(self, name: str, base_url: str | None, *, refines: bool) -> Model | str:
         """Return a model, started if it refines; the name of feedback, which needs an engine."""
         from fairqr.agents.feedback import FeedbackRefiner
-        from fairqr.graph.search.rankers import open_language_model, require_refines
+        from fairqr.agents.models import open_model
+        from fairqr.graph.search.rankers import require_refines
 
         if name == FeedbackRefiner.name:
             return name
-        model = open_language_model(name, cache=self.cache, base_url=base_url, timeout=self.timeout)
+        model = open_model(name, cache=self.cache, base_url=base_url, timeout=self.timeout)
         if refines:
             require_refines(model)
             # What is missing is better known before a large corpus is indexed.

@@ -35,7 +35,7 @@ def _explain_methods(method: str | None) -> str | None:
     """Print the methods and end, if the user asks for ``help``."""
     if method != "help":
         return method
-    from fairqr.agents.ranking.open import RANKERS
+    from fairqr.agents.ranking.rankers import RANKERS
     from fairqr.cli.parameters import parameters_of
     from fairqr.graph.search.context import METHODS
     from fairqr.graph.search.ranking_context import READS

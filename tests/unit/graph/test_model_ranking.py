@@ -14,7 +14,7 @@ import pytest
 from fairqr import FairSearch
 from fairqr.agents.cache import remembering
 from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.ranking.base import Cost, ItemRanking, RankItem
+from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem
 from fairqr.agents.ranking.model import asked_once
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Choice, TextReply, Usage

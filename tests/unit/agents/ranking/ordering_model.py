@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fairqr.agents.question import OnToken, Question, Wanted
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.replies import Choice, TextReply, Usage
 
 __all__ = ["OrderingModel", "articles", "order_of"]

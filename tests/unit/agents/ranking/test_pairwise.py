@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.base import RankItem, Shown
+from fairqr.agents.ranking.item_ranker import RankItem, Shown
 from fairqr.agents.ranking.pairwise import By, PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import parse_preference
 from fairqr.agents.replies import Choice, TextReply, Usage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_reply import LABELS
 from fairqr.prompts.library import SHIPPED, PromptLibrary

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.base import Cost, RankItem
+from fairqr.agents.ranking.item_ranker import Cost, RankItem
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker, Strategy, most_comparisons
 from fairqr.agents.replies import Choice, Usage

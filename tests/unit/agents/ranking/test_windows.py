@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.windows import windows
+from fairqr.agents.ranking.listwise import windows
 from fairqr.base.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.base import RankItem
+from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.tuning.examples import (
     TuningPair,
     both_orders,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.ranking.askers import group_of
-from fairqr.agents.ranking.base import Cost
+from fairqr.agents.ranking.item_ranker import Cost, group_of
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.evaluation.experiments.catalogue import KINDS, SHIPPED, find_experiment, kind_of_file
 from fairqr.evaluation.experiments.catalogue import load_experiment as load

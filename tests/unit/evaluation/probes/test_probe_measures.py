@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.askers import Asker
+from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import holm
 from fairqr.evaluation.probes.collection import ProbeQuery

@@ -1,24 +1,19 @@
-"""Opening language models that rank, and rankers, by their names."""
+"""Opening rankers by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from fairqr.agents.ranking.base import ItemRanker, Shown
+from fairqr.agents.ranking.item_ranker import ItemRanker, Shown
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
-from fairqr.base.settings import default_model
 
 if TYPE_CHECKING:
-    from fairqr.agents.cache import ReplyCache
     from fairqr.agents.ranking.model import RankingModel
     from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["CAUSAL", "RANKERS", "RankerName", "RankerOptions", "open_ranker", "open_ranking_model"]
-
-CAUSAL = "causal"
-"""What stands before the colon in the name of a decoder-only model of transformers."""
+__all__ = ["RANKERS", "RankerName", "RankerOptions", "open_ranker"]
 
 RankerName = Literal["listwise", "pairwise", "monot5", "monobert"]
 
@@ -61,45 +56,6 @@ class RankerOptions:
     concurrency: int = 8
     weights: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-
-
-def open_ranking_model(
-    name: str | None = None, *, cache: bool | ReplyCache = True, **options: Any
-) -> RankingModel:
-    """Return a language model that can be asked to rank.
-
-    Args:
-        name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
-            of transformers: a hub id, a folder, a folder of an adapter, a GGUF file, or the name of
-            embedded weights. The configured model where None.
-        cache: Keep replies on disk, and never ask the same twice; or where to keep them.
-        options: More for :class:`ChatModel`; a model in this process has no use for them.
-
-    Raises:
-        ModelUnavailableError: The name is none, or that of what writes no text.
-    """
-    # The names above serve the help of commands, which opens nothing and should start fast.
-    from fairqr.agents.cache import kept_in
-    from fairqr.agents.chat import ChatModel
-    from fairqr.agents.feedback import FeedbackRefiner
-
-    name = name or default_model()
-    kept = kept_in(cache)
-    kind, _, model = name.partition(":")
-    if kind == CAUSAL:
-        if not model:
-            raise ModelUnavailableError(
-                f"The name '{name}' lacks a model; write it like causal:smollm2-135m."
-            )
-        from fairqr.agents.ranking.causal import CausalModel
-
-        return CausalModel(model, cache=kept)
-    if name == FeedbackRefiner.name:
-        raise ModelUnavailableError(
-            "Relevance feedback ranks nothing; name a language model, such as openai:gpt-4o or "
-            "local:smollm2-135m."
-        )
-    return ChatModel(name, cache=kept, **options)
 
 
 def open_ranker(

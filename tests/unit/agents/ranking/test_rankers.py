@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.chat import ChatModel
+from fairqr.agents.models import open_language_model
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.listwise import ListwiseRanker
-from fairqr.agents.ranking.open import RANKERS, RankerOptions, open_ranker, open_ranking_model
 from fairqr.agents.ranking.pairwise_ranker import PairwiseRanker
 from fairqr.agents.ranking.pointwise import MonoBertRanker, MonoT5Ranker
+from fairqr.agents.ranking.rankers import RANKERS, RankerOptions, open_ranker
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 
 
@@ -22,10 +23,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_models_by_their_names() -> None:
     """Nothing is loaded, and no server is asked."""
-    causal = open_ranking_model("causal:org/model:v2")
+    causal = open_language_model("causal:org/model:v2")
     assert isinstance(causal, CausalModel)
     assert causal.name == "causal:org/model:v2"
-    chat = open_ranking_model("openai:some-model", cache=False, timeout=3)
+    chat = open_language_model("openai:some-model", cache=False, timeout=3)
     assert isinstance(chat, ChatModel)
     assert chat.name == "openai:some-model"
 
@@ -35,17 +36,17 @@ def test_models_by_their_names() -> None:
     [
         ("causal:", "write it like causal:smollm2-135m"),
         ("causal", "write it like causal:smollm2-135m"),
-        ("feedback", "Relevance feedback ranks nothing"),
+        ("feedback", "Relevance feedback refines queries; it neither ranks nor writes"),
         ("gpt", "names no provider"),
     ],
 )
 def test_names_that_are_none(name: str, sentence: str) -> None:
     with pytest.raises(ModelUnavailableError, match=sentence):
-        open_ranking_model(name)
+        open_language_model(name)
 
 
 def test_rankers_by_their_names() -> None:
-    model = open_ranking_model("openai:some-model", cache=False)
+    model = open_language_model("openai:some-model", cache=False)
     kinds = {
         "listwise": ListwiseRanker,
         "pairwise": PairwiseRanker,
@@ -62,7 +63,7 @@ def test_rankers_by_their_names() -> None:
 
 
 def test_what_a_user_can_mend_is_one_sentence() -> None:
-    model = open_ranking_model("openai:some-model", cache=False)
+    model = open_language_model("openai:some-model", cache=False)
     with pytest.raises(InputError, match="There is no ranker 'bm25'; choose listwise, pairwise"):
         open_ranker("bm25", model)
     with pytest.raises(ModelUnavailableError, match="The ranker listwise asks a language model"):

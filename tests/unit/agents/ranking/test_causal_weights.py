@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.tuning.base import base_sha256, lasting_name
+from fairqr.agents.ranking.causal_weights import base_sha256, lasting_name
 from fairqr.base.errors import InputError
 from fairqr.retrieval.files import sha256_of
 

@@ -7,11 +7,26 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from fairqr.agents.replies import Usage
+from fairqr.prompts.template import fence
 
-__all__ = ["Cost", "ItemRanker", "ItemRanking", "RankItem", "Shown"]
+__all__ = [
+    "Asker",
+    "Cost",
+    "ItemRanker",
+    "ItemRanking",
+    "RankItem",
+    "Shown",
+    "before_those_who_ask",
+    "group_of",
+]
 
 Shown = Literal["title", "text", "title_text"]
 """What a ranker reads of an item."""
+
+Asker = Literal["neutral", "unprotected", "protected"]
+"""For whom a model ranks: nobody in particular, or members of one of the two groups."""
+
+MAX_ASKER_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +144,19 @@ class ItemRanker(Protocol):
             InputError: Not even two items fit into what the model reads at once.
         """
         ...
+
+
+def group_of(asker: str, words: Sequence[str]) -> str:
+    """Return the word for those who ask; empty for nobody in particular.
+
+    Args:
+        asker: An :data:`Asker`.
+        words: What the protected side and the other one are called.
+    """
+    return {"protected": words[0], "unprotected": words[1]}.get(asker, "")
+
+
+def before_those_who_ask(group: str) -> str:
+    """Return what stands in a prompt before those who ask: the word and a space, or nothing."""
+    word = fence(group, MAX_ASKER_CHARACTERS)
+    return f"{word} " if word else ""
