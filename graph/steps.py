@@ -16,8 +16,8 @@ from fairqr.agents.cache import remembering
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
 from fairqr.graph.journal import step_journal
-from fairqr.graph.running_time import running_from, running_seconds
 from fairqr.graph.search.context import Context, checked_context
+from fairqr.graph.usage import running_from, running_seconds
 
 __all__ = ["CONCURRENCY", "SEARCH", "Node", "Route", "Update", "context_of", "forgotten", "traced"]
 

@@ -1,9 +1,16 @@
-"""What a run cost: as it stands in the state, and as results report it."""
+"""What a run has used of models and of time: as it stands in the state, and as results report it.
+
+The time of a run is the time that its steps took. The time between them does not count: a person
+may think for an hour about the keywords, and a run that was killed may go on the next day.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -12,8 +19,20 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from fairqr.agents.replies import Usage
+from fairqr.graph.search.context import Context
 
-__all__ = ["UsageRecord", "UsageReport", "longest", "usage_of", "usage_record"]
+__all__ = [
+    "UsageRecord",
+    "UsageReport",
+    "longest",
+    "running_from",
+    "running_seconds",
+    "seconds_left",
+    "total_usage",
+    "usage_of",
+    "usage_record",
+    "usage_report",
+]
 
 
 class UsageRecord(TypedDict):
@@ -58,6 +77,43 @@ def usage_record(usage: Usage) -> UsageRecord:
 def usage_of(result: Mapping[str, Any]) -> Usage:
     """Return what models cost for a result, the object of one of the graphs' result classes."""
     return Usage(**{key: value for key, value in result["usage"].items() if key != "milliseconds"})
+
+
+def total_usage(records: Iterable[UsageRecord], before: Usage | None = None) -> Usage:
+    """Return the sum of what several steps cost, and of what was spent before them."""
+    return sum((Usage(**record) for record in records), before or Usage())
+
+
+def usage_report(usage: Usage) -> UsageReport:
+    """Return what a run has cost until now, for its result."""
+    milliseconds = round(running_seconds() * 1000, 1)
+    return UsageReport(**usage_record(usage), milliseconds=milliseconds)
+
+
+_began: ContextVar[float | None] = ContextVar("fairqr_began", default=None)
+
+
+@contextmanager
+def running_from(seconds: float) -> Iterator[None]:
+    """Time a step of a run whose earlier steps took so many seconds."""
+    token = _began.set(time.perf_counter() - seconds)
+    try:
+        yield
+    finally:
+        _began.reset(token)
+
+
+def running_seconds() -> float:
+    """Return how long the run has been running until now; 0 outside of a step."""
+    began = _began.get()
+    return 0.0 if began is None else time.perf_counter() - began
+
+
+def seconds_left(context: Context) -> float | None:
+    """Return the seconds that are left of a run's budget, or None without such a budget."""
+    if context.budget.seconds is None:
+        return None
+    return max(0.0, context.budget.seconds - running_seconds())
 
 
 def longest(one: float, other: float) -> float:

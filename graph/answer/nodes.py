@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessageChunk
 from langgraph.graph.message import push_message
@@ -22,24 +22,25 @@ from fairqr.agents.generation import GenerationRequest, Generator, temperature_o
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.telemetry import current_span
-from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.answer.sampling import distinct_rankings
+from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.answer.state import (
     AttributionTask,
     GenerationRecord,
     GenerationTask,
+    SampledRanking,
     State,
     VerdictRecord,
 )
 from fairqr.graph.answer.summary import summarised
 from fairqr.graph.outcome_span import record_outcome, record_verdict
-from fairqr.graph.running_time import seconds_left
 from fairqr.graph.steps import Update, context_of, forgotten, traced
-from fairqr.graph.usage import usage_record
+from fairqr.graph.usage import seconds_left, usage_record
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sampling.plackett_luce import PlackettLuce
+from fairqr.retrieval.sampling.streams import stream_of
 
 __all__ = ["PROMPT", "Nodes", "to_generate"]
 
@@ -103,7 +104,7 @@ class Nodes:
         """Draw rankings from the final one, and tell the distinct ones apart."""
         settings, opened = self._context(runtime).answer, current_span()
         places = state["result"]["ranking"]
-        sampled = distinct_rankings(places, settings, state["seed"], state["query"])
+        sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
         opened.set("fairqr.alpha", settings.alpha)
         opened.set("fairqr.seed", state["seed"])
         opened.set("fairqr.samples", settings.samples)
@@ -263,6 +264,36 @@ def to_generate(state: State) -> list[Send]:
             ),
         )
         for ranking in state["sampled"]
+    ]
+
+
+def _distinct_rankings(
+    places: Sequence[Mapping[str, Any]], settings: AnswerSettings, seed: int, query: str
+) -> list[SampledRanking]:
+    """Draw rankings by Plackett–Luce, and return each distinct one once.
+
+    The document at rank i is worth the i-th greatest of the scores in the ranking. A fair
+    re-ranking moves documents without changing their scores; by this rule its order counts, and a
+    ranking by score, such as a plain retrieval, keeps its own scores.
+
+    Args:
+        places: The final ranking: ``id`` and ``score`` of each document, best first; at least one.
+        settings: How many to draw, how sharply, and how many documents of each are read.
+        seed: Draws the same again for the same query and ranking, whatever else runs.
+        query: The original query.
+
+    Returns:
+        In the order in which they were first drawn; ``times`` sums to the number of samples.
+    """
+    worths = sorted((place["score"] for place in places), reverse=True)
+    policy = PlackettLuce.of(worths, settings.alpha, settings.form)
+    drawn = policy.sample(settings.samples, settings.documents, stream_of(seed, query))
+    counts: dict[tuple[int, ...], int] = {}
+    for row in drawn.tolist():
+        counts[tuple(row)] = counts.get(tuple(row), 0) + 1
+    return [
+        SampledRanking(number=number, ids=[places[at]["id"] for at in row], times=times)
+        for number, (row, times) in enumerate(counts.items())
     ]
 
 

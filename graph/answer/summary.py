@@ -9,7 +9,6 @@ from typing import Any
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.generation import Generator, temperature_of
-from fairqr.agents.replies import Usage
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.figures import attribution_rate, group_shares, mean_exposure
 from fairqr.graph.answer.result import (
@@ -22,9 +21,8 @@ from fairqr.graph.answer.result import (
     RankingAnswer,
 )
 from fairqr.graph.answer.state import State
-from fairqr.graph.running_time import running_seconds
 from fairqr.graph.search.result import RankedDocument, memberships_of
-from fairqr.graph.usage import UsageReport, usage_of, usage_record
+from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -51,6 +49,7 @@ async def summarised(
     judged = [answer for answer in answers if any(used is not None for used in answer.used)]
     exposure = mean_exposure(answers, ids)
     attributed = mean_exposure(judged, ids, used=True) if judged else None
+    spent = [record["usage"] for record in [*state["generations"], *state["verdicts"]]]
     dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
     return AnswerResult(
         question=state["query"],
@@ -94,7 +93,7 @@ async def summarised(
         attributed_disparity=None if attributed is None else float(attributed @ attributed) / read,
         attribution_rate=attribution_rate(judged),
         counts=_counts(answers, judged),
-        usage=_usage(state),
+        usage=usage_report(total_usage(spent, usage_of(search))),
         warnings=await _warnings(state, attributor, judged),
     )
 
@@ -178,13 +177,6 @@ def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -
         judged=sum(answer.samples for answer in judged),
         unjudged=sum(answer.samples * answer.used.count(None) for answer in answers),
     )
-
-
-def _usage(state: State) -> UsageReport:
-    records = [*state["generations"], *state["verdicts"]]
-    total = sum((Usage(**record["usage"]) for record in records), usage_of(state["result"]))
-    milliseconds = round(running_seconds() * 1000, 1)
-    return UsageReport(**usage_record(total), milliseconds=milliseconds)
 
 
 async def _warnings(

@@ -27,7 +27,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.steps import Update, context_of, forgotten, traced
-from fairqr.graph.usage import UsageReport, usage_of, usage_record
+from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -177,10 +177,8 @@ class Nodes:
         opened.set("fairqr.status", result.status)
         if result.pairwise is not None:
             opened.set("fairqr.verdict", result.pairwise.verdict)
-        spent = [Usage(**record["usage"]) for record in state["probed"]]
-        total = usage_record(sum(spent, usage_of(state["result"])))
-        usage = UsageReport(**total, milliseconds=result.usage.milliseconds)
-        record_outcome(opened, usage, result.prompts, probed=result.model)
+        spent = total_usage((it["usage"] for it in state["probed"]), usage_of(state["result"]))
+        record_outcome(opened, usage_report(spent), result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
 
 

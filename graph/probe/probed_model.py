@@ -12,11 +12,10 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask
-from fairqr.graph.running_time import seconds_left
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.ranking_context import half
-from fairqr.graph.usage import usage_record
+from fairqr.graph.usage import seconds_left, usage_record
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from fairqr.agents.ranking.item_ranker import group_of
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import ALPHA, LEAST, verdict
-from fairqr.agents.replies import Usage
 from fairqr.base.statistics import Interval, p_in_words, stream
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import (
@@ -23,8 +22,7 @@ from fairqr.graph.probe.result import (
     ProbeVerdict,
 )
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, State
-from fairqr.graph.running_time import running_seconds
-from fairqr.graph.usage import UsageReport, usage_record
+from fairqr.graph.usage import total_usage, usage_report
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from fairqr.retrieval.sides import Sides
@@ -47,7 +45,6 @@ def concluded(
     compared = [record for record in records if record["outcomes"]]
     ordered = [record for record in records if not record["outcomes"]]
     documents = _documents(state, plan)
-    usage = sum((Usage(**record["usage"]) for record in records), Usage())
     messages = [message for record in records for message in record["messages"]]
     return ProbeResult(
         query=state["query"],
@@ -68,7 +65,7 @@ def concluded(
         listwise=_listwise(ordered, plan) if ordered else None,
         prompts=list(prompts),
         seed=settings.seed,
-        usage=UsageReport(**usage_record(usage), milliseconds=round(running_seconds() * 1000, 1)),
+        usage=usage_report(total_usage(record["usage"] for record in records)),
         # One of a kind says enough: a model that fails, fails often.
         warnings=list(dict.fromkeys(messages))[:3],
     )

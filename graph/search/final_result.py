@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from fairqr.agents.refiner import Refiner
-from fairqr.graph.running_time import running_seconds
+from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.final_ranking import Final, best_final
 from fairqr.graph.search.measurement import Measurement, measure, rank_key
@@ -19,7 +19,7 @@ from fairqr.graph.search.result import (
     SearchResult,
 )
 from fairqr.graph.search.state import RefinementRecord, State, ranking_of
-from fairqr.graph.usage import UsageReport, usage_record
+from fairqr.graph.usage import usage_report
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -109,10 +109,7 @@ async def assemble(
         divergences=best.measured.divergences,
         unknown=best.measured.unknown,
         baseline=_baseline(original, plain, documents, groups),
-        usage=UsageReport(
-            **(usage_record(asked.usage) if asked else state["usage"]),
-            milliseconds=round(running_seconds() * 1000, 1),
-        ),
+        usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,
     )
 

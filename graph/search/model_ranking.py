@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.replies import Usage
 from fairqr.base.telemetry import span
-from fairqr.graph.running_time import seconds_left
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Reranking
 from fairqr.graph.search.state import State
+from fairqr.graph.usage import seconds_left
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank

@@ -22,7 +22,6 @@ from fairqr.base.errors import (
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph.outcome_span import record_divergence, record_outcome
-from fairqr.graph.running_time import running_seconds, seconds_left
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import (
     best_iteration,
@@ -46,7 +45,7 @@ from fairqr.graph.search.state import (
     ranking_of,
 )
 from fairqr.graph.steps import Update, context_of, forgotten, traced
-from fairqr.graph.usage import usage_record
+from fairqr.graph.usage import running_seconds, seconds_left, usage_record
 from fairqr.retrieval.dimension import Dimension, dimensions_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
