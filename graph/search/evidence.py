@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.pool_and_order import table_of, usual_shares
-from fairqr.graph.search.refinement import CheckedRefinement, kept_only
 from fairqr.graph.search.state import GroupKey, State
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -23,7 +23,7 @@ async def checked_refinements(
     answers: Sequence[tuple[GroupKey, Refinement]],
     state: State,
     context: Context,
-) -> list[CheckedRefinement]:
+) -> tuple[list[Refinement], list[str]]:
     """Keep the keywords that the documents have evidence for, or at least contain.
 
     An engine that counts documents is asked once for all keywords. For another one the texts that
@@ -34,35 +34,57 @@ async def checked_refinements(
         answers: What was proposed for each group.
         state: Of the run.
         context: Of the run.
+
+    Returns:
+        The refinements with the keywords that are left, and those of them that are of the topic.
     """
-    proposals = [
-        Proposal(Dimension.named(engine.schema, name), group, answer.keywords)
-        for (name, group), answer in answers
+    proposals = {
+        key: Proposal(Dimension.named(engine.schema, key[0]), key[1], answer.keywords)
+        for key, answer in answers
         if answer.status == "ok"
+    }
+    topic: list[str] = []
+    kept: dict[GroupKey, list[str]] = {}
+    known: set[GroupKey] = set()
+    if proposals and context.strategy.evidence:
+        evidence = await _evidence(engine, list(proposals.values()), state)
+        for (key, proposal), gathered in zip(proposals.items(), evidence, strict=True):
+            pairs = list(zip(proposal.keywords, gathered, strict=True))
+            on_topic = [word for word, found in pairs if found.is_of_the_topic]
+            kept[key] = [word for word, found in pairs if word in on_topic or found.is_of_the_group]
+            topic += on_topic
+            if any(found.documents for _, found in pairs):
+                known.add(key)
+    elif proposals:
+        contained = await _contained(engine, list(proposals.values()))
+        kept = dict(zip(proposals, contained, strict=True))
+    refinements = [
+        _with_keywords(answer, kept[key], known=key in known) if key in kept else answer
+        for key, answer in answers
     ]
-    if not proposals:
-        return [CheckedRefinement(answer) for _, answer in answers]
-    if not context.strategy.evidence:
-        kept = iter(await _contained(engine, proposals))
-        return [
-            kept_only(answer, next(kept), ())
-            if answer.status == "ok"
-            else CheckedRefinement(answer)
-            for _, answer in answers
-        ]
-    evidence = iter(await _evidence(engine, proposals, state))
-    return [
-        _supported(answer, next(evidence)) if answer.status == "ok" else CheckedRefinement(answer)
-        for _, answer in answers
-    ]
+    return refinements, topic
 
 
-def _supported(answer: Refinement, evidence: Sequence[Evidence]) -> CheckedRefinement:
-    """Keep the keywords of the topic and of the group."""
-    pairs = list(zip(answer.keywords, evidence, strict=True))
-    topic = [word for word, found in pairs if found.is_of_the_topic]
-    kept = [word for word, found in pairs if word in topic or found.is_of_the_group]
-    return kept_only(answer, kept, topic, known=any(found.documents for _, found in pairs))
+def _with_keywords(refinement: Refinement, kept: Sequence[str], *, known: bool) -> Refinement:
+    """Return a refinement with these keywords alone; where there are none, its status says why.
+
+    Args:
+        refinement: What was proposed.
+        kept: The keywords to keep.
+        known: Whether some document contains one of the proposed keywords.
+    """
+    if kept:
+        return dataclasses.replace(refinement, keywords=tuple(kept))
+    return dataclasses.replace(
+        refinement,
+        keywords=(),
+        status="unsupported" if known else "unknown_terms",
+        message=(
+            "The proposed keywords belong neither to the topic nor to the group."
+            if known
+            else "No document contains any of the proposed keywords."
+        ),
+    )
 
 
 async def _evidence(

@@ -38,6 +38,7 @@ from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.pool_and_order import hits_of, measured_list, table_of
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.state import (
+    GroupKey,
     IterationRecord,
     QueryRecord,
     RankingRecord,
@@ -352,20 +353,17 @@ class Nodes:
             opened.set("error.type", type(error).__name__)
             return {"refinements": [], "warnings": [failed], "stop_reason": "model_failed"}
         usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
-        keyed = list(zip(state["chosen"], answers, strict=True))
-        checked = await checked_refinements(self._engine, keyed, state, context)
-        for key, answer in zip(state["chosen"], checked, strict=True):
-            opened.content(f"fairqr.keywords.{key[0]}.{key[1]}", answer.refinement.keywords)
-        opened.set(
-            "fairqr.refinements",
-            [
-                f"{name}={group} {answer.refinement.status}"
-                for (name, group), answer in zip(state["chosen"], checked, strict=True)
-            ],
-        )
-        seconds = running_seconds()
-        spent = budget_is_spent(budget, usage_record(usage), seconds)
-        return after_refinement(state, context, checked, usage, budget_is_spent=spent)
+        # A state that was kept has lists where it had tuples.
+        chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
+        keyed = list(zip(chosen, answers, strict=True))
+        checked, topic = await checked_refinements(self._engine, keyed, state, context)
+        statuses = []
+        for (name, group), refinement in zip(chosen, checked, strict=True):
+            opened.content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
+            statuses.append(f"{name}={group} {refinement.status}")
+        opened.set("fairqr.refinements", statuses)
+        spent = budget_is_spent(budget, usage_record(usage), running_seconds())
+        return after_refinement(state, context, checked, topic, usage, budget_is_spent=spent)
 
     @traced
     async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:

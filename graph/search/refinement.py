@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -12,52 +11,10 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
 from fairqr.graph.usage import usage_record
 
-__all__ = ["CheckedRefinement", "after_refinement", "kept_only", "refined_queries", "shown"]
+__all__ = ["after_refinement", "refined_queries", "shown"]
 
 # The model did its work, but its words do not help; anything else that is not ok is a failure.
 _OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CheckedRefinement:
-    """A refinement whose keywords were held against the index.
-
-    Attributes:
-        refinement: With the keywords that are left.
-        topic: Those of them that are of the query's topic.
-    """
-
-    refinement: Refinement
-    topic: tuple[str, ...] = ()
-
-
-def kept_only(
-    refinement: Refinement, kept: Sequence[str], topic: Sequence[str], *, known: bool = False
-) -> CheckedRefinement:
-    """Leave only some keywords; say so in the status where none are left.
-
-    Args:
-        refinement: What was proposed.
-        kept: Keywords to keep.
-        topic: Those of them that are of the topic.
-        known: Whether documents contain any of those that are not kept.
-    """
-    if kept:
-        return CheckedRefinement(
-            dataclasses.replace(refinement, keywords=tuple(kept)), tuple(topic)
-        )
-    return CheckedRefinement(
-        dataclasses.replace(
-            refinement,
-            keywords=(),
-            status="unsupported" if known else "unknown_terms",
-            message=(
-                "The proposed keywords belong neither to the topic nor to the group."
-                if known
-                else "No document contains any of the proposed keywords."
-            ),
-        )
-    )
 
 
 def shown(query: QueryRecord) -> str:
@@ -68,7 +25,8 @@ def shown(query: QueryRecord) -> str:
 def after_refinement(
     state: State,
     context: Context,
-    answers: Sequence[CheckedRefinement],
+    refinements: Sequence[Refinement],
+    new_topic: Sequence[str],
     usage: Usage,
     *,
     budget_is_spent: bool = False,
@@ -78,8 +36,15 @@ def after_refinement(
     It ends where no group has a new keyword: with ``budget`` if that is spent, which may be why the
     model gave nothing; with ``model_failed`` if the model failed for all groups; and with
     ``no_improvement`` if it did its work.
+
+    Args:
+        state: Of the run.
+        context: Of the run.
+        refinements: For each chosen group, with the keywords that may be used.
+        new_topic: Those of the keywords that belong to the query's topic.
+        usage: Of the run until now.
+        budget_is_spent: Whether nothing is left to ask a model with.
     """
-    refinements = [answer.refinement for answer in answers]
     # A state that was kept has lists where it had tuples.
     chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
     keyed = list(zip(chosen, refinements, strict=True))
@@ -100,7 +65,6 @@ def after_refinement(
     }
     helped = [key for key, refinement in keyed if refinement.status == "ok"]
     keywords = _with_new(state["keywords"], keyed)
-    new_topic = [word for answer in answers for word in answer.topic]
     topic = list(dict.fromkeys([*state["topic_words"], *new_topic]))
     words = {"keywords": keywords, "topic_words": topic}
     after = cast("State", {**state, **update, **words})

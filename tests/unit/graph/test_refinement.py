@@ -8,7 +8,6 @@ from fairqr.agents.refiner import Refinement
 from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.refinement import (
-    CheckedRefinement,
     after_refinement,
     refined_queries,
     shown,
@@ -39,16 +38,13 @@ def asked(update: dict[str, Any], context: Context | None = None, **more: Any) -
     return refined_queries(cast("State", {**state(**more), **update}), context or Context())
 
 
-def answer(*keywords: str, topic: tuple[str, ...] = ()) -> CheckedRefinement:
-    return CheckedRefinement(Refinement("ok", keywords), topic)
+def answer(*keywords: str) -> Refinement:
+    return Refinement("ok", keywords)
 
 
 def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_exposure() -> None:
-    answers = [
-        answer("atom", "woman", topic=("atom",)),
-        answer("quantum", "man", topic=("quantum",)),
-    ]
-    update = after_refinement(state(), Context(), answers, Usage())
+    answers = [answer("atom", "woman"), answer("quantum", "man")]
+    update = after_refinement(state(), Context(), answers, ["atom", "quantum"], Usage())
     assert [(shown(query), query["group"]) for query in asked(update)] == [
         ("physics atom quantum", None),
         ("physics atom quantum woman", "female"),
@@ -59,20 +55,18 @@ def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_
 
 def test_without_evidence_keywords_find_documents_themselves() -> None:
     update = after_refinement(
-        state(), Context(evidence=False), [answer("woman"), answer("man")], Usage()
+        state(), Context(evidence=False), [answer("woman"), answer("man")], [], Usage()
     )
     (query,) = asked(update, Context(evidence=False))
     assert (query["text"], query["boost"], query["group"]) == ("physics woman", "", "female")
 
 
 def test_words_for_who_lacks_nothing_are_of_no_help_alone() -> None:
-    nothing = CheckedRefinement(Refinement("empty", message="nothing"))
-    update = after_refinement(state(), Context(), [nothing, answer("man")], Usage())
+    nothing = Refinement("empty", message="nothing")
+    update = after_refinement(state(), Context(), [nothing, answer("man")], [], Usage())
     assert "iteration" not in update
     assert update["stop_reason"] == "no_improvement"
-    helped = after_refinement(
-        state(), Context(), [nothing, answer("atom", topic=("atom",))], Usage()
-    )
+    helped = after_refinement(state(), Context(), [nothing, answer("atom")], ["atom"], Usage())
     assert [shown(query) for query in asked(helped)] == ["physics atom"]
 
 
@@ -82,6 +76,7 @@ def test_the_papers_query_grows_by_all_words() -> None:
         state(chosen=[MALE], lacking=[MALE], keywords=before, iteration=1),
         Context(method="fair-qr"),
         [answer("man")],
+        [],
         Usage(),
     )
     (query,) = asked(update, Context(method="fair-qr"), lacking=[MALE])
