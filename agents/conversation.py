@@ -10,7 +10,7 @@ from fairqr.agents.endpoint import Endpoint
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import Form
 from fairqr.agents.question import Messages, Question
-from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.replies import Reply, Usage, failed
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
 from fairqr.base.errors import ModelError
@@ -131,7 +131,7 @@ async def _asked(
                     step.event("fairqr.unusable_reply")
     except ModelError as error:
         usage += Usage(model_calls=1)
-        return Reply(error.status, message=str(error), usage=usage)  # type: ignore[arg-type]
+        return failed(error, usage)
     except TimeoutError:
         usage += Usage(model_calls=1)
         return Reply("timeout", message=no_answer_within(endpoint.name, limit), usage=usage)

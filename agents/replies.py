@@ -7,9 +7,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-__all__ = ["Choice", "Reply", "Status", "TextReply", "Usage", "parse_object"]
+from fairqr.base.errors import ModelError
+
+__all__ = ["Choice", "Reply", "Status", "TextReply", "Usage", "failed", "parse_object"]
 
 Status = Literal[
     "ok",
@@ -75,6 +77,11 @@ class Reply:
     value: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
     usage: Usage = Usage()
+
+
+def failed(error: ModelError, usage: Usage) -> Reply:
+    """Return the reply of a model that failed."""
+    return Reply(cast("Status", error.status), message=str(error), usage=usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,19 @@ same ranking always gives the same answer. Temperature and seed of a request pla
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from fairqr.agents.asking import ask_once, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
-from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import TextForm
 from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
 from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
-from fairqr.base.errors import InputError, one_line
+from fairqr.base.errors import InputError, ModelError
 from fairqr.base.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (
     MAX_FIELD_CHARACTERS,
@@ -136,56 +135,53 @@ class Seq2SeqGenerator:
         )
 
     async def _ask(self, request: GenerationRequest, deadline: float | None) -> tuple[Reply, float]:
-        began = time.monotonic()
-        # The model's thread looks at it, and so does not go on for nobody.
-        stopped = threading.Event()
+        began, milliseconds = time.monotonic(), 0.0
         with model_span(
             "text_completion", "transformers", self._model, request.prompt, kind="internal"
         ) as step:
             pretrained = await self._pretrained()
             left = None if deadline is None else deadline - (time.monotonic() - began)
             try:
-                async with asyncio.timeout(left):
-                    text, reply = await pretrained.run(
-                        lambda: self._write(pretrained, request, stopped)
-                    )
+                (text, reply), milliseconds = await run_in_process(
+                    self.name,
+                    pretrained,
+                    lambda goes_on: self._write(pretrained, request, goes_on),
+                    left,
+                )
                 asked = input_messages([{"role": "user", "content": text}])
                 step.content("gen_ai.input.messages", asked)
-                step.content("gen_ai.output.messages", output_messages(reply.value.get("text", "")))
-            except TimeoutError:
-                reply = _late(self.name, deadline or 0)
-            finally:
-                stopped.set()
+                step.content("gen_ai.output.messages", output_messages(reply.value["text"]))
+            except ModelError as error:
+                reply = failure_in_process(error)
             outcome(step, reply.status, reply.usage)
-        return reply, (time.monotonic() - began) * 1000
+        return reply, milliseconds
 
     def _write(
-        self, pretrained: Pretrained, request: GenerationRequest, stopped: threading.Event
+        self, pretrained: Pretrained, request: GenerationRequest, goes_on: GoesOn
     ) -> tuple[str, Reply]:
-        """Return the input and the answer; what goes wrong in the model is a status."""
-        if stopped.is_set():
-            raise TimeoutError
+        """Return the input and the answer, in the model's thread."""
+        import torch
+
+        def ended(rows: Any, scores: Any) -> Any:
+            return torch.full((len(rows),), not goes_on(), device=rows.device)
+
         limit = self._limit(pretrained)
         try:
             text = self._text(pretrained, request, limit)
         except NoRoomError as error:
-            return "", Reply("invalid_request", message=str(error))
-        try:
-            inputs = pretrained.tokenizer(
-                text, truncation=True, max_length=limit, return_tensors="pt"
-            ).to(pretrained.device)
-            output = pretrained.model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                num_beams=BEAMS,
-                do_sample=False,
-                max_new_tokens=self._new_tokens,
-                stopping_criteria=[lambda rows, scores: _whether(stopped, rows)],
-            )[0]
-            answer = pretrained.tokenizer.decode(output, skip_special_tokens=True).strip()
-        except Exception as error:  # memory that runs out, weights that do not fit the tokenizer
-            message = f"The model {self.name} failed ({one_line(error, 200)})."
-            return text, Reply("unavailable", message=message, usage=Usage(model_calls=1))
+            raise ModelError("invalid_request", str(error)) from None
+        inputs = pretrained.tokenizer(
+            text, truncation=True, max_length=limit, return_tensors="pt"
+        ).to(pretrained.device)
+        output = pretrained.model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            num_beams=BEAMS,
+            do_sample=False,
+            max_new_tokens=self._new_tokens,
+            stopping_criteria=[ended],
+        )[0]
+        answer = pretrained.tokenizer.decode(output, skip_special_tokens=True).strip()
         usage = Usage(
             model_calls=1,
             prompt_tokens=int(inputs["input_ids"].shape[1]),
@@ -231,18 +227,6 @@ def _joined(prompt: PromptTemplate, question: str, documents: str) -> str:
     return "\n".join(message["content"].strip() for message in messages)
 
 
-def _late(name: str, seconds: float) -> Reply:
-    message = no_answer_within(name, seconds)
-    return Reply("timeout", message=message, usage=Usage(model_calls=1))
-
-
 def _written(output: Any, padding: int | None) -> int:
     """Return how many tokens were written: the first starts the decoder, padding follows."""
     return int((output[1:] != padding).sum()) if padding is not None else len(output) - 1
-
-
-def _whether(stopped: threading.Event, rows: Any) -> Any:
-    """Return for each row of tokens whether nothing more is to be written."""
-    import torch
-
-    return torch.full((len(rows),), stopped.is_set(), device=rows.device)

@@ -12,19 +12,27 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fairqr.agents.answer import Answer
 from fairqr.agents.asking import LanguageModel
 from fairqr.agents.cache import ReplyCache
-from fairqr.agents.forms import Form
-from fairqr.agents.question import Question, Wanted
+from fairqr.agents.forms import ChoiceForm, Form
+from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
+from fairqr.agents.question import Messages, OnToken, Question, Wanted
 from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
-from fairqr.agents.ranking.causal_work import Work
-from fairqr.agents.ranking.decoding import Readings, label_tokens, render
-from fairqr.agents.replies import Reply
+from fairqr.agents.ranking.decoding import (
+    Readings,
+    encode,
+    first_probabilities,
+    readings,
+    written,
+)
+from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
+from fairqr.base.errors import ModelError
 from fairqr.base.neural import Pretrained, stated_limit
 
-__all__ = ["CausalModel", "label_tokens", "render"]
+__all__ = ["CausalModel"]
 
 
 class CausalModel(LanguageModel):
@@ -90,14 +98,86 @@ class CausalModel(LanguageModel):
         deadline: float | None,
         telling: Telling | None,
     ) -> tuple[Reply, float]:
-        until = None if deadline is None else time.monotonic() + deadline
-        prompt = question.prompt
+        began, milliseconds = time.monotonic(), 0.0
+        loop, prompt = asyncio.get_running_loop(), question.prompt
         messages = prompt.render(question.values)
+
+        def tell(piece: str) -> None:
+            if telling is not None:
+                loop.call_soon_threadsafe(telling.tell, piece)
+
         with model_span("chat", "transformers", self._model, prompt, kind="internal") as step:
             step.content("gen_ai.input.messages", input_messages(messages))
             pretrained = await self.pretrained()
-            work = Work(self.name, pretrained, messages, question, telling, self._readings, until)
-            reply = await work.reply(form, deadline)
-            step.content("gen_ai.output.messages", output_messages(work.text))
+            left = None if deadline is None else deadline - (time.monotonic() - began)
+            try:
+                answer, milliseconds = await run_in_process(
+                    self.name,
+                    pretrained,
+                    lambda goes_on: self._answer(
+                        pretrained, messages, question, form, tell, goes_on
+                    ),
+                    left,
+                )
+                step.content("gen_ai.output.messages", output_messages(answer.text))
+                reply = Reply("ok", form.read(answer), usage=answer.usage)
+            except ModelError as error:
+                reply = failure_in_process(error)
+            except ValueError as error:
+                message = f"The model {self.name} gave no usable reply: {error}."
+                reply = Reply("parse_error", message=message, usage=answer.usage)
             outcome(step, reply.status, reply.usage)
-        return reply, work.milliseconds
+        return reply, milliseconds
+
+    def _answer(
+        self,
+        pretrained: Pretrained,
+        messages: Messages,
+        question: Question,
+        form: Form,
+        tell: OnToken,
+        goes_on: GoesOn,
+    ) -> Answer:
+        """Ask the model, in its thread; raises ModelError where it cannot be asked this."""
+        tokens = encode(pretrained.tokenizer, messages)
+        room = stated_limit(pretrained.model.config, pretrained.tokenizer)
+        if not tokens or (room is not None and len(tokens) >= room):
+            raise ModelError(
+                "invalid_request",
+                f"The prompt has {len(tokens)} tokens, and the model {self.name} reads and "
+                f"writes {room} together; show less of each document, or fewer at once.",
+            )
+        if isinstance(form, ChoiceForm):
+            return self._weighed(pretrained, tokens, tuple(form.labels))
+        defaults, temperature = question.prompt.defaults, question.temperature
+        limit = question.reply_tokens
+        text, count = written(
+            pretrained.model,
+            pretrained.tokenizer,
+            tokens,
+            limit=limit if room is None else min(limit, room - len(tokens)),
+            temperature=defaults.temperature if temperature is None else temperature,
+            presence_penalty=defaults.presence_penalty or 0.0,
+            seed=question.seed or 0,
+            tell=tell,
+            go_on=goes_on,
+        )
+        usage = Usage(model_calls=1, prompt_tokens=len(tokens), completion_tokens=count)
+        return Answer(text, False, usage)
+
+    def _weighed(
+        self, pretrained: Pretrained, tokens: list[int], labels: tuple[str, ...]
+    ) -> Answer:
+        if labels not in self._readings:
+            self._readings[labels] = readings(pretrained.tokenizer, labels)
+        known = self._readings[labels]
+        read = {text.strip().casefold() for _, text in known}
+        if lacking := [label for label in labels if label.strip().casefold() not in read]:
+            raise ModelError(
+                "unsupported",
+                f"The model {self.name} has no token that reads '{lacking[0]}'; ask for a text.",
+            )
+        shares = first_probabilities(pretrained.model, tokens, [token for token, _ in known])
+        usage = Usage(model_calls=1, prompt_tokens=len(tokens))
+        texts = [text for _, text in known]
+        return Answer("", False, usage, list(zip(texts, shares, strict=True)))

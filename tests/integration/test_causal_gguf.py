@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fairqr.agents.question import Question
-from fairqr.agents.ranking.causal import CausalModel, label_tokens, render
+from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.ranking.decoding import label_tokens, render
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.files import sha256_of

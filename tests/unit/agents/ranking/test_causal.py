@@ -13,9 +13,9 @@ import pytest
 
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.question import Question
-from fairqr.agents.ranking.causal import CausalModel, label_tokens, render
+from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.causal_weights import source_of
-from fairqr.agents.ranking.decoding import encode
+from fairqr.agents.ranking.decoding import encode, label_tokens, render
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.telemetry import record_to

@@ -1,0 +1,71 @@
+"""Work of a model of transformers on its own thread, which ends when nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from fairqr.agents.failures import no_answer_within
+from fairqr.agents.replies import Reply, Usage, failed
+from fairqr.base.errors import FairqrError, ModelError, one_line
+from fairqr.base.neural import Pretrained
+
+__all__ = ["GoesOn", "failure_in_process", "run_in_process"]
+
+T = TypeVar("T")
+
+GoesOn = Callable[[], bool]
+"""Says whether anybody still waits; work asks it between two tokens."""
+
+
+async def run_in_process(
+    name: str, pretrained: Pretrained, work: Callable[[GoesOn], T], deadline: float | None
+) -> tuple[T, float]:
+    """Do work on the model's thread; return its result and how many milliseconds it took.
+
+    Args:
+        name: Of the model, for messages.
+        pretrained: The model.
+        work: Called once in the thread; what it returns after the deadline does not matter.
+        deadline: Seconds from now after which to give up.
+
+    Raises:
+        ModelError: The deadline has passed, or the model failed.
+        FairqrError: As the work raises it.
+    """
+    until = None if deadline is None else time.monotonic() + deadline
+    stopped = threading.Event()
+
+    def goes_on() -> bool:
+        return not stopped.is_set() and (until is None or time.monotonic() < until)
+
+    def timed() -> tuple[T, float]:
+        began = time.monotonic()
+        if not goes_on():
+            raise TimeoutError
+        result = work(goes_on)
+        if not goes_on():
+            raise TimeoutError  # what stands there is half a reply
+        return result, (time.monotonic() - began) * 1000
+
+    try:
+        async with asyncio.timeout(deadline):
+            return await pretrained.run(timed)
+    except TimeoutError:
+        raise ModelError("timeout", no_answer_within(name, deadline or 0)) from None
+    except FairqrError:
+        raise
+    except Exception as error:  # memory that runs out, weights that do not fit the tokenizer
+        message = f"The model {name} failed ({one_line(error, 200)})."
+        raise ModelError("unavailable", message) from None
+    finally:
+        stopped.set()
+
+
+def failure_in_process(error: ModelError) -> Reply:
+    """Return the reply of a model in this process that failed, or could not be asked."""
+    unasked = error.status in ("invalid_request", "unsupported")
+    return failed(error, Usage(model_calls=int(not unasked)))
