@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from fairqr.agents.refiner import Refiner
 from fairqr.agents.replies import Usage
-from fairqr.graph.search.context import Context
 from fairqr.graph.search.final_ranking import Final, best_final
-from fairqr.graph.search.measurement import Measurement, measure, rank_key
+from fairqr.graph.search.measurement import rank_key
 from fairqr.graph.search.model_ranking import ModelRanking
+from fairqr.graph.search.pool_and_order import RoundLists
 from fairqr.graph.search.result import (
     Baseline,
     Iteration,
@@ -18,7 +18,7 @@ from fairqr.graph.search.result import (
     RefinedGroup,
     SearchResult,
 )
-from fairqr.graph.search.state import RefinementRecord, State, ranking_of
+from fairqr.graph.search.state import ranking_of
 from fairqr.graph.usage import usage_report
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
@@ -36,10 +36,7 @@ _NOT_NEARER = (
 
 async def assemble(
     engine: SearchEngine,
-    table: DocumentTable,
-    dimensions: Sequence[Dimension],
-    state: State,
-    context: Context,
+    lists: RoundLists,
     refiner: Refiner | None,
     by_model: ModelRanking | None = None,
 ) -> SearchResult:
@@ -48,12 +45,13 @@ async def assemble(
     A method that refines returns the plain retrieval itself where its ranking would be farther from
     the target, and where the model failed before it gave anything.
     """
+    state, context = lists.state, lists.context
     original = ranking_of(state["rankings"][0]).top(context.k)
-    plain = measure(table, dimensions, state["target"], original.ids, context)
+    plain = lists.measured(original.ids)
     best = Final(0, original, plain)
     # A model that failed before it gave anything leaves the plain retrieval.
     if state["stop_reason"] != "model_failed" or len(state["iterations"]) > 1:
-        found = await best_final(engine, table, dimensions, state, context, by_model)
+        found = await best_final(engine, lists, by_model)
         is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
         if is_nearer or not context.strategy.refines:
             best = found
@@ -71,11 +69,12 @@ async def assemble(
         # The engine remembers only what it has met, so these may well be there.
         documents |= {id_: Document(id_, title="", text="") for id_ in gone}
         warnings.append(f"The titles of {len(gone)} documents could not be read again.")
-    attributes = [factor.name for dimension in dimensions for factor in dimension.factors]
-    groups = _groups_of(table, shown, engine.schema, attributes)
+    attributes = [factor.name for dimension in lists.dimensions for factor in dimension.factors]
+    groups = _groups_of(lists.table, shown, engine.schema, attributes)
     # The last refinements stand in no round if no query came of them.
-    was_in_vain = state["refinements"] != state["iterations"][-1]["refinements"]
-    if not state["refinements"] and state["stop_reason"] != "model_failed":
+    proposed = state["refinements"]
+    unused = [] if proposed == state["iterations"][-1]["refinements"] else proposed
+    if not proposed and state["stop_reason"] != "model_failed":
         refiner = None  # it was not needed
     return SearchResult(
         query=state["query"],
@@ -86,19 +85,11 @@ async def assemble(
         prompt=refiner.prompt if refiner else None,
         ranker=asked.name if asked else None,
         reranking=asked.report if asked else None,
-        unused_refinements=_refined_groups(state["refinements"] if was_in_vain else []),
+        unused_refinements=[RefinedGroup(**record) for record in unused],
         attributes=attributes,
         target=state["target"],
         iterations=[
-            Iteration(
-                index=record["index"],
-                queries=record["queries"],
-                refinements=_refined_groups(record["refinements"]),
-                ids=record["ids"],
-                exposure=record["exposure"],
-                divergence=record["divergence"],
-                divergences=record["divergences"],
-            )
+            Iteration.model_validate({k: v for k, v in record.items() if k != "unknown"})
             for record in state["iterations"]
         ],
         best_iteration=best.iteration,
@@ -108,27 +99,14 @@ async def assemble(
         divergence=best.measured.divergence,
         divergences=best.measured.divergences,
         unknown=best.measured.unknown,
-        baseline=_baseline(original, plain, documents, groups),
+        baseline=Baseline(
+            ranking=_places(original, documents, groups),
+            exposure=plain.exposure,
+            divergence=plain.divergence,
+            divergences=plain.divergences,
+        ),
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,
-    )
-
-
-def _refined_groups(records: Sequence[RefinementRecord]) -> list[RefinedGroup]:
-    return [RefinedGroup(**record) for record in records]
-
-
-def _baseline(
-    ranking: Ranking,
-    measured: Measurement,
-    documents: Mapping[str, Document],
-    groups: Mapping[str, dict[str, dict[str, float]]],
-) -> Baseline:
-    return Baseline(
-        ranking=_places(ranking, documents, groups),
-        exposure=measured.exposure,
-        divergence=measured.divergence,
-        divergences=measured.divergences,
     )
 
 

@@ -33,9 +33,9 @@ from fairqr.graph.search.evidence import checked_refinements
 from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
 from fairqr.graph.search.final_ranking import final_step
 from fairqr.graph.search.final_result import assemble
-from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, measure
+from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target
 from fairqr.graph.search.model_ranking import ModelRanking
-from fairqr.graph.search.pool_and_order import hits_of, measured_list, table_of
+from fairqr.graph.search.pool_and_order import RoundLists, hits_of, table_of
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
 from fairqr.graph.search.state import (
     GroupKey,
@@ -95,8 +95,8 @@ class Nodes:
     def _dimensions(self, context: Context) -> list[Dimension]:
         return dimensions_of(self._engine.schema, context.attributes, intersect=context.intersect)
 
-    def _measured(self, state: State, context: Context) -> list[Dimension]:
-        """Return what the run measures.
+    def _lists(self, state: State, context: Context) -> RoundLists:
+        """Return the lists of the run's rounds.
 
         Raises:
             InputError: It goes on with another context than it was begun with.
@@ -107,7 +107,7 @@ class Nodes:
                 f"The run was begun with the attributes {', '.join(begun)}; give it the same "
                 "context when it goes on."
             )
-        return dimensions
+        return RoundLists(dimensions, state, context)
 
     @traced
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
@@ -265,10 +265,9 @@ class Nodes:
         """Measure the exposure of the round's list, and decide whether to stop."""
         context, opened = self._context(runtime), current_span()
         number = state["iteration"]
-        dimensions = self._measured(state, context)
-        table = table_of(state["rankings"])
-        found = measured_list(table, dimensions, state["rankings"], number, context)
-        measured = measure(table, dimensions, state["target"], found.ids, context)
+        lists = self._lists(state, context)
+        found = lists.retrieved(number)
+        measured = lists.measured(found.ids)
         record = IterationRecord(
             index=number,
             queries=[shown(query) for query in state["pending"]],
@@ -373,10 +372,7 @@ class Nodes:
         by_model = ModelRanking(self._engine, ranker, context, state) if ranker else None
         result = await assemble(
             self._engine,
-            table_of(state["rankings"]),
-            self._measured(state, context),
-            state,
-            context,
+            self._lists(state, context),
             self._refiner_for(context) if context.rounds else None,
             by_model,
         )

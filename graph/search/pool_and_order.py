@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fairqr.graph.search.context import Context, Strategy
-from fairqr.graph.search.state import QueryRecord, RankingRecord, ranking_of
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.measurement import Measurement, measure
+from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking_of
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.exposure import FloatArray
@@ -20,10 +21,8 @@ from fairqr.retrieval.rerank import reciprocal_rank_fusion
 from fairqr.retrieval.table import DocumentTable, decoded
 
 __all__ = [
+    "RoundLists",
     "hits_of",
-    "measured_list",
-    "pooled",
-    "reranked",
     "scores_by_original_query",
     "table_of",
     "usual_shares",
@@ -37,41 +36,101 @@ REFINED_WEIGHT = 0.5
 the words of the topic and by those of its group; these weigh as much as the original ranking."""
 
 
-def fused(
-    table: DocumentTable,
-    dimensions: Sequence[Dimension],
-    records: Sequence[RankingRecord],
-    context: Context,
-) -> Ranking:
-    """Fuse the original ranking with the refined ones.
+class RoundLists:
+    """The lists that the rounds of a run come to.
 
-    A query that was refined toward a group finds documents of others too, which it says nothing
-    about. So its ranking speaks for the documents of the group alone, in the share that they belong
-    to it; that of a query refined by words of the topic speaks for all.
+    Args:
+        dimensions: What exposure is measured over.
+        state: Of the run, once its first round was retrieved.
+        context: Of the run.
+
+    Attributes:
+        table: The groups of all documents that were retrieved.
     """
-    depth = context.strategy.depth
-    rankings = [ranking_of(record, depth) for record in records]
-    if len(rankings) == 1:
-        return rankings[0]
-    if all(record["iteration"] for record in records):
-        return reciprocal_rank_fusion(rankings, k=context.rrf_k)
-    weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
-    shares = [
-        _shares_of_group(table, dimensions, record["query"], ranking)
-        for record, ranking in zip(records, rankings, strict=True)
-    ]
-    return reciprocal_rank_fusion(rankings, weights, context.rrf_k, shares=shares)
 
+    def __init__(self, dimensions: Sequence[Dimension], state: State, context: Context) -> None:
+        self.dimensions = dimensions
+        self.state = state
+        self.context = context
+        self.table = table_of(state["rankings"])
 
-def _shares_of_group(
-    table: DocumentTable, dimensions: Sequence[Dimension], query: QueryRecord, ranking: Ranking
-) -> FloatArray | None:
-    """Return the share of the group that a query was refined toward in each document, or None."""
-    if query["group"] is None:
-        return None
-    dimension = next(d for d in dimensions if d.name == query["attribute"])
-    members = table.memberships(dimension, ranking.ids)
-    return members[:, dimension.groups.index(query["group"])]
+    def measured(self, ids: Sequence[str]) -> Measurement:
+        """Measure the first k of a list of documents against the target."""
+        return measure(self.table, self.dimensions, self.state["target"], ids, self.context)
+
+    def retrieved(self, iteration: int) -> Ranking:
+        """Return the list that a round has before any re-ranking.
+
+        With ``fusion`` it is the fusion of the original ranking and the newest refined ones,
+        otherwise what the queries of the round retrieved.
+        """
+        rankings = self.state["rankings"]
+        if self.context.strategy.rerank == "fusion":
+            return self._fused(newest(rankings, iteration))
+        return self._fused([record for record in rankings if record["iteration"] == iteration])
+
+    def pool(self, iteration: int) -> list[str]:
+        """Return the ids of the documents to re-rank after a round, each once."""
+        strategy = self.context.strategy
+        seen = [r for r in self.state["rankings"] if r["iteration"] <= iteration]
+        if strategy.pool == "last":
+            seen = [r for r in seen if r["iteration"] == iteration]
+        if strategy.pool != "per_group":
+            return list(dict.fromkeys(id_ for r in seen for id_ in r["ids"][: strategy.depth]))
+        pool: dict[str, None] = {}
+        for dimension in self.dimensions:
+            quota = -(-(strategy.depth or 0) // len(dimension.groups))
+            for position, group in enumerate(dimension.groups):
+                # The group's last refined query, or the original query where it has none.
+                own = [r for r in seen if r["query"]["group"] in (None, group)]
+                own = [r for r in own if r["query"]["attribute"] in (None, dimension.name)]
+                ids = own[-1]["ids"]
+                shares = self.table.memberships(dimension, ids)[:, position]
+                best = [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
+                pool.update(dict.fromkeys(best[:quota]))
+        return list(pool)
+
+    def ordered_pool(self, iteration: int, original_scores: Mapping[str, float]) -> Ranking:
+        """Order the pool of a round by the original intent, before the final step.
+
+        Args:
+            iteration: The round.
+            original_scores: By the original query, for the order ``original_query``; a document
+                that was deleted meanwhile has none and is left out.
+        """
+        pool = self.pool(iteration)
+        if self.context.strategy.rerank == "original_query":
+            return Ranking.of({id_: original_scores[id_] for id_ in pool if id_ in original_scores})
+        order, wanted = self.retrieved(iteration), set(pool)
+        pairs = zip(order.ids, order.scores, strict=True)
+        return Ranking.of((id_, score) for id_, score in pairs if id_ in wanted)
+
+    def _fused(self, records: Sequence[RankingRecord]) -> Ranking:
+        """Fuse the original ranking with the refined ones.
+
+        A query that was refined toward a group finds documents of others too, which it says nothing
+        about. So its ranking speaks for the documents of the group alone, in the share that they
+        belong to it; that of a query refined by words of the topic speaks for all.
+        """
+        rankings = [ranking_of(record, self.context.strategy.depth) for record in records]
+        if len(rankings) == 1:
+            return rankings[0]
+        if all(record["iteration"] for record in records):
+            return reciprocal_rank_fusion(rankings, k=self.context.rrf_k)
+        weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
+        shares = [
+            self._shares_of_group(record["query"], ranking)
+            for record, ranking in zip(records, rankings, strict=True)
+        ]
+        return reciprocal_rank_fusion(rankings, weights, self.context.rrf_k, shares=shares)
+
+    def _shares_of_group(self, query: QueryRecord, ranking: Ranking) -> FloatArray | None:
+        """Return each document's share of the group that a query was refined toward, or None."""
+        if query["group"] is None:
+            return None
+        dimension = next(d for d in self.dimensions if d.name == query["attribute"])
+        members = self.table.memberships(dimension, ranking.ids)
+        return members[:, dimension.groups.index(query["group"])]
 
 
 def newest(rankings: Sequence[RankingRecord], iteration: int) -> list[RankingRecord]:
@@ -85,79 +144,6 @@ def newest(rankings: Sequence[RankingRecord], iteration: int) -> list[RankingRec
             query = record["query"]
             found[record["iteration"] == 0, query["attribute"], query["group"]] = record
     return list(found.values())
-
-
-def measured_list(
-    table: DocumentTable,
-    dimensions: Sequence[Dimension],
-    rankings: Sequence[RankingRecord],
-    iteration: int,
-    context: Context,
-) -> Ranking:
-    """Return the list that a round has before any re-ranking.
-
-    With ``fusion`` it is the fusion of the original ranking and the newest refined ones, otherwise
-    what the queries of the round retrieved.
-    """
-    if context.strategy.rerank == "fusion":
-        return fused(table, dimensions, newest(rankings, iteration), context)
-    own = [record for record in rankings if record["iteration"] == iteration]
-    return fused(table, dimensions, own, context)
-
-
-def pooled(
-    table: DocumentTable,
-    dimensions: Sequence[Dimension],
-    rankings: Sequence[RankingRecord],
-    iteration: int,
-    strategy: Strategy,
-) -> list[str]:
-    """Return the ids of the documents to re-rank after a round, each once."""
-    seen = [r for r in rankings if r["iteration"] <= iteration]
-    if strategy.pool == "last":
-        seen = [r for r in seen if r["iteration"] == iteration]
-    if strategy.pool != "per_group":
-        return list(dict.fromkeys(id_ for r in seen for id_ in r["ids"][: strategy.depth]))
-    pool: dict[str, None] = {}
-    for dimension in dimensions:
-        quota = -(-(strategy.depth or 0) // len(dimension.groups))
-        for position, group in enumerate(dimension.groups):
-            # The group's last refined query, or the original query where it has none.
-            own = [r for r in seen if r["query"]["group"] in (None, group)]
-            own = [r for r in own if r["query"]["attribute"] in (None, dimension.name)]
-            ids = own[-1]["ids"]
-            members = table.memberships(dimension, ids)
-            best = [id_ for id_, share in zip(ids, members[:, position], strict=True) if share > 0]
-            pool.update(dict.fromkeys(best[:quota]))
-    return list(pool)
-
-
-def reranked(
-    table: DocumentTable,
-    dimensions: Sequence[Dimension],
-    pool: Sequence[str],
-    rankings: Sequence[RankingRecord],
-    iteration: int,
-    context: Context,
-    original_scores: Mapping[str, float],
-) -> Ranking:
-    """Order the documents of a pool by the original intent, before the final step.
-
-    Args:
-        table: Has the groups of all documents of the run.
-        dimensions: What exposure is measured over.
-        pool: The documents to order.
-        rankings: All that was retrieved.
-        iteration: The round.
-        context: Of the run.
-        original_scores: By the original query, for the order ``original_query``; a document that
-            was deleted meanwhile has none and is left out.
-    """
-    if context.strategy.rerank == "original_query":
-        return Ranking.of({id_: original_scores[id_] for id_ in pool if id_ in original_scores})
-    order = measured_list(table, dimensions, rankings, iteration, context)
-    wanted = set(pool)
-    return Ranking.of((i, s) for i, s in zip(order.ids, order.scores, strict=True) if i in wanted)
 
 
 def table_of(rankings: Sequence[RankingRecord]) -> DocumentTable:
