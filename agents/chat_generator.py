@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.generators import Generation, GenerationRequest, OnToken
 from fairqr.agents.local import CONTEXT_TOKENS
 from fairqr.agents.question import Question
 from fairqr.prompts.budget import (

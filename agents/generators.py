@@ -1,21 +1,108 @@
-"""Opening what answers questions from documents, by its name."""
+"""Generators: what answers a question from documents, in the order of a ranking."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.generation import Generator
+from fairqr.agents.question import OnToken
+from fairqr.agents.replies import Status, Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
+from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["SEQ2SEQ", "open_generator"]
+__all__ = [
+    "SEQ2SEQ",
+    "Generation",
+    "GenerationRequest",
+    "GenerationStatus",
+    "Generator",
+    "OnToken",
+    "open_generator",
+    "temperature_of",
+]
 
 SEQ2SEQ = "seq2seq"
 """What stands before the colon in the name of an encoder-decoder model of transformers."""
+
+GenerationStatus = Literal[Status, "empty"]
+"""``empty``: the model answered with nothing, or white space only. See :data:`Status`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What to answer, and from what.
+
+    Attributes:
+        prompt: Any with the placeholders ``question`` and ``documents``, and an ``item``.
+        question: As the user wrote it.
+        sources: The documents in order of rank, each as the fields that the prompt's ``item`` has
+            placeholders for; none asks for an answer without any document.
+        temperature: In [0, 2]; the prompt's own where None.
+        seed: For repeatable sampling, where the model supports it.
+    """
+
+    prompt: PromptTemplate
+    question: str
+    sources: Sequence[Mapping[str, str]]
+    temperature: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came of it.
+
+    Attributes:
+        status: ``ok``, or why there is no answer.
+        text: The answer, without white space around it; empty unless ``ok``.
+        message: Why it failed, for people; empty if ``ok``.
+        usage: What it cost.
+    """
+
+    status: GenerationStatus
+    text: str = ""
+    message: str = ""
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+
+
+class Generator(Protocol):
+    """Writes answers."""
+
+    @property
+    def name(self) -> str:
+        """What answered, as it stands in results."""
+        ...
+
+    async def start(self) -> None:
+        """Make ready; raises ModelUnavailableError where something is missing."""
+        ...
+
+    async def generate(
+        self,
+        request: GenerationRequest,
+        deadline: float | None = None,
+        on_token: OnToken | None = None,
+    ) -> Generation:
+        """Answer; never raises for what a model does wrong.
+
+        Args:
+            request: What to answer.
+            deadline: Seconds from now after which to give up.
+            on_token: Told each piece as it comes; the whole answer at once where the model, or the
+                cache, gives it at once.
+        """
+        ...
+
+
+def temperature_of(generator: Generator, asked: float | None) -> float | None:
+    """Return the temperature of answers if one is asked for: the same, or the generator's own."""
+    own = getattr(generator, "temperature_of", None)
+    return asked if own is None else own(asked)
 
 
 def open_generator(
@@ -39,6 +126,8 @@ def open_generator(
     Raises:
         ModelUnavailableError: The name is none, or that of what writes no text.
     """
+    from fairqr.agents.chat_generator import ChatGenerator
+
     name = name or default_model()
     kept = kept_in(cache)
     room = {} if input_tokens is None else {"input_tokens": input_tokens}

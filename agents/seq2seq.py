@@ -14,7 +14,7 @@ from typing import Any
 from fairqr.agents.asking import ask_once, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.forms import TextForm
-from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.generators import Generation, GenerationRequest, OnToken
 from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
 from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
@@ -98,7 +98,7 @@ class Seq2SeqGenerator:
         deadline: float | None = None,
         on_token: OnToken | None = None,
     ) -> Generation:
-        """Answer; see :meth:`fairqr.agents.generation.Generator.generate`.
+        """Answer; see :meth:`fairqr.agents.generators.Generator.generate`.
 
         The whole answer is told at once: with several beams no word is certain before the end.
 

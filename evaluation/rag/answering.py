@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fairqr.agents.generation import Generation, GenerationRequest, Generator
+from fairqr.agents.generators import Generation, GenerationRequest, Generator
 from fairqr.evaluation.experiments.care import Patience
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
 from fairqr.prompts.template import PromptTemplate

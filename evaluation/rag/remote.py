@@ -7,8 +7,13 @@ from typing import Any
 
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR, open_attributor
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
-from fairqr.agents.generation import Generation, GenerationRequest, Generator, OnToken
-from fairqr.agents.generators import open_generator
+from fairqr.agents.generators import (
+    Generation,
+    GenerationRequest,
+    Generator,
+    OnToken,
+    open_generator,
+)
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever

@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypothesis_of
-from fairqr.agents.generation import GenerationRequest, Generator, temperature_of
+from fairqr.agents.generators import GenerationRequest, Generator, temperature_of
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.telemetry import current_span

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.generation import Generator, temperature_of
+from fairqr.agents.generators import Generator, temperature_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.figures import attribution_rate, group_shares, mean_exposure
 from fairqr.graph.answer.result import (

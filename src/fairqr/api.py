@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
 from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.generation import Generator
+from fairqr.agents.generators import Generator
 from fairqr.agents.models import open_model
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import Background

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fairqr.agents.generation import Generation, GenerationRequest
+from fairqr.agents.generators import Generation, GenerationRequest
 from fairqr.agents.question import Question
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Choice, TextReply

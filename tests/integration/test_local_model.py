@@ -17,7 +17,7 @@ import pytest
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.embedded import WEIGHTS
-from fairqr.agents.generation import GenerationRequest
+from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.local import (
     CONTEXT_TOKENS,
     LocalServer,

@@ -12,8 +12,7 @@ from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
-from fairqr.agents.generation import Generator
-from fairqr.agents.generators import SEQ2SEQ, open_generator
+from fairqr.agents.generators import SEQ2SEQ, Generator, open_generator
 from fairqr.agents.models import open_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.probe.builder import build_probe_graph

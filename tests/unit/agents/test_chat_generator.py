@@ -11,8 +11,7 @@ import pytest
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import INPUT_TOKENS, MESSAGE_TOKENS, ChatGenerator
-from fairqr.agents.generation import Generation, GenerationRequest, Generator
-from fairqr.agents.generators import open_generator
+from fairqr.agents.generators import Generation, GenerationRequest, Generator, open_generator
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import estimated_tokens

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.cache import ReplyFile
-from fairqr.agents.generation import GenerationRequest
+from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.replies import Usage
 from fairqr.agents.seq2seq import Seq2SeqGenerator
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import AnswerResult, FairSearch, Step, build_answer_graph
 from fairqr.agents.attribution.verdicts import Pair, Verdict
-from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.generators import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to

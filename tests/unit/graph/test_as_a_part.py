@@ -130,7 +130,7 @@ async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
         async def start(self) -> None: ...
 
         async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-            from fairqr.agents.generation import Generation
+            from fairqr.agents.generators import Generation
 
             return Generation("ok", request.sources[0]["title"])
 

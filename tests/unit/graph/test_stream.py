@@ -119,7 +119,7 @@ class Slow:
     async def start(self) -> None: ...
 
     async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-        from fairqr.agents.generation import Generation
+        from fairqr.agents.generators import Generation
 
         self.asked += 1
         if self.asked == 3:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.agents.generation import Generation, GenerationRequest, OnToken
+from fairqr.agents.generators import Generation, GenerationRequest, OnToken
 from fairqr.agents.replies import Usage
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
