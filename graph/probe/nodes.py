@@ -14,7 +14,6 @@ from langgraph.types import Overwrite, Send
 
 from fairqr.agents.ranking.item_ranker import Cost
 from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import stream
 from fairqr.base.telemetry import current_span
@@ -24,6 +23,7 @@ from fairqr.graph.probe.probed_model import ProbedModel
 from fairqr.graph.probe.state import ProbePlan, ProbeTask, State
 from fairqr.graph.probe.summary import concluded
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.steps import Update, context_of, forgotten, traced
@@ -76,7 +76,7 @@ class Nodes:
         """
         context = self._context(runtime)
         sides_of(self._engine, context.probe)
-        await self._probed.start(context, context.probe)
+        await self._probed.start(context)
         earlier = forgotten(state, "result", "probe")
         return {**earlier, "seconds": Overwrite(0.0), "probed": Overwrite([])}
 
@@ -91,9 +91,9 @@ class Nodes:
         Raises:
             InputError: Not even two documents fit into what the model reads at once.
         """
-        settings = _probe_context(context).probe
-        items = await items_of(self._engine, found[: _depth(context, settings)])
-        return self._probed.cost(query, items, context, settings) if len(items) > 1 else Cost()
+        context = _probe_context(context)
+        items = await items_of(self._engine, found[: _depth(context)])
+        return self._probed.cost(query, items, context) if len(items) > 1 else Cost()
 
     @traced
     async def plan(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
@@ -102,7 +102,7 @@ class Nodes:
         settings = context.probe
         places = state["result"]["ranking"]
         searched = state["result"]["usage"]["milliseconds"] / 1000
-        ids = [place["id"] for place in places[: _depth(context, settings)]]
+        ids = [place["id"] for place in places[: _depth(context)]]
         sides = sides_of(self._engine, settings)
         dimension = Dimension.named(self._engine.schema, settings.attribute)
         pool = [RankedDocument.model_validate(place) for place in places[: len(ids)]]
@@ -133,12 +133,14 @@ class Nodes:
             )
             return {"plan": plan, "seconds": searched}
         items = await items_of(self._engine, ids)
-        needed = self._probed.cost(state["query"], items, context, settings)
-        if problem := _beyond(context, usage_of(state["result"]), needed):
-            return {
-                "plan": {**plan, "status": "budget", "message": problem},
-                "seconds": searched,
-            }
+        needed = self._probed.cost(state["query"], items, context)
+        if lack := shortage(context.budget, usage_of(state["result"]), needed):
+            plan["status"] = "budget"
+            plan["message"] = (
+                f"The probe may take {lack.needed} {lack.unit_in_words}, and {lack.left} of the "
+                "budget are left; raise the budget."
+            )
+            return {"plan": plan, "seconds": searched}
         random = stream(settings.seed, f"probe: {state['query']}")
         one, other = (random.permutation(of_side[side]).tolist() for side in (1, 0))
         order = random.permutation([*of_side[1], *of_side[0]]).tolist()
@@ -152,10 +154,9 @@ class Nodes:
     async def probe(self, state: ProbeTask, runtime: Runtime[ProbeContext]) -> Update:
         """Compare the pairs of a batch, or order the list for an asker."""
         context, opened = self._context(runtime), current_span()
-        settings = context.probe
         opened.set("fairqr.asker", state["asker"])
         work = self._probed.compared if state["pairs"] else self._probed.ordered
-        record = await work(state, context, settings)
+        record = await work(state, context)
         opened.set("fairqr.asked", record["asked"])
         opened.set("fairqr.failures", record["failures"])
         return {"probed": [record]}
@@ -226,20 +227,5 @@ def _probe_context(given: object) -> ProbeContext:
     return given
 
 
-def _depth(context: Context, settings: ProbeSettings) -> int:
-    return min(settings.depth or context.k, context.k)
-
-
-def _beyond(context: Context, usage: Usage, needed: Cost) -> str:
-    """Return why the budget has no room for the probe; empty where it has."""
-    budget = context.budget
-    for limit, used, wanted, unit in (
-        (budget.model_calls, usage.model_calls, needed.calls, "model calls"),
-        (budget.tokens, usage.prompt_tokens + usage.completion_tokens, needed.tokens, "tokens"),
-    ):
-        if limit is not None and used + wanted > limit:
-            return (
-                f"The probe may take {wanted} {unit}, and {max(0, limit - used)} of the budget are "
-                "left; raise the budget."
-            )
-    return ""
+def _depth(context: ProbeContext) -> int:
+    return min(context.probe.depth or context.k, context.k)

@@ -1,4 +1,4 @@
-"""ProbedModel a model that is probed: pairs in both orders, and whole lists."""
+"""Asking the model that is probed: about pairs in both orders, and about whole lists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.graph.probe.context import ProbeSettings
+from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask
-from fairqr.graph.search.context import Context
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.ranking_context import half
 from fairqr.graph.usage import seconds_left, usage_record
@@ -64,7 +63,7 @@ class ProbedModel:
             )
         return model
 
-    def prompt(self, context: Context, kind: str) -> PromptTemplate:
+    def prompt(self, context: ProbeContext, kind: str) -> PromptTemplate:
         """Return the prompt of a kind of probe.
 
         Raises:
@@ -72,10 +71,10 @@ class ProbedModel:
         """
         return self._prompts.get(kind, context.prompts.get(kind))
 
-    def _judge(self, context: Context, settings: ProbeSettings) -> PairwiseJudge:
+    def _judge(self, context: ProbeContext) -> PairwiseJudge:
         from fairqr.agents.ranking.pairwise import PairwiseJudge
 
-        model, prompt = self.model(), self.prompt(context, "pairwise")
+        model, prompt, settings = self.model(), self.prompt(context, "pairwise"), context.probe
         key = (prompt.sha256, settings.by, settings.shown, settings.length)
         if key not in self._judges:
             self._judges[key] = PairwiseJudge(
@@ -83,7 +82,8 @@ class ProbedModel:
             )
         return self._judges[key]
 
-    def _ranker(self, context: Context, settings: ProbeSettings) -> ItemRanker:
+    def _ranker(self, context: ProbeContext) -> ItemRanker:
+        settings = context.probe
         options = RankerOptions(
             shown=settings.shown,
             length=settings.length,
@@ -94,7 +94,7 @@ class ProbedModel:
         )
         return open_ranker("listwise", self.model(), self._prompts, options)
 
-    async def start(self, context: Context, settings: ProbeSettings) -> None:
+    async def start(self, context: ProbeContext) -> None:
         """Make the model ready; what is missing is better known now.
 
         Raises:
@@ -102,34 +102,30 @@ class ProbedModel:
             PromptError: There is no such prompt.
             InputError: An option is out of its range.
         """
-        if "pairwise" in settings.kinds:
-            await self._judge(context, settings).start()
-        if "listwise" in settings.kinds:
-            await self._ranker(context, settings).start()
+        if "pairwise" in context.probe.kinds:
+            await self._judge(context).start()
+        if "listwise" in context.probe.kinds:
+            await self._ranker(context).start()
 
-    def cost(
-        self, query: str, items: Sequence[RankItem], context: Context, settings: ProbeSettings
-    ) -> Cost:
+    def cost(self, query: str, items: Sequence[RankItem], context: ProbeContext) -> Cost:
         """Return the cost of as many pairs as there can be, and of a list for each asker."""
-        total = Cost()
+        total, settings = Cost(), context.probe
         if "pairwise" in settings.kinds:
-            judge = self._judge(context, settings)
+            judge = self._judge(context)
             longest = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
             each = judge.cost(query, *longest, group=settings.words[0] if settings.words else "")
             pairs = min(settings.pairs, len(items) // 2)
             # The first question of a judge may only teach it how to ask.
             total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
         if "listwise" in settings.kinds:
-            each = self._ranker(context, settings).cost(query, items)
+            each = self._ranker(context).cost(query, items)
             lists = len(settings.askers)
             total += Cost(lists * each.calls, lists * each.tokens)
         return total
 
-    async def compared(
-        self, task: ProbeTask, context: Context, settings: ProbeSettings
-    ) -> ProbedRecord:
+    async def compared(self, task: ProbeTask, context: ProbeContext) -> ProbedRecord:
         """Compare the pairs of a task, one after the other."""
-        judge = self._judge(context, settings)
+        judge = self._judge(context)
         ids = list(dict.fromkeys(id_ for pair in task["pairs"] for id_ in pair))
         items = {item.id: item for item in await items_of(self._engine, ids)}
         group = group_of(task["asker"], task["words"])
@@ -159,12 +155,10 @@ class ProbedModel:
             usage=usage_record(sum((it.usage for it in asked), Usage())),
         )
 
-    async def ordered(
-        self, task: ProbeTask, context: Context, settings: ProbeSettings
-    ) -> ProbedRecord:
+    async def ordered(self, task: ProbeTask, context: ProbeContext) -> ProbedRecord:
         """Order the list of a task for its asker."""
         items = await items_of(self._engine, task["order"])
-        found = await self._ranker(context, settings).rank(
+        found = await self._ranker(context).rank(
             task["query"],
             items,
             group=group_of(task["asker"], task["words"]),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from fairqr.agents.ranking.item_ranker import Cost
+from fairqr.agents.replies import Usage
 from fairqr.graph.search.context import Budget, Context, Groups
 from fairqr.graph.search.measurement import rank_key
 from fairqr.graph.search.state import GroupKey, IterationRecord, StopReason
-from fairqr.graph.usage import UsageRecord
 from fairqr.retrieval.schema import UNKNOWN
 
-__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about"]
+__all__ = ["best_iteration", "budget_is_spent", "decide_stop", "groups_to_ask_about", "shortage"]
 
 # A group that lacks less than this share of the exposure is not worth a question.
 NEGLIGIBLE = 0.01
@@ -22,18 +24,44 @@ def best_iteration(iterations: Sequence[IterationRecord]) -> int:
     return best["index"]
 
 
-def budget_is_spent(budget: Budget, usage: UsageRecord, seconds: float) -> bool:
+class Shortage(NamedTuple):
+    """What a budget lacks: so many of a unit are needed, and fewer are left of its limit.
+
+    ``unit`` is ``model_calls`` or ``tokens``.
+    """
+
+    unit: str
+    needed: int
+    left: int
+    limit: int
+
+    @property
+    def unit_in_words(self) -> str:
+        """The unit as people read it."""
+        return self.unit.replace("_", " ")
+
+
+def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
+    """Return what a budget lacks for something, or None if it has room for it."""
+    tokens = spent.prompt_tokens + spent.completion_tokens
+    for unit, limit, used, number in (
+        ("model_calls", budget.model_calls, spent.model_calls, needed.calls),
+        ("tokens", budget.tokens, tokens, needed.tokens),
+    ):
+        if limit is not None and used + number > limit:
+            return Shortage(unit, number, max(0, limit - used), limit)
+    return None
+
+
+def budget_is_spent(budget: Budget, usage: Usage, seconds: float) -> bool:
     """Tell whether nothing is left to ask a model with."""
-    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-    return (
-        (budget.model_calls is not None and usage["model_calls"] >= budget.model_calls)
-        or (budget.tokens is not None and tokens >= budget.tokens)
-        or (budget.seconds is not None and seconds >= budget.seconds)
-    )
+    if budget.seconds is not None and seconds >= budget.seconds:
+        return True
+    return shortage(budget, usage, Cost(calls=1, tokens=1)) is not None
 
 
 def decide_stop(
-    iterations: Sequence[IterationRecord], context: Context, usage: UsageRecord, seconds: float
+    iterations: Sequence[IterationRecord], context: Context, usage: Usage, seconds: float
 ) -> StopReason | None:
     """Return why the loop ends after these rounds, or None if it goes on."""
     last = iterations[-1]

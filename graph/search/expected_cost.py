@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, RankItem
+from fairqr.agents.replies import Usage
 from fairqr.base.errors import BudgetError
-from fairqr.graph.search.context import Budget, Context
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.state import CostRecord, State
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["Reserve", "expected_cost", "for_the_loop", "require_budget"]
+__all__ = ["Reserve", "expected_cost", "for_the_loop"]
 
 Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
 """Returns the most that is asked after a search, from the query and the ids that it found."""
@@ -44,77 +46,49 @@ async def expected_cost(
     """
     if ranker is None and reserve is None:
         return None
-    cost = CostRecord(documents=0, calls=0, tokens=0, lists=0, reserved_calls=0, reserved_tokens=0)
+    documents, lists, ranking, tasks = 0, 0, Cost(), []
     if ranker is not None:
-        cost = await ranking_cost(engine, ranker, query, found, context)
-    later = await reserve(query, found, context) if reserve is not None else Cost()
-    cost["reserved_calls"], cost["reserved_tokens"] = later.calls, later.tokens
-    parts = [f"to re-rank {cost['documents']} documents"] if ranker is not None else []
-    parts += ["to probe the model"] if reserve is not None else []
-    needed = Cost(cost["calls"], cost["tokens"]) + later
-    require_budget(context.budget, needed, " and ".join(parts))
-    return cost
+        items = await _longest_list(engine, found, context)
+        documents, ranking = len(items), ranker.cost(query, items) if len(items) > 1 else Cost()
+        # The exposure-aware step may try the list of each round, until one reaches the target.
+        lists = context.rounds + 1 if context.strategy.final_step == "exposure-aware" else 1
+        tasks.append(f"to re-rank {documents} documents")
+    later = Cost()
+    if reserve is not None:
+        later = await reserve(query, found, context)
+        tasks.append("to probe the model")
+    if (lack := shortage(context.budget, Usage(), ranking + later)) is not None:
+        raise BudgetError(
+            lack.unit,
+            lack.needed,
+            lack.limit,
+            f"It may take {lack.needed} {lack.unit_in_words} {' and '.join(tasks)}, and the budget "
+            f"has {lack.limit}; raise the budget, or lower the number of documents.",
+        )
+    return CostRecord(
+        documents=documents,
+        calls=ranking.calls,
+        tokens=ranking.tokens,
+        lists=lists,
+        reserved_calls=later.calls,
+        reserved_tokens=later.tokens,
+    )
 
 
-async def ranking_cost(
-    engine: SearchEngine, ranker: ItemRanker, query: str, found: Sequence[str], context: Context
-) -> CostRecord:
-    """Return what re-ranking will cost at the most.
+async def _longest_list(
+    engine: SearchEngine, found: Sequence[str], context: Context
+) -> list[RankItem]:
+    """Return as many documents as a ranker may be asked to order in this run.
 
-    A method that refines may try the list of each round, of which the first that reaches the target
-    is the last one asked about. What a refined query will find is not known yet; its lists may be
-    longer than the first one, never longer than what the ranker reads.
-
-    Args:
-        engine: Where the documents are.
-        ranker: What re-ranks.
-        query: The original query.
-        found: The ids of the documents that it found, best first.
-        context: Of the run.
-
-    Raises:
-        InputError: Not even two documents fit into what the model reads at once.
+    What a refined query will find is not known yet; its lists may be longer than the first one,
+    never longer than what the ranker reads.
     """
     strategy = context.strategy
     items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
     if context.rounds and items:
         lacking = range(len(items), strategy.reads)
         items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
-    cost = ranker.cost(query, items) if len(items) > 1 else Cost()
-    tries = context.rounds + 1 if strategy.final_step == "exposure-aware" else 1
-    return CostRecord(
-        documents=len(items),
-        calls=cost.calls,
-        tokens=cost.tokens,
-        lists=tries,
-        reserved_calls=0,
-        reserved_tokens=0,
-    )
-
-
-def require_budget(budget: Budget, needed: Cost, what: str) -> None:
-    """Check that a budget has room for something, before anything is spent.
-
-    Args:
-        budget: Of the run.
-        needed: At the most.
-        what: It is for: ``to re-rank 100 documents``.
-
-    Raises:
-        BudgetError: It has none; the number is named.
-    """
-    for unit, limit, number in (
-        ("model_calls", budget.model_calls, needed.calls),
-        ("tokens", budget.tokens, needed.tokens),
-    ):
-        if limit is not None and number > limit:
-            raise BudgetError(
-                unit,
-                number,
-                limit,
-                f"It may take {number} {unit.replace('_', ' ')} {what}, and the budget has "
-                f"{limit}; raise the budget, or lower the number of documents.",
-            )
+    return items
 
 
 def for_the_loop(context: Context, state: State) -> Context:

@@ -9,6 +9,7 @@ from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, Ran
 from fairqr.agents.replies import Usage
 from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.result import Reranking
 from fairqr.graph.search.state import State
 from fairqr.graph.usage import seconds_left
@@ -155,15 +156,10 @@ class ModelRanking:
         self._message = found.message or self._message
 
     def _has_room_for(self, cost: Cost) -> bool:
-        """Tell whether the budget has room for one more list; the probe's share is put by."""
-        budget, put_by = self._context.budget, self._state.get("cost")
-        calls = self.usage.model_calls + cost.calls
-        tokens = self.usage.prompt_tokens + self.usage.completion_tokens + cost.tokens
-        if put_by is not None:
-            calls, tokens = calls + put_by["reserved_calls"], tokens + put_by["reserved_tokens"]
-        return (budget.model_calls is None or calls <= budget.model_calls) and (
-            budget.tokens is None or tokens <= budget.tokens
-        )
+        """Tell whether the budget has room for one more list and the later steps."""
+        if (kept := self._state.get("cost")) is not None:
+            cost += Cost(kept["reserved_calls"], kept["reserved_tokens"])
+        return shortage(self._context.budget, self.usage, cost) is None
 
 
 def counts_in_words(counts: Mapping[str, int]) -> str:

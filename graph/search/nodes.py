@@ -279,8 +279,9 @@ class Nodes:
             unknown=measured.unknown,
         )
         iterations = [*state.get("iterations", []), record]
-        seconds = running_seconds()
-        reason = decide_stop(iterations, for_the_loop(context, state), state["usage"], seconds)
+        spent = Usage(**state["usage"])
+        loop = for_the_loop(context, state)
+        reason = decide_stop(iterations, loop, spent, running_seconds())
         record_divergence(
             opened, measured.divergence, context.threshold, measured.exposure, state["target"]
         )
@@ -361,7 +362,7 @@ class Nodes:
             opened.content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
             statuses.append(f"{name}={group} {refinement.status}")
         opened.set("fairqr.refinements", statuses)
-        spent = budget_is_spent(budget, usage_record(usage), running_seconds())
+        spent = budget_is_spent(budget, usage, running_seconds())
         return after_refinement(state, context, checked, topic, usage, budget_is_spent=spent)
 
     @traced

@@ -20,10 +20,9 @@ from fairqr.graph.search.decisions import (
     groups_to_ask_about,
 )
 from fairqr.graph.search.state import IterationRecord
-from fairqr.graph.usage import usage_record
 
-NOTHING = usage_record(Usage())
-SPENT = usage_record(Usage(3, 9, 100, 20))
+NOTHING = Usage()
+SPENT = Usage(3, 9, 100, 20)
 
 
 def rounds(*divergences: float | None) -> list[IterationRecord]:
