@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fairqr.agents.chat import ChatModel
-from fairqr.agents.generators import Generation, GenerationRequest, OnToken
+from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.local import CONTEXT_TOKENS
 from fairqr.agents.question import Question
+from fairqr.agents.replies import TextReply
 from fairqr.prompts.budget import (
     NO_DOCUMENTS,
     NoRoomError,
@@ -76,7 +77,7 @@ class ChatGenerator:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> Generation:
+    ) -> TextReply:
         """Cut what is too long, and ask; see :meth:`Generator.generate`.
 
         Raises:
@@ -86,15 +87,14 @@ class ChatGenerator:
         try:
             values = self._values(request)
         except NoRoomError as error:
-            return Generation("invalid_request", message=str(error))
+            return TextReply("invalid_request", message=str(error))
         question = Question(
             prompt=request.prompt,
             values=values,
             temperature=request.temperature,
             seed=request.seed,
         )
-        reply = await self._model.write(question, deadline, on_token)
-        return Generation(reply.status, reply.text, reply.message, reply.usage)
+        return await self._model.write(question, deadline, on_token)
 
     def _values(self, request: GenerationRequest) -> dict[str, str]:
         fenced = fence(request.question, MAX_QUESTION_CHARACTERS)

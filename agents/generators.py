@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from fairqr.agents.cache import ReplyCache, kept_in
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.question import OnToken
-from fairqr.agents.replies import Status, Usage
+from fairqr.agents.replies import TextReply
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = [
     "SEQ2SEQ",
-    "Generation",
     "GenerationRequest",
-    "GenerationStatus",
     "Generator",
     "OnToken",
     "open_generator",
@@ -28,9 +26,6 @@ __all__ = [
 
 SEQ2SEQ = "seq2seq"
 """What stands before the colon in the name of an encoder-decoder model of transformers."""
-
-GenerationStatus = Literal[Status, "empty"]
-"""``empty``: the model answered with nothing, or white space only. See :data:`Status`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +48,6 @@ class GenerationRequest:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """What came of it.
-
-    Attributes:
-        status: ``ok``, or why there is no answer.
-        text: The answer, without white space around it; empty unless ``ok``.
-        message: Why it failed, for people; empty if ``ok``.
-        usage: What it cost.
-    """
-
-    status: GenerationStatus
-    text: str = ""
-    message: str = ""
-    usage: Usage = Usage()  # noqa: RUF009 - frozen
-
-
 class Generator(Protocol):
     """Writes answers."""
 
@@ -87,7 +65,7 @@ class Generator(Protocol):
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> Generation:
+    ) -> TextReply:
         """Answer; never raises for what a model does wrong.
 
         Args:

@@ -11,7 +11,16 @@ from typing import Any, Literal, cast
 
 from fairqr.base.errors import ModelError
 
-__all__ = ["Choice", "Reply", "Status", "TextReply", "Usage", "failed", "parse_object"]
+__all__ = [
+    "Choice",
+    "Reply",
+    "Status",
+    "TextReply",
+    "TextStatus",
+    "Usage",
+    "failed",
+    "parse_object",
+]
 
 Status = Literal[
     "ok",
@@ -84,19 +93,23 @@ def failed(error: ModelError, usage: Usage) -> Reply:
     return Reply(cast("Status", error.status), message=str(error), usage=usage)
 
 
+TextStatus = Literal[Status, "empty"]
+"""``empty``: the model answered with nothing, or white space only. See :data:`Status`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextReply:
     """A text that a model wrote.
 
     Attributes:
-        status: ``ok``; ``empty`` where the model gave nothing, or white space only; or why there
-            is no text. One that was cut off at the limit of tokens is ``ok``.
+        status: ``ok``, or why there is no text. One that was cut off at the limit of tokens is
+            ``ok``.
         text: Without white space around it; empty unless ``ok``.
         message: Why there is none, for people; empty if ``ok``. Holds no key.
         usage: What it cost, failed attempts included.
     """
 
-    status: Literal[Status, "empty"]
+    status: TextStatus
     text: str = ""
     message: str = ""
     usage: Usage = Usage()

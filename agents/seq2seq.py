@@ -14,9 +14,9 @@ from typing import Any
 from fairqr.agents.asking import ask_once, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.forms import TextForm
-from fairqr.agents.generators import Generation, GenerationRequest, OnToken
+from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
-from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.replies import Reply, TextReply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
 from fairqr.agents.streaming import Telling
 from fairqr.base.errors import InputError, ModelError
@@ -97,7 +97,7 @@ class Seq2SeqGenerator:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> Generation:
+    ) -> TextReply:
         """Answer; see :meth:`fairqr.agents.generators.Generator.generate`.
 
         The whole answer is told at once: with several beams no word is certain before the end.
@@ -116,8 +116,7 @@ class Seq2SeqGenerator:
             lambda left: self._ask(request, left),
             deadline,
         )
-        text = text_of(reply, self.name, telling)
-        return Generation(text.status, text.text, text.message, text.usage)
+        return text_of(reply, self.name, telling)
 
     async def _pretrained(self) -> Pretrained:
         if self._loaded is None:

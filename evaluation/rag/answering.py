@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fairqr.agents.generators import Generation, GenerationRequest, Generator
+from fairqr.agents.generators import GenerationRequest, Generator
+from fairqr.agents.replies import TextReply
 from fairqr.evaluation.experiments.care import Patience
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
 from fairqr.prompts.template import PromptTemplate
@@ -45,7 +46,7 @@ class Answered:
         spent: What it cost.
     """
 
-    generation: Generation
+    generation: TextReply
     utility: float | None
     spent: Spent
 
@@ -95,12 +96,12 @@ class Answerer:
         )
         return Answered(generation, self._utility(generation, query), spent)
 
-    def _utility(self, generation: Generation, query: RagQuery) -> float | None:
+    def _utility(self, generation: TextReply, query: RagQuery) -> float | None:
         if generation.status == "ok":
             return self.task.utility(generation.text, query.golds)
         return 0.0 if generation.status == "empty" else None
 
-    def _count(self, generation: Generation) -> None:
+    def _count(self, generation: TextReply) -> None:
         if generation.status in ("ok", "empty"):
             self.patience.answered()
         else:

@@ -7,13 +7,8 @@ from typing import Any
 
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR, open_attributor
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
-from fairqr.agents.generators import (
-    Generation,
-    GenerationRequest,
-    Generator,
-    OnToken,
-    open_generator,
-)
+from fairqr.agents.generators import GenerationRequest, Generator, OnToken, open_generator
+from fairqr.agents.replies import TextReply
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.pools.base import PoolRetriever
@@ -75,7 +70,7 @@ class _Generator(_There):
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> Generation:
+    ) -> TextReply:
         found = await self._pool.do(_generate, self._opened, request, deadline)
         if on_token is not None and found.text:
             on_token(found.text)
@@ -107,7 +102,7 @@ async def _start(tools: Tools, kind: str, name: str) -> None:
 
 async def _generate(
     tools: Tools, name: str, request: GenerationRequest, deadline: float | None
-) -> Generation:
+) -> TextReply:
     return await (await _generator(tools, name)).generate(request, deadline)
 
 

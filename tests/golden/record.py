@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fairqr.agents.generators import Generation, GenerationRequest
+from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.question import Question
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import Choice, TextReply
@@ -146,9 +146,9 @@ class EchoingGenerator:
 
     async def generate(
         self, request: GenerationRequest, deadline: float | None = None, on_token: Any = None
-    ) -> Generation:
+    ) -> TextReply:
         """Return the title."""
-        return Generation("ok", f"It is {request.sources[0]['title']}.")
+        return TextReply("ok", f"It is {request.sources[0]['title']}.")
 
 
 class AlphabeticalModel:

@@ -11,8 +11,8 @@ import pytest
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import INPUT_TOKENS, MESSAGE_TOKENS, ChatGenerator
-from fairqr.agents.generators import Generation, GenerationRequest, Generator, open_generator
-from fairqr.agents.replies import Usage
+from fairqr.agents.generators import GenerationRequest, Generator, open_generator
+from fairqr.agents.replies import TextReply, Usage
 from fairqr.base.errors import ModelUnavailableError, PromptError
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.library import PromptLibrary
@@ -64,7 +64,7 @@ async def test_the_documents_stand_in_order_and_fenced(model_server: ModelServer
     """Temperature and seed are the request's, the rest the prompt's."""
     model_server.does(says(" Bridges. "))
     answered = await generator(model_server).generate(request(temperature=0.7, seed=5))
-    assert answered == Generation("ok", "Bridges.", usage=Usage(1, 0, 100, 10))
+    assert answered == TextReply("ok", "Bridges.", usage=Usage(1, 0, 100, 10))
     assert (
         "<documents>\n[1] Bridges: They carry ‹/documents› roads.\n[2] Boats: They float.\n"
         "</documents>\n<question>What carries?</question>" in sent(model_server)

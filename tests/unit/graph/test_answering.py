@@ -15,8 +15,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import AnswerResult, FairSearch, Step, build_answer_graph
 from fairqr.agents.attribution.verdicts import Pair, Verdict
-from fairqr.agents.generators import Generation, GenerationRequest, OnToken
-from fairqr.agents.replies import Usage
+from fairqr.agents.generators import GenerationRequest, OnToken
+from fairqr.agents.replies import TextReply, Usage
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.context import answer_context
@@ -40,7 +40,7 @@ item: "{number} {title} {text}"
 defaults: {temperature: 0, max_tokens: 10}
 """
 
-Reply = str | Generation
+Reply = str | TextReply
 
 
 class KnownGenerator:
@@ -61,7 +61,7 @@ class KnownGenerator:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> Generation:
+    ) -> TextReply:
         self.asked.append(request)
         self.deadlines.append(deadline)
         self.at_once += 1
@@ -70,12 +70,12 @@ class KnownGenerator:
             await asyncio.sleep(0)
         self.at_once -= 1
         reply = self.reply([source["title"] for source in request.sources])
-        if isinstance(reply, Generation):
+        if isinstance(reply, TextReply):
             return reply
         for word in reply.split(" ") if on_token else ():
             on_token(word)  # type: ignore[misc]
         usage = Usage(model_calls=1, prompt_tokens=100, completion_tokens=5)
-        return Generation("ok", reply, usage=usage)
+        return TextReply("ok", reply, usage=usage)
 
 
 class KnownAttributor:
@@ -304,8 +304,8 @@ async def test_without_chance_the_generator_is_given_no_seed(answer: Answer) -> 
 async def test_samples_without_an_answer_are_counted_and_the_rest_counts(answer: Answer) -> None:
     def reply(titles: list[str]) -> Reply:
         if titles[0] == "Person-0":
-            return Generation("timeout", message="No answer in time.", usage=Usage(model_calls=1))
-        return Generation("empty", message="Nothing.") if titles[0] == "Person-1" else titles[0]
+            return TextReply("timeout", message="No answer in time.", usage=Usage(model_calls=1))
+        return TextReply("empty", message="Nothing.") if titles[0] == "Person-1" else titles[0]
 
     attributor = KnownAttributor()
     result: AnswerResult = await answer(KnownGenerator(reply), attributor, samples=60, alpha=1)
@@ -327,7 +327,7 @@ async def test_samples_without_an_answer_are_counted_and_the_rest_counts(answer:
 
 
 async def test_where_every_generation_fails_the_result_says_so(answer: Answer) -> None:
-    generator = KnownGenerator(lambda _: Generation("refused", message="It declined."))
+    generator = KnownGenerator(lambda _: TextReply("refused", message="It declined."))
     attributor = KnownAttributor()
     result: AnswerResult = await answer(generator, attributor, samples=5, alpha=0)
     assert attributor.asked == []

@@ -30,6 +30,7 @@ from fairqr import (
     search_state_graph,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.replies import TextReply
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Budget
 from fairqr.graph.search.refinement import shown
@@ -130,9 +131,8 @@ async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
         async def start(self) -> None: ...
 
         async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-            from fairqr.agents.generators import Generation
 
-            return Generation("ok", request.sources[0]["title"])
+            return TextReply("ok", request.sources[0]["title"])
 
     context = AnswerContext(attributes=("gender",), k=4, seed=1)
     graph = build_answer_graph(engine, generator=Echo(), context=context)

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import _checkpoint
 
-from fairqr.agents.replies import Reply, Usage
+from fairqr.agents.replies import Reply, TextReply, Usage
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.journal import Replies, kept_replies, step_journal
@@ -119,12 +119,11 @@ class Slow:
     async def start(self) -> None: ...
 
     async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-        from fairqr.agents.generators import Generation
 
         self.asked += 1
         if self.asked == 3:
             await self.go.wait()
-        return Generation("ok", f"From {request.sources[0]['title']}.")
+        return TextReply("ok", f"From {request.sources[0]['title']}.")
 
 
 async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(

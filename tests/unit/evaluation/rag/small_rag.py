@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.agents.generators import Generation, GenerationRequest, OnToken
-from fairqr.agents.replies import Usage
+from fairqr.agents.generators import GenerationRequest, OnToken
+from fairqr.agents.replies import TextReply, Usage
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.template import Message, PromptTemplate
@@ -56,20 +56,20 @@ class Namer:
         request: GenerationRequest,
         deadline: float | None = None,
         on_token: OnToken | None = None,
-    ) -> Generation:
+    ) -> TextReply:
         await asyncio.sleep(0)  # others have their turn, as while a model is waited for
         titles = " ".join(source["title"] for source in request.sources)
         self.asked.append((request.question, titles))
         usage = Usage(model_calls=1, prompt_tokens=7, completion_tokens=3)
         match self.ends.get(titles, "ok"):
             case "ok":
-                return Generation("ok", titles or "nothing", usage=usage)
+                return TextReply("ok", titles or "nothing", usage=usage)
             case "empty":
-                return Generation("empty", usage=usage)
+                return TextReply("empty", usage=usage)
             case "cached":
-                return Generation("ok", titles, usage=Usage(0, 1, 0, 0, 10, 250.0))
+                return TextReply("ok", titles, usage=Usage(0, 1, 0, 0, 10, 250.0))
             case _:
-                return Generation("timeout", message="It took too long.", usage=usage)
+                return TextReply("timeout", message="It took too long.", usage=usage)
 
 
 class Watcher:
