@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.pool_and_order import table_of, usual_shares
+from fairqr.graph.search.round_lists import table_of, usual_shares
 from fairqr.graph.search.state import GroupKey, State
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import SearchEngine

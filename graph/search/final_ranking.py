@@ -11,7 +11,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import best_iteration
 from fairqr.graph.search.measurement import Measurement, rank_key, vector_of
 from fairqr.graph.search.model_ranking import ModelRanking
-from fairqr.graph.search.pool_and_order import RoundLists, scores_by_original_query
+from fairqr.graph.search.round_lists import RoundLists, scores_by_original_query
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Reranker, candidates_of

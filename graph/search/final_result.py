@@ -10,7 +10,6 @@ from fairqr.agents.replies import Usage
 from fairqr.graph.search.final_ranking import Final, best_final
 from fairqr.graph.search.measurement import rank_key
 from fairqr.graph.search.model_ranking import ModelRanking
-from fairqr.graph.search.pool_and_order import RoundLists
 from fairqr.graph.search.result import (
     Baseline,
     Iteration,
@@ -18,6 +17,7 @@ from fairqr.graph.search.result import (
     RefinedGroup,
     SearchResult,
 )
+from fairqr.graph.search.round_lists import RoundLists
 from fairqr.graph.search.state import ranking_of
 from fairqr.graph.usage import usage_report
 from fairqr.retrieval.dimension import Dimension

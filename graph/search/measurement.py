@@ -1,4 +1,4 @@
-"""Measuring a list: the exposure of each group, and how far it is from the target."""
+"""What is measured of a list, exposure and divergence, and the target it is measured against."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import numpy as np
 from fairqr.base.errors import TargetError
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.divergence import kullback_leibler
-from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.table import DocumentTable
 from fairqr.retrieval.target import Part, retrieved_distribution
 
-__all__ = ["TARGET_DEPTH", "Measurement", "by_group", "estimate_target", "measure", "rank_key"]
+__all__ = ["TARGET_DEPTH", "Measurement", "by_group", "estimate_target", "rank_key", "vector_of"]
 
 TARGET_DEPTH = 500
 """How many results of the original query the target part ``retrieved`` is estimated from."""
-
-Target = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +61,6 @@ def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:
 def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
     """Return the vector over the groups that these named shares are."""
     return np.array([shares[group] for group in dimension.groups])
-
-
-def measure(
-    table: DocumentTable,
-    dimensions: Sequence[Dimension],
-    target: Target,
-    ids: Sequence[str],
-    context: Context,
-) -> Measurement:
-    """Measure the first k of a list of documents against the target."""
-    exposures: dict[str, dict[str, float]] = {}
-    divergences: dict[str, float | None] = {}
-    unknown: dict[str, float] = {}
-    for dimension in dimensions:
-        members = table.memberships(dimension, ids[: context.k])
-        vector = exposure(members, context.discount)
-        exposures[dimension.name] = by_group(dimension, vector)
-        unknown[dimension.name] = float(unknown_share(members, context.discount))
-        divergences[dimension.name] = (
-            float(
-                kullback_leibler(
-                    vector_of(dimension, target[dimension.name]),
-                    vector,
-                    smoothing=context.smoothing,
-                    direction=context.direction,
-                )
-            )
-            if vector.any()
-            else None
-        )
-    return Measurement(exposures, divergences, unknown)
 
 
 def estimate_target(

@@ -35,8 +35,8 @@ from fairqr.graph.search.final_ranking import final_step
 from fairqr.graph.search.final_result import assemble
 from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target
 from fairqr.graph.search.model_ranking import ModelRanking
-from fairqr.graph.search.pool_and_order import RoundLists, hits_of, table_of
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
+from fairqr.graph.search.round_lists import RoundLists, hits_of, table_of
 from fairqr.graph.search.state import (
     GroupKey,
     IterationRecord,

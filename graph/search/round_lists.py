@@ -1,4 +1,4 @@
-"""The lists of a run: what a round is measured on, what is re-ranked, and in what order.
+"""The lists of a run's rounds: what a round is measured on, what is re-ranked, and in what order.
 
 Which pool and which re-ranker are used decides the result. A pool that contains the original top k,
 re-ranked by the original query, is the original ranking again.
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.measurement import Measurement, measure
+from fairqr.graph.search.measurement import Measurement, by_group, vector_of
 from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking_of
 from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.exposure import FloatArray, exposure, unknown_share
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerank import reciprocal_rank_fusion
 from fairqr.retrieval.table import DocumentTable, decoded
@@ -56,7 +57,24 @@ class RoundLists:
 
     def measured(self, ids: Sequence[str]) -> Measurement:
         """Measure the first k of a list of documents against the target."""
-        return measure(self.table, self.dimensions, self.state["target"], ids, self.context)
+        context = self.context
+        exposures: dict[str, dict[str, float]] = {}
+        divergences: dict[str, float | None] = {}
+        unknown: dict[str, float] = {}
+        for dimension in self.dimensions:
+            name = dimension.name
+            members = self.table.memberships(dimension, ids[: context.k])
+            vector = exposure(members, context.discount)
+            exposures[name] = by_group(dimension, vector)
+            unknown[name] = float(unknown_share(members, context.discount))
+            divergences[name] = None
+            if vector.any():
+                target = vector_of(dimension, self.state["target"][name])
+                divergence = kullback_leibler(
+                    target, vector, smoothing=context.smoothing, direction=context.direction
+                )
+                divergences[name] = float(divergence)
+        return Measurement(exposures, divergences, unknown)
 
     def retrieved(self, iteration: int) -> Ranking:
         """Return the list that a round has before any re-ranking.
@@ -112,7 +130,8 @@ class RoundLists:
         about. So its ranking speaks for the documents of the group alone, in the share that they
         belong to it; that of a query refined by words of the topic speaks for all.
         """
-        rankings = [ranking_of(record, self.context.strategy.depth) for record in records]
+        depth = self.context.strategy.depth
+        rankings = [ranking_of(record, depth) for record in records]
         if len(rankings) == 1:
             return rankings[0]
         if all(record["iteration"] for record in records):
