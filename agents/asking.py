@@ -15,7 +15,7 @@ from fairqr.agents.cache import ReplyCache, cache_key, current_memory
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import ChoiceForm, Form, TextForm
 from fairqr.agents.journal import current_journal
-from fairqr.agents.question import OnToken, Question
+from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, TextReply, Usage
 from fairqr.agents.streaming import Telling
 
@@ -57,6 +57,24 @@ class LanguageModel(ABC):
         self._cache = cache
         # Two models without a cache may look alike: the callers' own, of one class and name.
         self._owner = uuid.uuid4().hex
+
+    @property
+    @abstractmethod
+    def gives_probabilities(self) -> bool:
+        """Whether :meth:`weigh` can work, as far as is known."""
+
+    @abstractmethod
+    async def start(self, wanted: Wanted = "object") -> None:
+        """Make the model ready for what it will be asked for.
+
+        Raises:
+            ModelUnavailableError: Something is missing that the model needs.
+        """
+
+    @property
+    def context_tokens(self) -> int | None:
+        """How many tokens the model reads and writes together, as far as is known."""
+        return None
 
     @abstractmethod
     async def _identity(self) -> Mapping[str, Any]:

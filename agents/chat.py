@@ -90,6 +90,15 @@ class ChatModel(LanguageModel):
         return self._endpoint.base_url
 
     @property
+    def context_tokens(self) -> int | None:
+        """How many tokens the embedded model reads and writes together."""
+        if self._endpoint.provider != "local":
+            return None
+        from fairqr.agents.local import CONTEXT_TOKENS
+
+        return CONTEXT_TOKENS
+
+    @property
     def fingerprint(self) -> str:
         """A hash of everything about the model that can change a reply."""
         return cache_key(**self._endpoint.identity)

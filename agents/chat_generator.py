@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.generators import GenerationRequest, OnToken
-from fairqr.agents.local import CONTEXT_TOKENS
 from fairqr.agents.question import Question
 from fairqr.agents.replies import TextReply
 from fairqr.prompts.budget import (
     NO_DOCUMENTS,
+    SAFE_SHARE,
     NoRoomError,
     cut,
     estimated_tokens,
+    message_tokens,
     render_documents,
     require_room,
 )
@@ -23,12 +24,6 @@ INPUT_TOKENS = 2048
 """The room that a prompt has by default; every chat model in use has more."""
 
 QUESTION_TOKENS = 256
-
-MESSAGE_TOKENS = 8
-"""What a message takes besides its text, for its role and its ends."""
-
-SAFE_SHARE = 0.8
-"""How much of the embedded model's room is filled by estimate, since an estimate may be too low."""
 
 MAX_QUESTION_CHARACTERS = 100_000
 
@@ -102,7 +97,7 @@ class ChatGenerator:
         values = {"question": question, "documents": ""}
         prompt, sources = request.prompt, request.sources
         messages = prompt.render(values)
-        taken = sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)
+        taken = message_tokens(messages)
         room = self._room(prompt) - taken
         if room < estimated_tokens(NO_DOCUMENTS):
             raise NoRoomError(
@@ -116,7 +111,7 @@ class ChatGenerator:
 
     def _room(self, prompt: PromptTemplate) -> int:
         """Return how many tokens a prompt may have, by estimate."""
-        if not self._model.name.startswith("local:"):
+        if (context := self._model.context_tokens) is None:
             return self._input_tokens
-        window = int(SAFE_SHARE * (CONTEXT_TOKENS - prompt.defaults.max_tokens))
+        window = int(SAFE_SHARE * (context - prompt.defaults.max_tokens))
         return min(self._input_tokens, window)

@@ -14,11 +14,13 @@ from fairqr.prompts.template import PromptTemplate, fence
 __all__ = [
     "LEAST_SHARE",
     "NO_DOCUMENTS",
+    "SAFE_SHARE",
     "Count",
     "NoRoomError",
     "cut",
     "estimated_tokens",
     "fair_shares",
+    "message_tokens",
     "render_documents",
     "require_room",
 ]
@@ -30,6 +32,12 @@ NO_DOCUMENTS = "none"
 """What stands in a prompt where there is no document, or no room for one."""
 
 MAX_FIELD_CHARACTERS = 100_000
+
+MESSAGE_TOKENS = 8
+"""What a message takes besides its text, for its role and its ends."""
+
+SAFE_SHARE = 0.8
+"""How much of a model's room is filled by estimate, since an estimate may be too low."""
 
 LEAST_SHARE = 16
 """Tokens of a document that a model has to see, or all of a shorter one: a number and a title."""
@@ -172,3 +180,8 @@ def estimated_tokens(text: str) -> int:
     ascii_ = sum(1 for it in text if it.isascii())
     others = len(text.encode("utf-8", "replace")) - ascii_ - (len(text) - ascii_)
     return math.ceil(plain / 4) + (ascii_ - plain) + others
+
+
+def message_tokens(messages: Sequence[Mapping[str, str]]) -> int:
+    """Estimate how many tokens rendered messages have together."""
+    return sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)

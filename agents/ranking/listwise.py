@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from fairqr.agents.local import CONTEXT_TOKENS
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanking, RankItem, Shown
 from fairqr.agents.ranking.listwise_prompt import ListwisePrompt
 from fairqr.agents.ranking.model import RankingModel, asked_once
@@ -151,14 +150,11 @@ class ListwiseRanker:
         )
 
     def _room(self) -> int | None:
-        """Return the tokens that the model reads and writes at once, where that is known."""
-        if self._context is not None:
-            return self._context
-        if self._model.name.startswith("local:"):
-            return CONTEXT_TOKENS
-        # A model in this process knows its own once it was started.
-        found: int | None = getattr(self._model, "context_tokens", None)
-        return found
+        """Return the tokens that the model reads and writes at once, where that is known.
+
+        A model in this process knows its own once it was started.
+        """
+        return self._model.context_tokens if self._context is None else self._context
 
     def _windows(
         self, prompt: ListwisePrompt, passages: Sequence[str]

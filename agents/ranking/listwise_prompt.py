@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fairqr.agents.question import Question
 from fairqr.agents.ranking.item_ranker import RankItem, Shown, before_those_who_ask
-from fairqr.prompts.budget import estimated_tokens, render_documents
+from fairqr.prompts.budget import SAFE_SHARE, estimated_tokens, message_tokens, render_documents
 from fairqr.prompts.template import PromptTemplate, fence
 
 __all__ = ["ListwisePrompt"]
@@ -17,12 +17,6 @@ TOKENS_AN_ITEM = 6
 """What ``[12] > `` takes at the most in the vocabularies in use."""
 
 TOKENS_OF_A_LEAD_IN = 32
-
-MESSAGE_TOKENS = 8
-"""What a message takes besides its text, for its role and its ends."""
-
-SAFE_SHARE = 0.8
-"""How much of a model's room is filled by estimate, since an estimate may be too low."""
 
 LEAST_PASSAGE = 48
 """Tokens of a passage, or all of a shorter one, below which a window is too large."""
@@ -118,4 +112,4 @@ class ListwisePrompt:
 
     def _tokens_besides(self, size: int) -> int:
         messages = self._template.render({**self._values, "number": str(size), "passages": ""})
-        return sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)
+        return message_tokens(messages)

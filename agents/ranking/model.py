@@ -57,7 +57,7 @@ class RankingModel(Protocol):
         ...
 
 
-def asked_once(model: RankingModel) -> RankingModel:
+def asked_once(model: RankingModel) -> LanguageModel:
     """Return a model that keeps its replies: one of ours as it is, another behind ours."""
     return model if isinstance(model, LanguageModel) else _GivenModel(model)
 

@@ -13,9 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.ranking.item_ranker import Cost, RankItem
-from fairqr.agents.ranking.pointwise import MonoBertRanker, MonoT5Ranker, open_pointwise
+from fairqr.agents.ranking.pointwise import (
+    BATCH,
+    MonoBertRanker,
+    MonoT5Ranker,
+    PointwiseRanker,
+    open_pointwise,
+)
 from fairqr.agents.ranking.rankers import RankerOptions
-from fairqr.agents.ranking.scoring import BATCH, PointwiseRanker
 from fairqr.base.errors import InputError, ModelUnavailableError
 from tests.unit.agents.ranking.tiny_models import (
     LIMIT,
