@@ -338,7 +338,7 @@ async def test_a_run_that_ends_in_an_error_says_which(exported: Exported, corpus
     assert failed == {"fairqr.retrieve", "invoke_workflow fairqr"}
     assert {(it.attributes or {}).get("error.type") for it in exported.spans} == {
         None,
-        "QueryError",
+        "NoMatchError",
     }
     assert "zabsentz" not in exported.text()
 

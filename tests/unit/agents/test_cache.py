@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.cache import MAX_BYTES, ReplyFile
+from fairqr.agents.cache import MAX_BYTES, ReplyFile, ReplyMemory
 
 LIMIT = 400_000
 TEXT = {"text": "x" * 1000}
@@ -251,3 +251,12 @@ class TestDamage:
         await cache.put_many({"good": {"a": 1}, "bad": {"a": 1}})
         write(path, "UPDATE replies SET value = '{' WHERE key = 'bad'")
         assert await cache.get_many(["good", "bad", "none"]) == {"good": {"a": 1}}
+
+
+async def test_a_memory_is_bounded_too() -> None:
+    """What was used last stays."""
+    memory = ReplyMemory(max_replies=2)
+    await memory.put_many({"a": {"n": 1}, "b": {"n": 2}})
+    assert await memory.get("a") == {"n": 1}
+    await memory.put("c", {"n": 3})
+    assert await memory.get_many(["a", "b", "c"]) == {"a": {"n": 1}, "c": {"n": 3}}
