@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
 
 __all__ = ["DEFAULT_ENCODER", "encoder_of", "open_encoder"]
 
@@ -40,19 +45,21 @@ def open_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
         ) from None
 
 
-def encoder_of(retriever: str | Encoder) -> Encoder | None:
+def encoder_of(retriever: str | Encoder | Embeddings) -> Encoder | None:
     """Return the encoder that a retriever searches with, or None for ``bm25``.
 
     Args:
         retriever: ``bm25``; ``dense`` for the embedded encoder; ``dense:<encoder>`` for another,
-            see :func:`open_encoder`; or an encoder.
+            see :func:`open_encoder`; or an encoder, which may be an ``Embeddings`` object of
+            LangChain.
 
     Raises:
         InputError: There is no such retriever.
         ModelUnavailableError: There is no such encoder, or what it needs is missing.
     """
     if not isinstance(retriever, str):
-        return retriever
+        # Not by its class, since LangChain is slow to import.
+        return LangChainEncoder(retriever) if hasattr(retriever, "embed_query") else retriever
     kind, _, encoder = retriever.strip().partition(":")
     if kind == "bm25" and not encoder:
         return None
