@@ -12,7 +12,7 @@ from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["DEFAULT_ENCODER", "encoder_of", "open_encoder"]
+__all__ = ["DEFAULT_ENCODER", "as_encoder", "encoder_of", "open_encoder"]
 
 DEFAULT_ENCODER = "wordllama"
 
@@ -45,21 +45,26 @@ def open_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
         ) from None
 
 
-def encoder_of(retriever: str | Encoder | Embeddings) -> Encoder | None:
+def as_encoder(given: Encoder | Embeddings) -> Encoder:
+    """Return an encoder as it is, and an ``Embeddings`` object of LangChain as an encoder."""
+    from langchain_core.embeddings import Embeddings
+
+    return LangChainEncoder(given) if isinstance(given, Embeddings) else given
+
+
+def encoder_of(retriever: str | Encoder) -> Encoder | None:
     """Return the encoder that a retriever searches with, or None for ``bm25``.
 
     Args:
         retriever: ``bm25``; ``dense`` for the embedded encoder; ``dense:<encoder>`` for another,
-            see :func:`open_encoder`; or an encoder, which may be an ``Embeddings`` object of
-            LangChain.
+            see :func:`open_encoder`; or an encoder.
 
     Raises:
         InputError: There is no such retriever.
         ModelUnavailableError: There is no such encoder, or what it needs is missing.
     """
     if not isinstance(retriever, str):
-        # Not by its class, since LangChain is slow to import.
-        return LangChainEncoder(retriever) if hasattr(retriever, "embed_query") else retriever
+        return retriever
     kind, _, encoder = retriever.strip().partition(":")
     if kind == "bm25" and not encoder:
         return None

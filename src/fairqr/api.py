@@ -37,10 +37,12 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.encoders.opening import as_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.source import Source, source_of
 
 if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
     from langchain_core.language_models import BaseChatModel
 
     from fairqr.parts import FairRetriever
@@ -72,7 +74,7 @@ _NAMED = (str, Path, Source, Mapping)
 async def open_engine(
     source: str | Path | Source | Mapping[str, Any],
     *,
-    retriever: str | Encoder = "bm25",
+    retriever: str | Encoder | Embeddings = "bm25",
     schema: Path | None = None,
 ) -> SearchEngine:
     """Open a search engine; whoever opens it closes it with ``await engine.aclose()``.
@@ -81,7 +83,8 @@ async def open_engine(
         source: The name of an attached source, of an index or of a built-in corpus; the path of a
             source file or of a corpus, which is indexed first; or a source, also as the mapping
             that a source file would hold.
-        retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; or an encoder.
+        retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; or an encoder,
+            or an ``Embeddings`` object of LangChain.
         schema: The schema of a corpus that is a path.
 
     Raises:
@@ -89,6 +92,8 @@ async def open_engine(
     """
     if isinstance(source, Mapping):
         source = source_of(source)
+    if not isinstance(retriever, str):
+        retriever = as_encoder(retriever)
     named = str(source) if isinstance(source, Path) else source
     return await Catalog().resolve(named, retriever=retriever, schema=schema)
 
