@@ -604,7 +604,7 @@ def test_a_wrong_key_is_no_verdict_on_a_query(
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
         (["--corpus", "nowhere"], "There is no index 'nowhere'"),
         (["--retriever", "dense"], "ranks in its own way only"),
-        (["--model", "feedback"], "Relevance feedback ranks nothing"),
+        (["--model", "feedback"], "it neither ranks nor writes"),
         (["--model", "causal:"], "lacks a model"),
     ],
 )
