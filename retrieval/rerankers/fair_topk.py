@@ -90,9 +90,10 @@ class FairTopKReranker:
             left = np.delete(kinds, positions[:failed])
             names = [candidates.groups[protected.dimension][group] for group in groups]
             lacking = [name for kind, name in enumerate(names, start=1) if kind not in left]
+            why = f": they have too few of {', '.join(lacking)}" if lacking else ""
             warnings = (
-                f"The first {failed} results fail FA*IR's test: the {len(candidates)} candidates "
-                f"have too few of {', '.join(lacking or names)}, and all of them were placed.",
+                f"The first {failed} results fail FA*IR's test. No order of the "
+                f"{len(candidates)} candidates passes it{why}.",
             )
         return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())), warnings)
 
@@ -128,20 +129,21 @@ def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[
 
     Returns:
         The positions of k documents in their new order; and the length of the first prefix that
-        fails the test because documents of a group are lacking, or 0.
+        fails the test, or 0. One fails only where no order of these documents passes; it is then
+        as long as it can be.
     """
     kinds = len(table.proportions) + 1
     queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(kinds)]
-    supply = tuple(len(queue) for queue in queues[1:])
+    openings = table.openings(tuple(map(len, queues)))
     counts = (0,) * (kinds - 1)
     order = np.empty(k, dtype=np.intp)
     failed = 0
     for length in range(1, k + 1):
         heads = sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue)
         options = [(position, kind, _with(counts, kind)) for position, kind in heads]
-        chosen = next((o for o in options if _is_open(table, o[2], length, supply)), None)
+        chosen = next((o for o in options if openings.is_open(o[2], length)), None)
         if chosen is None:
-            # Only the multinomial test comes here; the nearest to passing is the least bad.
+            # Beyond the last prefix that can pass; the nearest to passing is the least bad.
             chosen = max(options, key=lambda o: (_nearness(table, o[2], length), -o[0]))
         position, kind, counts = chosen
         queues[kind].popleft()
@@ -154,12 +156,6 @@ def fair_top_k(groups: NDArray[np.intp], table: Table, k: int) -> tuple[NDArray[
 def _with(counts: tuple[int, ...], kind: int) -> tuple[int, ...]:
     """Return the counts after a document of this kind."""
     return tuple(count + (group == kind) for group, count in enumerate(counts, start=1))
-
-
-def _is_open(table: Table, counts: tuple[int, ...], length: int, supply: tuple[int, ...]) -> bool:
-    if isinstance(table, GroupTables):
-        return table.is_open(counts, length, supply)
-    return table.is_open(counts, length)
 
 
 def _nearness(table: Table, counts: tuple[int, ...], length: int) -> float:

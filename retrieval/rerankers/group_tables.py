@@ -9,7 +9,7 @@ exactly; for several it is a conservative stand-in for the multinomial test.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +39,20 @@ class GroupTables:
         """Tell whether a prefix of this length, at least 1, with these counts passes."""
         return bool(np.all(self.minimum[length - 1] <= counts))
 
-    def is_open(
-        self, counts: tuple[int, ...], length: int, supply: tuple[int, ...] | None = None
-    ) -> bool:
+    def openings(self, supply: tuple[int, ...]) -> GroupTables:
+        """Return the tables that ask for no more documents of a group than there are.
+
+        Args:
+            supply: How many documents there are of the rest, and of each protected group.
+        """
+        return replace(self, minimum=np.minimum(self.minimum, supply[1:]))
+
+    def is_open(self, counts: tuple[int, ...], length: int) -> bool:
         """Tell whether a prefix passes, and can be continued up to k so that each prefix does.
 
         It can if at every later length no more documents are lacking than there are ranks left.
-
-        Args:
-            counts: Of each group in the prefix.
-            length: Of the prefix.
-            supply: How many documents of each group there are; no more are then asked for.
         """
-        needed = self.minimum[length - 1 :]
-        if supply is not None:
-            needed = np.minimum(needed, supply)
-        lacking = np.maximum(needed - counts, 0).sum(axis=1)
+        lacking = np.maximum(self.minimum[length - 1 :] - counts, 0).sum(axis=1)
         return bool(np.all(lacking <= np.arange(len(lacking))))
 
 

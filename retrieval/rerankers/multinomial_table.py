@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerankers.binomial_table import ROUNDING, distinct, last_allowed
 
-__all__ = ["MAX_STATES", "MultinomialTable", "multinomial_table", "states_of"]
+__all__ = ["MAX_STATES", "MultinomialTable", "Openings", "multinomial_table", "states_of"]
 
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
@@ -50,7 +50,6 @@ class MultinomialTable:
     failure_probability: float
     _lattice: _Lattice
     _cdfs: list[FloatArray]
-    _open: list[BoolArray]
 
     def cdf(self, counts: tuple[int, ...], length: int) -> float:
         """Return F_i(τ) of a prefix of length i, at least 1, with these counts."""
@@ -60,12 +59,34 @@ class MultinomialTable:
         """Tell whether a prefix of this length with these counts passes."""
         return self.cdf(counts, length) > self.significance * (1 + ROUNDING)
 
-    def is_open(self, counts: tuple[int, ...], length: int) -> bool:
-        """Tell whether a prefix passes, and can be continued up to k so that each prefix does.
+    def openings(self, supply: tuple[int, ...]) -> Openings:
+        """Return which prefixes can be continued with the documents that there are.
 
-        A count may pass and yet be a dead end: one more draw would have to add to two groups.
+        Args:
+            supply: How many documents there are of the rest, and of each protected group.
         """
-        return bool(self._open[length - 1][self._lattice.position(counts)])
+        bound = self.significance * (1 + ROUNDING)
+        states = _open_states(self._lattice, self._cdfs, bound, supply)
+        return Openings(self._lattice, states)
+
+
+@dataclass(frozen=True, slots=True)
+class Openings:
+    """Which prefixes pass the test and can be continued so that each longer prefix passes, too.
+
+    A count may pass and yet be a dead end: one more draw would have to add to two groups, or a
+    group has no document left. Where no ranking passes up to k, the prefixes are continued as far
+    as any ranking passes, which may be nowhere.
+    """
+
+    _lattice: _Lattice
+    _states: list[BoolArray]
+
+    def is_open(self, counts: tuple[int, ...], length: int) -> bool:
+        """Tell whether a prefix of this length with these counts can be continued."""
+        if length > len(self._states):
+            return False
+        return bool(self._states[length - 1][self._lattice.position(counts)])
 
 
 @functools.lru_cache(maxsize=8)
@@ -97,7 +118,6 @@ def multinomial_table(k: int, proportions: tuple[float, ...], alpha: float) -> M
         _failure_probability(lattice, cdfs, proportions, significance, 1.0),
         lattice,
         cdfs,
-        _open_states(lattice, cdfs, significance),
     )
 
 
@@ -108,6 +128,7 @@ class _Lattice:
         k: The number of draws.
         groups: G.
         size: C(k+G, G), the number of counts.
+        counts: Shape (size, G); the counts themselves.
         before: Shape (G, size); the position of τ − e_g, or ``size`` where that is no count.
     """
 
@@ -126,9 +147,9 @@ class _Lattice:
         self._radix, self._key_order = radix, np.argsort(keys[order])
         self._keys = keys[order][self._key_order]
         self.before = np.full((groups, self.size), self.size, dtype=np.intp)
-        ordered = counts[order]
+        self.counts = counts[order]
         for group in range(groups):
-            has = np.flatnonzero(ordered[:, group] > 0)
+            has = np.flatnonzero(self.counts[:, group] > 0)
             self.before[group, has] = self._positions(keys[order][has] - radix[group])
 
     def _positions(self, keys: IntArray) -> IntArray:
@@ -196,16 +217,33 @@ def _failure_probability(
     return failed
 
 
-def _open_states(lattice: _Lattice, cdfs: list[FloatArray], significance: float) -> list[BoolArray]:
-    """Return for each prefix which counts pass and can be continued up to k."""
-    bound = significance * (1 + ROUNDING)
-    states: list[BoolArray] = [cdfs[-1] > bound]
-    for cdf in reversed(cdfs[:-1]):
-        later = states[-1]
-        # What leads to an open count: that count itself, and it less one of any group.
+def _open_states(
+    lattice: _Lattice, cdfs: list[FloatArray], bound: float, supply: tuple[int, ...]
+) -> list[BoolArray]:
+    """Return for each prefix which counts pass and can be continued up to the last one.
+
+    The last prefix is that of k, or the longest that passes with so many documents of each kind.
+    """
+    enough = np.all(lattice.counts <= supply[1:], axis=1)
+    drawn = lattice.counts.sum(axis=1)
+    states: list[BoolArray] = []
+    reached = np.zeros(lattice.size + 1, dtype=bool)
+    reached[0] = True
+    for length, cdf in enumerate(cdfs, start=1):
+        end = len(cdf)
+        # One more of the rest leaves the counts as they are; one of a group adds to its count.
+        now = reached[:end].copy()
+        for before in lattice.before:
+            now |= reached[before[:end]]
+        now &= (cdf > bound) & enough[:end] & (length - drawn[:end] <= supply[0])
+        if not now.any():
+            break
+        states.append(now)
+        reached[:end] = now
+    for earlier, later in zip(states[-2::-1], states[:0:-1], strict=True):
         leads = np.zeros(lattice.size + 1, dtype=bool)
         leads[: len(later)] = later
         for before in lattice.before:
             leads[before[: len(later)][later]] = True
-        states.append((cdf > bound) & leads[: len(cdf)])
-    return states[::-1]
+        earlier &= leads[: len(earlier)]
+    return states

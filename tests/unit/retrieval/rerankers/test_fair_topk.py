@@ -353,11 +353,54 @@ def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
     table = multinomial_table(3, shares, 0.5)
     assert table.passes_at((0, 0, 0), 1)
     assert not any(table.passes_at(counts, 2) for counts in [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
-    assert not table.is_open((0, 0, 0), 1)
+    assert not table.openings((9, 9, 9, 9)).is_open((0, 0, 0), 1)
     kinds = np.array([0, 0, 0, 1, 2, 3, 1, 2, 3])
     found, failed = fair_top_k(kinds, table, 3)
     assert failed == 0
     assert passes(table, kinds[found].tolist())
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 2), min_size=6, max_size=10),
+    shares=st.sampled_from([(0.4, 0.35), (0.3, 0.3), (0.25, 0.6)]),
+    alpha=st.sampled_from([0.1, 0.3]),
+)
+def test_a_ranking_that_passes_is_found_wherever_there_is_one(
+    labels: list[int], shares: tuple[float, ...], alpha: float
+) -> None:
+    """Brute force over all orders: documents of a group, or of the rest, may run out."""
+    k, kinds = 6, np.array(labels)
+    table = multinomial_table(k, shares, alpha)
+    found, failed = fair_top_k(kinds, table, k)
+    assert sorted(set(found.tolist())) == sorted(found.tolist())
+    every = [(order, kinds[list(order)].tolist()) for order in orders(kinds, k, 3)]
+    passing = [order for order, sequence in every if passes(table, sequence)]
+    if passing:
+        assert not failed
+        assert tuple(found.tolist()) == min(passing)
+    else:
+        longest = max(
+            length
+            for _, sequence in every
+            for length in range(k)
+            if passes(table, sequence[:length])
+        )
+        assert failed == longest + 1
+
+
+async def test_a_group_that_has_documents_left_is_not_said_to_lack_them() -> None:
+    labels = "A" * 12 + "C" * 8
+    candidates = Candidates(
+        Ranking([f"d{n:02}" for n in range(20)], [float(-n) for n in range(20)]),
+        [np.array([[label == group for group in "ABC"] for label in labels], dtype=float)],
+        [np.array([0.2, 0.5, 0.3])],
+        ["place"],
+        [list("ABC")],
+    )
+    result = await FairTopKReranker(FairTopKOptions(protected="B,C")).rerank("q", candidates, 12)
+    assert len(result.ranking) == 12
+    assert "No order of the 20 candidates passes it: they have too few of B." in result.warnings[0]
 
 
 def test_where_one_group_is_absent_the_others_are_still_placed() -> None:
