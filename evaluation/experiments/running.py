@@ -277,7 +277,7 @@ async def _weights(
     names = [topic.id for topic in plan.topics]
     paths: dict[str, Path] = {}
     examples = None
-    folds = folds_of(names, min(training.folds, len(names)), cell.seed)
+    folds = folds_of(names, min(training.folds, len(names)))
     for number, fold in enumerate(folds):
         path = workshop.store.weights(cell.system.name, cell.attribute, cell.form, number)
         paths.update(dict.fromkeys(fold, path))

@@ -34,15 +34,21 @@ TRAINED: dict[str, tuple[type[Any], Trainer]] = {
 """The options and the training of each method that has weights."""
 
 
-def folds_of(topics: Sequence[str], folds: int, seed: int) -> list[list[str]]:
+FOLDS_SEED = 0
+
+
+def folds_of(topics: Sequence[str], folds: int) -> list[list[str]]:
     """Deal topics into folds at random: a list of the topics of each fold.
+
+    The seed is fixed. All seeds of an experiment share the weights of a fold, so the folds must be
+    the same for all of them, or a topic would get weights that were trained on it.
 
     Raises:
         InputError: There are fewer topics than folds.
     """
     if len(topics) < folds:
         raise InputError(f"{len(topics)} topics cannot be dealt into {folds} folds; use fewer.")
-    order = np.random.default_rng(seed).permutation(len(topics))
+    order = np.random.default_rng(FOLDS_SEED).permutation(len(topics))
     return [[topics[i] for i in sorted(order[fold::folds])] for fold in range(folds)]
 
 
