@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairqr.base.errors import CorpusError
+from fairqr.base.errors import CorpusError, one_line
 from fairqr.evaluation.collections.building import DocumentWriter, ImportReport
 from fairqr.evaluation.collections.collection import (
     About,
@@ -17,7 +17,7 @@ from fairqr.evaluation.collections.collection import (
 from fairqr.evaluation.collections.topics import read_topics, write_topics
 from fairqr.evaluation.qrels import read_qrels, write_qrels
 from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
-from fairqr.retrieval.documents import Progress, numbered_lines, parse_document
+from fairqr.retrieval.documents import Progress, numbered_lines, parse_document, parse_line
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.schema import load_schema
 
@@ -174,9 +174,12 @@ def _copy_documents(corpus: Corpus, writer: DocumentWriter) -> None:
         except ValueError as error:
             raise CorpusError(f"{corpus.path}, line {number}: {error}; mend the line.") from None
         if not writer.write(document.id, document.title, document.text, document.fields):
+            first = next(
+                n for n, line in numbered_lines(corpus.path) if parse_line(line).id == document.id
+            )
             raise CorpusError(
-                f"{corpus.path}, line {number}: the id '{document.id}' stands twice; "
-                "each document needs an id of its own."
+                f"{corpus.path}, line {number}: the id '{one_line(document.id)}' is in line "
+                f"{first} already; each document needs its own id."
             )
     if not writer.count:
         raise CorpusError(f"The documents {corpus.path} are empty; there must be one at least.")

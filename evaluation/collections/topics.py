@@ -80,11 +80,12 @@ def read_topics(path: Path) -> tuple[Topic, ...]:
             the line is named.
     """
     topics: dict[str, Topic] = {}
+    lines: dict[str, int] = {}
     for number, line in numbered_lines(path):
         try:
             topic = parse_topic(json.loads(line))
-            if topic.id in topics:
-                raise ValueError(f"the id '{one_line(topic.id)}' stands twice")
+            if (first := lines.setdefault(topic.id, number)) != number:
+                raise ValueError(f"the id '{one_line(topic.id)}' is in line {first} already")
         except (ValueError, RecursionError) as error:
             # What is no JSON is a ValueError too, as is what is no UTF-8.
             what = "it is not valid JSON" if _is_json(error) else str(error)

@@ -270,6 +270,10 @@ def test_a_packed_corpus_that_breaks_off_is_named(tmp_path: Path) -> None:
 
     path = tmp_path / "documents.jsonl.gz"
     whole = gzip.compress(b'{"id": "1", "title": "x"}\n' * 1000)
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CorpusError, match="breaks off"):
-        list(read_documents(path, SCHEMA))
+    for content in (whole[: len(whole) // 2], b"not packed", whole[:40] + b"x" * 40):
+        path.write_bytes(content)
+        told = (
+            r"^The file \S+ breaks off after line \d+: its packed data are damaged\. Copy or pack"
+        )
+        with pytest.raises(CorpusError, match=told):
+            list(read_documents(path, SCHEMA))

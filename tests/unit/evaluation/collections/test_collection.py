@@ -125,7 +125,7 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
         ('{"id": "a", "title": "x", "keywords": "y"}', "line 3: its keywords are not a list"),
         ('{"id": "a", "title": "x", "keywords": [1]}', "line 3: its keywords are not a list"),
         ('{"id": "a", "title": "\\ud800"}', "line 3: a text of it has half a surrogate pair"),
-        ('{"id": "7", "title": "x"}', "line 3: the id '7' stands twice; mend"),
+        ('{"id": "7", "title": "x"}', "line 3: the id '7' is in line 1 already; mend"),
     ],
 )
 def test_a_bad_topic_is_named_by_its_line(folder: Path, line: str, words: str) -> None:

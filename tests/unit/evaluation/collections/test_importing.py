@@ -248,7 +248,11 @@ def test_ones_own_files(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("people.jsonl", '{"id": "a", "title": "x", "gender": "f"}', "line 1: gender is 'f'"),
-        ("people.jsonl", '{"id": "a", "title": "x"}\n' * 2, "line 2: the id 'a' stands twice"),
+        (
+            "people.jsonl",
+            '{"id": "a", "title": "x"}\n' * 2,
+            "line 2: the id 'a' is in line 1 already",
+        ),
         ("people.jsonl", "", "are empty; there must be one at least"),
         ("people.jsonl", "[]", "line 1: it is not a JSON object; mend the line."),
         ("judged.txt", "2 0 a 1", "has no relevant document for any topic"),
