@@ -19,14 +19,17 @@ __all__ = [
     "Interval",
     "Randomisation",
     "between_quantiles",
-    "bootstrap_mean",
     "bootstrap_ratio",
     "corrected_by_holm",
     "holm",
+    "mean_interval",
     "p_in_words",
     "paired_randomisation",
     "paired_t",
+    "ratio_interval",
     "stream",
+    "student_quantile",
+    "too_few",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -46,7 +49,7 @@ class Interval:
         low: Its lower end.
         high: Its upper end.
         level: How often such intervals hold the true mean, such as .95.
-        resamples: How many resamples it was made from; 0 for an exact one.
+        resamples: How many resamples it was made from; 0 for one that needs none.
     """
 
     low: float
@@ -76,41 +79,98 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
-def bootstrap_mean(
-    values: ArrayLike,
-    random: np.random.Generator,
-    *,
-    resamples: int = RESAMPLES,
-    level: float = 0.95,
-) -> Interval | None:
-    """Return the percentile bootstrap interval of a mean (Efron 1979; Sakai 2006 in retrieval).
+def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
+    """Return Student's interval of a mean.
 
-    Queries are drawn with replacement, as many as there are; the interval is between the
-    (1−level)/2 and (1+level)/2 quantiles of the means. It is too narrow for a handful of queries.
+    A percentile bootstrap would be too narrow for few queries: at five it holds the true mean in
+    about 80 % of all cases instead of 95 %.
 
     Args:
         values: One for each query, shape (n,).
-        random: Draws the queries.
-        resamples: How often they are drawn.
         level: In (0, 1).
 
     Returns:
-        None for fewer than two values.
+        None where there are too few values to tell (see :func:`too_few`), or all are equal, so that
+        nothing is known of their spread.
 
     Raises:
-        InputError: The level or the number of resamples is out of range.
+        InputError: The level is out of range.
     """
-    _check_resampling(level, resamples)
+    _check_level(level)
     sample = np.asarray(values, dtype=np.float64)
-    if sample.size < 2:
+    if too_few(sample.size, 1 - level) or not np.ptp(sample) > 0:
         return None
-    means = np.concatenate(
-        [
-            sample[random.integers(0, sample.size, (rows, sample.size))].mean(axis=1)
-            for rows in _chunks(resamples, sample.size)
-        ]
-    )
-    return between_quantiles(means, level, resamples)
+    half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)
+    mean = sample.mean()
+    return Interval(float(mean - half), float(mean + half), level, 0)
+
+
+def ratio_interval(
+    numerators: ArrayLike, denominators: ArrayLike, *, level: float = 0.95
+) -> Interval | None:
+    """Return the interval of a ratio of two means over the same queries (Fieller 1954).
+
+    Args:
+        numerators: One for each query, shape (n,).
+        denominators: The same.
+        level: In (0, 1).
+
+    Returns:
+        None where there are too few values to tell, or the mean of the denominators may be 0: the
+        interval is then unbounded.
+    """
+    _check_level(level)
+    above, below = (np.asarray(v, dtype=np.float64) for v in (numerators, denominators))
+    if too_few(above.size, 1 - level):
+        return None
+    covariance = np.cov(above, below) / above.size
+    square = student_quantile(level, above.size - 1) ** 2
+    # The ratios ρ with (mean(above) − ρ·mean(below))² ≤ t²·variance(above − ρ·below).
+    a = float(below.mean() ** 2 - square * covariance[1, 1])
+    b = float(above.mean() * below.mean() - square * covariance[0, 1])
+    c = float(above.mean() ** 2 - square * covariance[0, 0])
+    if a <= 0:
+        return None
+    half = float(np.sqrt(max(0.0, b * b - a * c)))
+    return Interval((b - half) / a, (b + half) / a, level, 0)
+
+
+def too_few(count: int, alpha: float) -> bool:
+    """Return whether so many queries cannot show anything at this level.
+
+    The smallest p value of an exact randomisation test is 2/2^n: below 6 queries it never reaches
+    5 %. Intervals are given where tests can decide.
+    """
+    return count < 2 or 2.0 ** (1 - count) > alpha
+
+
+def student_quantile(level: float, freedom: int) -> float:
+    """Return t with P(|T| ≤ t) = level for Student's distribution; by bisection.
+
+    Args:
+        level: In (0, 1).
+        freedom: Its degrees of freedom, at least 1.
+    """
+    low, high = 0.0, np.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _student_within(middle, freedom) < level:
+            low = middle
+        else:
+            high = middle
+    return float(np.tan(low) * np.sqrt(freedom))
+
+
+def _student_within(angle: float, freedom: int) -> float:
+    """Return P(|T| ≤ tan(angle)·√freedom); Abramowitz & Stegun (1964), 26.7.3 and 26.7.4."""
+    sine, square = np.sin(angle), np.cos(angle) ** 2
+    if freedom % 2:
+        steps = np.arange(2, freedom - 1, 2)
+        terms = np.cumprod(np.concatenate(([1.0], steps / (steps + 1) * square)))
+        total = sine * np.cos(angle) * terms.sum() if freedom > 1 else 0.0
+        return float(2 / np.pi * (angle + total))
+    steps = np.arange(1, freedom - 2, 2)
+    return float(sine * np.cumprod(np.concatenate(([1.0], steps / (steps + 1) * square))).sum())
 
 
 def bootstrap_ratio(
@@ -168,16 +228,7 @@ def paired_t(differences: ArrayLike) -> float | None:
     Returns:
         1 where all differences are 0; None for fewer than two, or where all are equal otherwise:
         the test has then no value.
-
-    Raises:
-        InputError: scipy is not installed.
     """
-    try:
-        from scipy.special import stdtr
-    except ImportError:
-        raise InputError(
-            "Tests of significance need scipy; install it with: pip install 'fairqr[evaluation]'"
-        ) from None
     sample = np.asarray(differences, dtype=np.float64)
     if sample.size < 2:
         return None
@@ -186,8 +237,9 @@ def paired_t(differences: ArrayLike) -> float | None:
     spread = float(sample.std(ddof=1))
     if spread <= 1e-12 * float(np.abs(sample).max()):
         return None
+    freedom = sample.size - 1
     t = abs(float(sample.mean())) / (spread / np.sqrt(sample.size))
-    return float(2 * stdtr(sample.size - 1, -t))
+    return max(0.0, 1 - _student_within(float(np.arctan(t / np.sqrt(freedom))), freedom))
 
 
 def paired_randomisation(
@@ -247,9 +299,13 @@ def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else next(there) for p in p_values]
 
 
-def _check_resampling(level: float, resamples: int) -> None:
+def _check_level(level: float) -> None:
     if not 0 < level < 1:
         raise InputError(f"The level of an interval is between 0 and 1, such as 0.95, not {level}.")
+
+
+def _check_resampling(level: float, resamples: int) -> None:
+    _check_level(level)
     if not 1 <= resamples <= MOST:
         raise InputError(
             f"The number of resamples must be at least 1 and at most {MOST:,}, not {resamples}."

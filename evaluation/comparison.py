@@ -11,13 +11,13 @@ import numpy as np
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import (
     PERMUTATIONS,
-    RESAMPLES,
     Interval,
-    bootstrap_mean,
     corrected_by_holm,
+    mean_interval,
     paired_randomisation,
     paired_t,
     stream,
+    too_few,
 )
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.results import Evaluation
@@ -35,7 +35,7 @@ class Comparison:
         run: The name of the other run.
         difference: The mean of run − baseline; None where no query has a value in both.
         count: Over how many queries: those with a value in both.
-        interval: The bootstrap interval of the difference.
+        interval: Student's interval of the difference; None where there are too few to tell.
         t: The p value of the paired t test; None where it has none.
         randomisation: The p value of the paired randomisation test.
         exact: Whether that counted all assignments.
@@ -98,6 +98,8 @@ class Comparisons:
         up = row.measure.higher_is_better
         better = "" if up is None else f" ({'better' if (row.difference > 0) == up else 'worse'})"
         verdict = "holds" if row.holds(self.alpha) else "does not hold"
+        if too_few(row.count, self.alpha):
+            verdict = "is over too few queries to hold or not"
         t = "no t test" if row.t_corrected is None else f"t test {_p(row.t_corrected)}"
         return (
             f"{row.measure}: {row.run} is {abs(row.difference):.4f} {direction} {row.baseline}"
@@ -113,7 +115,6 @@ def compare(
     *,
     alpha: float = 0.05,
     seed: int = 0,
-    resamples: int = RESAMPLES,
     permutations: int = PERMUTATIONS,
 ) -> Comparisons:
     """Compare runs with one, by all measures that were computed for both.
@@ -126,8 +127,7 @@ def compare(
         baseline: The run that the others are compared with.
         others: From the same call of :func:`fairqr.evaluation.evaluate.evaluate_all`.
         alpha: The level, in (0, 1).
-        seed: Of the bootstrap and of the randomisation test.
-        resamples: Of the bootstrap.
+        seed: Of the randomisation test.
         permutations: How many assignments the randomisation test draws beyond 16 queries.
 
     Raises:
@@ -142,7 +142,7 @@ def compare(
             common = [query for query in ours if query in theirs]
             differences = np.array([theirs[query] - ours[query] for query in common])
             random = stream(seed, f"{baseline.run}\n{other.run}\n{text}")
-            interval = bootstrap_mean(differences, random, resamples=resamples, level=1 - alpha)
+            interval = mean_interval(differences, level=1 - alpha)
             tested = paired_randomisation(differences, random, permutations=permutations)
             drafts.append(
                 {

@@ -2,36 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairqr.base.errors import InputError, TargetError
-from fairqr.base.statistics import RESAMPLES, bootstrap_mean, stream
+from fairqr.base.statistics import mean_interval
+from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.by_group import group_shares
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
-from fairqr.evaluation.collections.query_targets import QueryTargets
+from fairqr.evaluation.collections.query_targets import (
+    DEFAULT_TARGET,
+    QueryTargets,
+    TargetRule,
+    as_target,
+)
+from fairqr.evaluation.inputs import as_qrels, as_run, as_scan
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.notes import notes_on
+from fairqr.evaluation.notes import Notes, depth_of
 from fairqr.evaluation.qrels import Qrels
-from fairqr.evaluation.query_results import DEFAULT_TARGET, QueryResults, TargetRule, as_target
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.runs import Run
+from fairqr.retrieval.runs import Run, Ties
+from fairqr.retrieval.source import Source
 from fairqr.retrieval.target import Target
 
 __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 
+WITHOUT_POPULATION = Target(parts={"relevance": 0.5, "uniform": 0.5})
+
+RANKS_AT_ONCE = 1 << 19
+"""How many ranks of all rankings are held in arrays at a time."""
+
 
 def evaluate(
-    run: Run, qrels: Qrels | None, measures: str | Iterable[str | Measure], **options: Any
+    run: Any,
+    qrels: Any,
+    measures: str | Iterable[Any],
+    *,
+    groups: Any = None,
+    target: TargetRule | str | Sequence[str] | None = None,
+    computed: Sequence[QueryTargets] = (),
+    attributes: Sequence[str] = (),
+    missing: Missing = "zero",
+    level: float = 0.95,
+    ties: Ties = "rank",
+    name: str = "run",
 ) -> Evaluation:
-    """Measure a run; the options are those of :func:`evaluate_all`."""
-    return evaluate_all([run], qrels, measures, **options)[0]
+    """Measure the relevance and the fairness of a run.
+
+    Args:
+        run: A path, a dict such as ``{"q1": {"d1": 2.5}}`` or ``{"q1": ["d1", "d2"]}``, or a data
+            frame with the columns query_id, doc_id and score.
+        qrels: A path, the id of an ir_datasets dataset, a dict such as ``{"q1": {"d1": 1}}``, or a
+            data frame with the columns query_id, doc_id and relevance. None where no measure
+            needs them.
+        measures: As text, such as ``nDCG@20,AWRF@20``, or measures of ours or of ir_measures.
+        groups: A dict from each document to a group, a list of groups, weights of groups, or a dict
+            of attributes with one of these each; a data frame with the column doc_id and one for
+            each attribute; a corpus; or a source.
+        target: What the exposure of groups is held against. By default half the share of the
+            relevant documents and half the population, or half uniform over the groups where there
+            is no population. The result's ``target`` says which.
+        computed: See :func:`evaluate_all`.
+        attributes: For measures that name none: each is computed for each of these. All attributes
+            of a dict or data frame where not given.
+        missing: See :func:`evaluate_all`.
+        level: Of the intervals.
+        ties: What decides between equal scores of a file.
+        name: What a run without a name is called.
+
+    Returns:
+        The values by query, their means with intervals, and the exposure of each group.
+
+    Raises:
+        InputError: Something that a measure needs is missing or does not fit.
+    """
+    ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
+    wanted = parse_measures(measures)
+    scan = as_scan(groups, ids_of([ranked], judged) if _must_be_read(groups) else ())
+    if scan is not None and not attributes and not isinstance(groups, Scan | Corpus | str | Path):
+        attributes = tuple(scan.labels.schema.attributes)
+    if target is None:
+        target = _default_target(scan)
+    (found,) = evaluate_all(
+        [ranked],
+        judged,
+        wanted,
+        documents=scan,
+        target=target,
+        computed=computed,
+        attributes=attributes,
+        missing=missing,
+        level=level,
+    )
+    if scan is None or judged is None:
+        return found
+    known = Groups(scan)
+    names = attributes or tuple(scan.labels.schema.attributes)
+    k = depth_of(wanted)
+    batches = [
+        Batch(
+            part,
+            [_ranked(ranked, query) for query in part],
+            [judged.get(query, {}) for query in part],
+            groups=known,
+        )
+        for part in _parts(ranked, found.queries)
+    ]
+    shares = [
+        share
+        for attribute in names
+        for share in group_shares(batches, known.dimension(attribute), k)
+    ]
+    return replace(found, by_group=tuple(shares))
+
+
+def _must_be_read(groups: Any) -> bool:
+    return isinstance(groups, Corpus | Source | str | Path)
+
+
+def _default_target(scan: Scan | None) -> Target:
+    attributes = [] if scan is None else scan.labels.schema.attributes.values()
+    populated = all(attribute.population is not None for attribute in attributes)
+    return DEFAULT_TARGET if populated else WITHOUT_POPULATION
 
 
 def evaluate_all(
@@ -44,8 +145,6 @@ def evaluate_all(
     computed: Sequence[QueryTargets] = (),
     attributes: Sequence[str] = (),
     missing: Missing = "zero",
-    seed: int = 0,
-    resamples: int = RESAMPLES,
     level: float = 0.95,
     progress: Callable[[int], None] | None = None,
 ) -> list[Evaluation]:
@@ -63,15 +162,13 @@ def evaluate_all(
             what a scan or an engine knows of :func:`ids_of` (``scan_corpus``, ``scan_engine``).
         target: ``relevance:0.5,population:0.5`` unless said otherwise; ``trec2022`` for the
             track's, with which measures that do not say otherwise have the unknown as a group; see
-            :func:`fairqr.evaluation.query_results.as_target`.
+            :func:`fairqr.evaluation.collections.query_targets.as_target`.
         computed: Targets by query that were computed already, as
             :func:`fairqr.evaluation.collections.query_targets.query_targets` does; for their
             dimension they go before ``target``.
         attributes: For measures that name none: each is computed for each of these. The only
             attribute of the schema where not given.
         missing: ``zero``, or ``undefined`` to leave queries that the run lacks out of the means.
-        seed: Of the bootstrap.
-        resamples: Of the bootstrap.
         level: Of the intervals.
         progress: Told now and then how many documents of a corpus were read.
 
@@ -83,8 +180,6 @@ def evaluate_all(
     """
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
-    if seed < 0:
-        raise InputError(f"The seed must be 0 or more, not {seed}.")
     wanted, rule = parse_measures(measures), as_target(target)
     scan = (
         scan_corpus(documents, ids_of(runs, qrels), progress=progress)
@@ -100,36 +195,43 @@ def evaluate_all(
     if not queries:
         raise InputError("There is no judged query to measure; name judgements that have some.")
     ready = {targets.dimension.name: targets for targets in computed}
-    everything = {query: [ids for run in runs for ids in _ranked(run, query)] for query in queries}
+    policies = {} if groups is None else groups.policies()
     evaluations = []
     for run in runs:
         values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
-        views = []
-        for query in queries:
-            view = QueryResults(
-                query,
-                _ranked(run, query),
-                (qrels or {}).get(query, {}),
+        notes = Notes(run, qrels, groups, bound, missing)
+        for part in _parts(run, queries):
+            batch = Batch(
+                part,
+                [_ranked(run, query) for query in part],
+                [(qrels or {}).get(query, {}) for query in part],
                 groups=groups,
                 target=rule,
                 computed=ready,
-                others=everything[query],
             )
             for measure, found in values.items():
-                found[query] = _score(measure, view, missing)
-            # There may be many queries, and what measures share is large.
-            view.forget()
-            views.append(view)
-        results = {
-            str(measure): _summary(measure, found, seed, resamples, level)
-            for measure, found in values.items()
-        }
-        notes = notes_on(run, views, qrels, groups, bound, missing)
-        policies = {} if groups is None else groups.policies()
+                found.update(zip(part, _scores(measure, batch, missing), strict=True))
+            notes.add(batch)
+        results = {str(m): _summary(m, found, level) for m, found in values.items()}
         evaluations.append(
-            Evaluation(run.name, queries, results, str(rule), policies, missing, seed, tuple(notes))
+            Evaluation(run.name, queries, results, str(rule), policies, missing, notes.listed())
         )
     return evaluations
+
+
+def _parts(run: Run, queries: Sequence[str]) -> Iterator[list[str]]:
+    """Split queries into parts whose arrays over ranks stay small."""
+    part: list[str] = []
+    ranks = longest = 0
+    for query in queries:
+        own = _ranked(run, query)
+        longest = max([longest, *map(len, own)])
+        ranks += len(own)
+        if part and ranks * longest > RANKS_AT_ONCE:
+            yield part
+            part, ranks, longest = [], len(own), max(map(len, own), default=0)
+        part.append(query)
+    yield part
 
 
 def ids_of(runs: Iterable[Run], qrels: Qrels | None) -> set[str]:
@@ -207,23 +309,16 @@ def _ranked(run: Run, query: str) -> list[list[str]]:
     return [ranking.ids for ranking in run.rankings.get(query, ())]
 
 
-def _score(measure: Measure, results: QueryResults, missing: Missing) -> Score:
-    score = measure.value(results)
-    if (
-        missing == "zero"
-        and measure.counts_missing
-        and isinstance(score, Undefined)
-        and score.reason is Reason.MISSING
-    ):
-        return 0.0
-    return score
+def _scores(measure: Measure, batch: Batch, missing: Missing) -> list[Score]:
+    scores = measure.values(batch).listed()
+    if missing == "zero" and measure.counts_missing:
+        for place, score in enumerate(scores):
+            if isinstance(score, Undefined) and score.reason is Reason.MISSING:
+                scores[place] = 0.0
+    return scores
 
 
-def _summary(
-    measure: Measure, values: Mapping[str, Score], seed: int, resamples: int, level: float
-) -> MeasureResult:
+def _summary(measure: Measure, values: Mapping[str, Score], level: float) -> MeasureResult:
     defined = np.array([v for v in values.values() if not isinstance(v, Undefined)])
-    # One stream for all measures would pair their intervals with each other for no reason.
-    interval = bootstrap_mean(defined, stream(seed, str(measure)), resamples=resamples, level=level)
     mean = float(defined.mean()) if defined.size else None
-    return MeasureResult(measure, values, mean, interval)
+    return MeasureResult(measure, values, mean, mean_interval(defined, level=level))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.measures.base import Measure, Need
-from fairqr.evaluation.measures.product import Product
-from fairqr.evaluation.measures.relevance import NDCG
+from fairqr.evaluation.measures.product import factors
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.qrels import Qrels
-from fairqr.evaluation.query_results import QueryResults
 from fairqr.retrieval.runs import Run
 
-__all__ = ["Note", "notes_on"]
+__all__ = ["Note", "Notes", "depth_of"]
 
 Kind = Literal[
     "unjudged_queries",
@@ -23,7 +22,6 @@ Kind = Literal[
     "unknown_documents",
     "unknown_relevant",
     "unlabelled_documents",
-    "graded",
     "ties",
 ]
 
@@ -43,94 +41,99 @@ class Note:
     sentence: str
 
 
-def notes_on(
-    run: Run,
-    views: Sequence[QueryResults],
-    qrels: Qrels | None,
-    groups: Groups | None,
-    measures: Sequence[Measure],
-    missing: str,
-) -> list[Note]:
-    """Return the remarks on the evaluation of a run."""
-    notes: list[Note] = []
+class Notes:
+    """Collects the remarks on the evaluation of a run, batch by batch of its queries."""
 
-    def add(kind: Kind, count: int, sentence: str) -> None:
-        if count:
-            notes.append(Note(kind, count, sentence))
+    def __init__(
+        self,
+        run: Run,
+        qrels: Qrels | None,
+        groups: Groups | None,
+        measures: Sequence[Measure],
+        missing: str,
+    ) -> None:
+        self._run = run
+        self._judged = qrels is not None
+        grouped = any(Need.GROUPS in measure.needs for measure in measures)
+        self._groups = groups if grouped else None
+        self._depth = depth_of(measures)
+        self._attributes = list(dict.fromkeys(_attributes(measures)))
+        self._missing = missing
+        self._queries: set[str] = set()
+        self._absent = self._bare = 0
+        self._ranked: set[str] = set()
+        self._relevant: set[str] = set()
 
-    left_out = len(run.rankings.keys() - {view.query for view in views})
-    add(
-        "unjudged_queries",
-        left_out,
-        f"{_queries(left_out)} of {run.name} without judgements: left out.",
-    )
-    absent = sum(view.missing for view in views)
-    counted = "counted as 0 in measures of relevance" if missing == "zero" else "left out"
-    add(
-        "missing_queries",
-        absent,
-        f"{absent} of {_queries(len(views))} missing from {run.name}: {counted}, "
-        "and without a value in measures of exposure.",
-    )
-    if qrels is not None:
-        bare = sum(not view.relevant for view in views)
-        add(
-            "no_relevant",
-            bare,
-            f"{_queries(bare)} without a relevant document: no value where a measure needs one.",
+    def add(self, batch: Batch) -> None:
+        """Count what is odd in some of the queries."""
+        self._queries.update(batch.queries)
+        self._absent += len(batch.missing())
+        self._bare += int((batch.relevant_counts == 0).sum())
+        if self._groups is not None:
+            self._ranked.update(*(ids[: self._depth] for ids in batch.rankings))
+            self._relevant.update(*batch.relevant)
+
+    def listed(self) -> tuple[Note, ...]:
+        """Return the remarks."""
+        return tuple(Note(*told) for told in self._told() if told[1])
+
+    def _told(self) -> Iterator[tuple[Kind, int, str]]:
+        name = self._run.name
+        left_out = len(self._run.rankings.keys() - self._queries)
+        yield (
+            "unjudged_queries",
+            left_out,
+            f"{_queries(left_out)} of {name} without judgements: left out.",
         )
-        highest = max((grade for judged in qrels.values() for grade in judged.values()), default=0)
-        if highest > 1 and any(_binary(measure) for measure in measures):
-            add(
-                "graded",
-                highest,
-                f"Judgements have grades up to {highest}; nDCG counts all above 0 alike, "
-                "unless gains=graded is given.",
+        counted = "counted as 0 in measures of relevance" if self._missing == "zero" else "left out"
+        yield (
+            "missing_queries",
+            self._absent,
+            f"{self._absent} of {_queries(len(self._queries))} missing from {name}: {counted}, "
+            "and without a value in measures of exposure.",
+        )
+        if self._judged:
+            yield (
+                "no_relevant",
+                self._bare,
+                f"{_queries(self._bare)} without a relevant document: no value where a measure "
+                "needs one.",
             )
-    if groups is not None and any(Need.GROUPS in measure.needs for measure in measures):
-        _note_groups(add, run, views, groups, measures)
-    tied = run.tied
-    add(
-        "ties",
-        tied,
-        f"{_documents(tied)} of {run.name} have the same score as their neighbour; "
-        f"their order is by {run.ties}.",
-    )
-    return notes
-
-
-def _note_groups(
-    add: Callable[[Kind, int, str], None],
-    run: Run,
-    views: Sequence[QueryResults],
-    groups: Groups,
-    measures: Iterable[Measure],
-) -> None:
-    ranked = {id_ for view in views for ranking in view.rankings for id_ in ranking}
-    unknown = sum(id_ not in groups for id_ in ranked)
-    add(
-        "unknown_documents",
-        unknown,
-        f"{unknown} of {_documents(len(ranked))} ranked by {run.name} are not in the corpus: "
-        "they keep their rank, and give exposure to no group.",
-    )
-    relevant = {id_ for view in views for id_ in view.relevant}
-    absent = sum(id_ not in groups for id_ in relevant)
-    add(
-        "unknown_relevant",
-        absent,
-        f"{absent} of {len(relevant)} relevant documents are not in the corpus: "
-        "they count as relevant, but not for the target.",
-    )
-    known = sorted(id_ for id_ in ranked if id_ in groups)
-    for name in dict.fromkeys(_attributes(measures)):
-        dimension = groups.dimension(name, "exclude")
-        bare = int((groups.memberships(dimension, known).sum(axis=1) == 0).sum())
-        add(
-            "unlabelled_documents",
-            bare,
-            f"{bare} of {_documents(len(known))} ranked by {run.name} have no known {name}.",
+        if self._groups is not None:
+            yield from self._of_groups(self._groups)
+        tied = self._run.tied
+        yield (
+            "ties",
+            tied,
+            f"{_documents(tied)} of {name} have the same score as their neighbour; "
+            f"their order is by {self._run.ties}.",
         )
+
+    def _of_groups(self, groups: Groups) -> Iterator[tuple[Kind, int, str]]:
+        name, ranked = self._run.name, self._ranked
+        known = [id_ for id_ in ranked if id_ in groups]
+        unknown = len(ranked) - len(known)
+        yield (
+            "unknown_documents",
+            unknown,
+            f"{unknown} of {_documents(len(ranked))} ranked by {name} are not in the corpus: "
+            "they keep their rank, and give exposure to no group.",
+        )
+        absent = sum(id_ not in groups for id_ in self._relevant)
+        yield (
+            "unknown_relevant",
+            absent,
+            f"{absent} of {len(self._relevant)} relevant documents are not in the corpus: "
+            "they count as relevant, but not for the target.",
+        )
+        for attribute in self._attributes:
+            members = groups.memberships(groups.dimension(attribute, "exclude"), known)
+            bare = int((members.sum(axis=1) == 0).sum())
+            yield (
+                "unlabelled_documents",
+                bare,
+                f"{bare} of {_documents(len(known))} ranked by {name} have no known {attribute}.",
+            )
 
 
 def _documents(count: int) -> str:
@@ -141,15 +144,18 @@ def _queries(count: int) -> str:
     return "1 query" if count == 1 else f"{count} queries"
 
 
-def _binary(measure: Measure) -> bool:
-    factors = measure.factors if isinstance(measure, Product) else (measure,)
-    return any(isinstance(factor, NDCG) and factor.gains == "binary" for factor in factors)
+def depth_of(measures: Iterable[Measure]) -> int | None:
+    """Return the deepest cut-off of measures of groups; None for the whole list."""
+    deepest = 0
+    for measure in factors(measures):
+        if Need.GROUPS in measure.needs:
+            if measure.k is None:
+                return None
+            deepest = max(deepest, measure.k)
+    return deepest or None
 
 
-def _attributes(measures: Iterable[Measure]) -> Iterable[str]:
-    for measure in measures:
-        factors = measure.factors if isinstance(measure, Product) else (measure,)
-        for factor in factors:
-            attribute = getattr(factor, "attribute", None)
-            if attribute is not None:
-                yield attribute
+def _attributes(measures: Iterable[Measure]) -> Iterator[str]:
+    for measure in factors(measures):
+        if attribute := getattr(measure, "attribute", None):
+            yield attribute

@@ -6,14 +6,20 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import Interval
+from fairqr.evaluation.by_group import GroupShare
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.notes import Note
 from fairqr.evaluation.scores import Reason, Score, Undefined
+
+if TYPE_CHECKING:
+    import pandas
+
+    from fairqr.evaluation.comparison import Comparisons
 
 __all__ = ["Evaluation", "MeasureResult", "Missing"]
 
@@ -28,7 +34,7 @@ class MeasureResult:
         measure: The measure.
         values: By query its value, or the reason why it has none.
         mean: Over the queries with a value; None if there are none.
-        interval: The bootstrap interval of the mean; None for fewer than two values.
+        interval: Student's interval of the mean; None where there are too few values to tell.
     """
 
     measure: Measure
@@ -83,8 +89,8 @@ class Evaluation:
         unknown: By attribute of the schema, what happens to documents without a label where a
             measure does not say: ``exclude`` or ``group``.
         missing: How queries that the run lacks count in measures of relevance.
-        seed: Of the intervals.
         notes: What was left out, is unknown or is missing.
+        by_group: The exposure of each group beside its share of the relevant documents.
     """
 
     run: str
@@ -93,8 +99,50 @@ class Evaluation:
     target: str
     unknown: Mapping[str, str]
     missing: Missing
-    seed: int
     notes: tuple[Note, ...] = ()
+    by_group: tuple[GroupShare, ...] = ()
+
+    @property
+    def mean(self) -> dict[str, float | None]:
+        """The mean of each measure; None where no query has a value."""
+        return {text: result.mean for text, result in self.results.items()}
+
+    @property
+    def per_query(self) -> dict[str, dict[str, float]]:
+        """By measure the values of the queries that have one."""
+        return {text: result.defined() for text, result in self.results.items()}
+
+    def compare(self, other: Evaluation, *, alpha: float = 0.05, seed: int = 0) -> Comparisons:
+        """Test how this run differs from another by all measures that both have.
+
+        Args:
+            other: Measured with the same judgements; the run that this one is compared with.
+            alpha: The level at which a difference holds.
+            seed: Of the randomisation test.
+        """
+        from fairqr.evaluation.comparison import compare
+
+        return compare(other, [self], alpha=alpha, seed=seed)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a data frame with a row for each query and measure.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise InputError(
+                "Data frames need pandas; install it with: pip install 'fairqr[evaluation]'"
+            ) from None
+        rows = [
+            (self.run, query, measure)
+            + ((None, str(score.reason)) if isinstance(score, Undefined) else (score, ""))
+            for measure, result in self.results.items()
+            for query, score in result.values.items()
+        ]
+        return pandas.DataFrame(rows, columns=["run", "query_id", "measure", "value", "reason"])
 
     def __getitem__(self, measure: str | Measure) -> MeasureResult:
         """Return the result of a measure.
@@ -117,7 +165,7 @@ class Evaluation:
             "target": self.target,
             "unknown": dict(self.unknown),
             "missing": self.missing,
-            "seed": self.seed,
             "measures": [result.as_json(by_query=by_query) for result in self.results.values()],
+            "by_group": [dataclasses.asdict(share) for share in self.by_group],
             "notes": [dataclasses.asdict(note) for note in self.notes],
         }

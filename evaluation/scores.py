@@ -1,11 +1,16 @@
-"""What a measure says of one query: a value, or the reason why there is none. Never NaN."""
+"""What a measure says of a query: a value, or the reason why there is none. Never NaN."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Reason", "Score", "Undefined"]
+import numpy as np
+
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = ["Reason", "Score", "Scores", "Undefined"]
 
 
 class Reason(StrEnum):
@@ -72,3 +77,33 @@ class Undefined:
 
 Score = float | Undefined
 """A finite number, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of several queries, or of several rankings.
+
+    Attributes:
+        values: Shape (n,); NaN where there is no value.
+        why: By position, why there is no value.
+    """
+
+    values: FloatArray
+    why: Mapping[int, Undefined] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, scores: Sequence[Score]) -> Scores:
+        """Gather single scores."""
+        why = {place: s for place, s in enumerate(scores) if isinstance(s, Undefined)}
+        values = [np.nan if isinstance(s, Undefined) else s for s in scores]
+        return cls(np.array(values, dtype=np.float64), why)
+
+    def without(self, why: Mapping[int, Undefined]) -> Scores:
+        """Return the scores with no value at these positions; these reasons go first."""
+        values = self.values.copy()
+        values[list(why)] = np.nan
+        return Scores(values, {**self.why, **why})
+
+    def listed(self) -> list[Score]:
+        """Return one score after the other."""
+        return [self.why.get(place, value) for place, value in enumerate(self.values.tolist())]

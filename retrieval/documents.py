@@ -197,8 +197,9 @@ def _placed_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
                 if line.strip():
                     yield number, end - len(line), line
         except (OSError, EOFError, zlib.error) as error:
-            damaged = isinstance(error, EOFError | zlib.error | gzip.BadGzipFile)
-            why = "its packed data are damaged" if damaged else error.strerror or error
+            why = "its packed data are damaged"
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                why = error.strerror or str(error)
             raise CorpusError(
                 f"The file {path} breaks off after line {number}: {why}. Copy or pack it again."
             ) from None

@@ -15,7 +15,7 @@ from fairqr.evaluation.collections.labels import Labels, labels_from_engine, sca
 from fairqr.evaluation.collections.loaders import LOADERS, find_loader
 from fairqr.evaluation.collections.query_targets import (
     QueryTargets,
-    parse_target,
+    as_target,
     query_targets,
     work_weights,
 )
@@ -28,13 +28,13 @@ __all__ = [
     "Labels",
     "QueryTargets",
     "Topic",
+    "as_target",
     "find_collection",
     "find_loader",
     "import_collection",
     "labels_from_engine",
     "list_collections",
     "load_collection",
-    "parse_target",
     "query_targets",
     "scan_corpus",
     "work_weights",

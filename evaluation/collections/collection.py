@@ -37,7 +37,7 @@ class About(BaseModel):
         licence: Under which terms.
         note: What a reader of its numbers should know.
         target: The target that its rankings are measured against, as
-            :func:`fairqr.evaluation.collections.query_targets.parse_target` reads it.
+            :func:`fairqr.evaluation.collections.query_targets.as_target` reads it.
         loader: What imported it; empty where nothing did.
         documents: How many it has, where that was counted.
         fingerprint: A hash over the files that it was imported from.

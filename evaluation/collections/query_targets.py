@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -17,14 +17,17 @@ from fairqr.evaluation.collections.targets import (
     trec_target,
     work_needed_exposure,
 )
+from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import TREC, Discount, FloatArray, normalise
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.target import Part, Target
 
 __all__ = [
+    "DEFAULT_TARGET",
     "QueryTargets",
+    "TargetRule",
     "TrecRule",
-    "parse_target",
+    "as_target",
     "query_targets",
     "resolve_target",
     "work_weights",
@@ -32,31 +35,39 @@ __all__ = [
 
 TrecRule = Literal["trec2021", "trec2022"]
 TREC_RULES: tuple[TrecRule, ...] = get_args(TrecRule)
+TargetRule = Target | TrecRule
+
+DEFAULT_TARGET = Target(parts={"relevance": 0.5, "population": 0.5})
 WORK_LEVELS = ("Stub", "Start", "C", "B", "GA", "FA")
 """Wikipedia's classes of quality, from the one that needs most work."""
 
 
-def parse_target(text: str) -> Target | TrecRule:
-    """Read a target of evaluation.
+def as_target(target: TargetRule | str | Sequence[str]) -> TargetRule:
+    """Read the target of an evaluation.
 
     Args:
-        text: ``trec2022`` or ``trec2021``, the track's own, or what
-            :meth:`fairqr.retrieval.target.Target.parse` reads, such as
-            ``relevance:0.5,population:0.5``.
+        target: ``trec2022`` or ``trec2021`` for the track's own; or what
+            :meth:`fairqr.retrieval.target.Target.parse` reads, of the parts ``relevance``,
+            ``population``, ``uniform`` and ``corpus``.
 
     Raises:
-        TargetError: It is none of these, or has a part that is known at query time only.
+        TargetError: It is no target, or has a part that is known while searching only.
     """
-    for rule in TREC_RULES:
-        if text.strip() == rule:
-            return rule
-    target = Target.parse(text)
-    for part in ("retrieved", "corpus"):
-        if target.parts.get(part):
-            raise TargetError(
-                f"The target of an evaluation has no part '{part}'; choose among relevance, "
-                f"population and uniform, or one of {', '.join(TREC_RULES)}."
-            )
+    if not isinstance(target, str | Target):
+        target = target[0] if len(target) == 1 else Target.parse(target)
+    if isinstance(target, str):
+        for rule in TREC_RULES:
+            if target.strip() == rule:
+                return rule
+        target = Target.parse(target)
+    if "parts" not in target.model_fields_set:
+        # Shares for some attributes alone: what they do not name has the default of evaluation.
+        target = Target(parts=DEFAULT_TARGET.parts, shares=target.shares)
+    if target.parts.get("retrieved"):
+        raise TargetError(
+            "The target part 'retrieved' is an estimate that a search makes of relevance; "
+            "an evaluation has judgements, so write relevance instead."
+        )
     return target
 
 
@@ -94,7 +105,7 @@ def query_targets(
         collection: With topics and judgements.
         labels: At least of its relevant documents.
         attribute: Its name, or several joined by ``×`` for their product.
-        target: What :func:`parse_target` reads; the collection's own where None.
+        target: What :func:`as_target` reads; the collection's own where None.
         unknown: Whether the unknown is a group. Where None: with ``trec2022`` it is, with
             ``trec2021`` it is in products only, otherwise as the schema says.
         weights: By topic and document, for targets that do not count all relevant documents alike;
@@ -105,7 +116,7 @@ def query_targets(
         UnknownAttributeError: The schema lacks the attribute.
     """
     wanted = collection.about.target if target is None else target
-    rule = parse_target(wanted) if isinstance(wanted, str) else wanted
+    rule = as_target(wanted)
     dimension = Dimension.named(collection.corpus.schema, attribute)
     if unknown is None and rule == "trec2022":
         unknown = "group"
@@ -119,50 +130,73 @@ def query_targets(
     targets: dict[str, FloatArray] = {}
     undefined: dict[str, str] = {}
     for topic in collection.topics:
-        ids = [id_ for id_ in collection.relevant(topic.id) if id_ in labels]
-        counts = None
-        if weights is not None:
-            of_topic = weights.get(topic.id, {})
-            ids = [id_ for id_ in ids if of_topic.get(id_)]
-            counts = np.array([of_topic[id_] for id_ in ids])
-        if not ids:
-            undefined[topic.id] = "no_relevant_document"
-            continue
-        found = resolve_target(dimension, rule, labels, ids, counts)
-        if found.any():
-            targets[topic.id] = found
+        relevant = [id_ for id_ in collection.relevant(topic.id) if id_ in labels]
+        of_topic = None if weights is None else weights.get(topic.id, {})
+        found = resolve_target(dimension, rule, labels, relevant, of_topic)
+        if isinstance(found, Undefined):
+            undefined[topic.id] = str(found.reason)
         else:
-            undefined[topic.id] = "no_known_group"
+            targets[topic.id] = found
     return QueryTargets(dimension, str(wanted), targets, undefined)
 
 
 def resolve_target(
     dimension: Dimension,
-    rule: Target | TrecRule,
+    rule: TargetRule,
     labels: Labels,
-    ids: Sequence[str],
-    weights: FloatArray | None = None,
-) -> FloatArray:
-    """Return the target of one topic over the groups of a dimension.
+    relevant: Sequence[str],
+    weights: Mapping[str, float] | None = None,
+    corpus_shares: Callable[[Dimension], FloatArray] | None = None,
+) -> FloatArray | Undefined:
+    """Return the target of one topic over the groups of a dimension, or why it has none.
+
+    A topic has none where the rule asks for the relevant documents' groups and none of these
+    documents has a known group. Relevant documents without labels do not count.
 
     Args:
         dimension: Its attributes say whether the unknown is a group.
         rule: The target.
-        labels: At least of the documents.
-        ids: The relevant documents.
-        weights: Of them, shape (len(ids),).
+        labels: At least of the relevant documents.
+        relevant: The relevant documents.
+        weights: By document, at least 0; one without a weight does not count. By default all count
+            alike.
+        corpus_shares: Gives the part ``corpus`` of a dimension.
 
     Returns:
-        Shape (G,), sums to 1; all zeros where only groups that are left out have any mass.
+        Shape (G,), sums to 1.
 
     Raises:
-        TargetError: The rule needs a population that the schema lacks.
+        TargetError: The rule needs a population that the schema lacks, or the corpus.
     """
-    if isinstance(rule, Target):
-        relevance = mean_membership(
-            [labels.memberships(a.name, ids, a.unknown) for a in dimension.factors], weights
-        )
-        return rule.resolve(dimension.attribute, {"relevance": relevance})
+    named = isinstance(rule, Target) and dimension.name in rule.shares
+    by_relevance = not isinstance(rule, Target) or (not named and rule.parts.get("relevance", 0))
+    ids = [id_ for id_ in relevant if id_ in labels and (weights is None or weights.get(id_))]
+    by_id = None if weights is None else np.array([weights[id_] for id_ in ids])
+    if by_relevance and not relevant:
+        return Undefined(Reason.NO_RELEVANT)
+    if not isinstance(rule, Target):
+        found = _trec_target(dimension, rule, labels, ids, by_id)
+        return found if found.any() else Undefined(Reason.NO_TARGET)
+    estimates: dict[Part, FloatArray] = {}
+    if by_relevance:
+        members = [labels.memberships(a.name, ids, a.unknown) for a in dimension.factors]
+        estimates["relevance"] = mean_membership(members, by_id)
+        if not estimates["relevance"].any():
+            return Undefined(Reason.NO_TARGET)
+    if not named and rule.parts.get("corpus"):
+        if corpus_shares is None:
+            raise TargetError("The target part 'corpus' is not known here; choose another part.")
+        estimates["corpus"] = corpus_shares(dimension)
+    return rule.resolve(dimension.attribute, estimates)
+
+
+def _trec_target(
+    dimension: Dimension,
+    rule: TrecRule,
+    labels: Labels,
+    ids: Sequence[str],
+    weights: FloatArray | None,
+) -> FloatArray:
     populations = []
     for attribute in dimension.factors:
         if attribute.population is None:

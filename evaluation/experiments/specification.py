@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fairqr.agents.ranking.rankers import RankerName
 from fairqr.base.errors import InputError, one_line
+from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.measures.text import parse_measures
-from fairqr.evaluation.query_results import as_target
 from fairqr.graph.search.context import Context, Method, make_context
 
 __all__ = ["Experiment", "QueryForm", "System", "Training"]

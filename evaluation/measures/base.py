@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal, Self
 
+import numpy as np
+
 from fairqr.base.errors import InputError
+from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import QueryResults, TargetRule
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
 from fairqr.retrieval.dimension import Dimension
 
-__all__ = ["Convention", "Measure", "Need", "RankingMeasure", "value_text"]
+__all__ = ["Convention", "Measure", "Need", "QueryMeasure", "RankingMeasure", "value_text"]
 
 Convention = Literal["trec2022"]
 """Whose definitions are taken, where they differ from the defaults."""
@@ -127,8 +130,8 @@ class Measure(ABC):
         return []
 
     @abstractmethod
-    def value(self, results: QueryResults) -> Score:
-        """Return the value for one query, or the reason why there is none."""
+    def values(self, batch: Batch) -> Scores:
+        """Return for each query its value, or the reason why there is none."""
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that differ from their defaults, the cut-off aside."""
@@ -158,23 +161,44 @@ class RankingMeasure(Measure):
     Rankings without a value are left out of that mean; the query has none only if no ranking has.
     """
 
-    def value(self, results: QueryResults) -> Score:
-        """Return the mean over the rankings, or the reason why there is none."""
-        if (reason := self.why_undefined(results)) is not None:
-            return Undefined(reason)
-        if results.missing:
-            return Undefined(Reason.MISSING)
-        scores = [self.of_ranking(results, number) for number in range(len(results.rankings))]
-        values = [score for score in scores if not isinstance(score, Undefined)]
-        return float(sum(values) / len(values)) if values else scores[0]
+    def values(self, batch: Batch) -> Scores:
+        """Return the mean over the rankings of each query, or the reason why there is none."""
+        own = self.of_rankings(batch)
+        size, known = len(batch.queries), ~np.isnan(own.values)
+        counts = np.bincount(batch.owner[known], minlength=size)
+        sums = np.bincount(batch.owner[known], own.values[known], size)
+        means = np.divide(sums, counts, out=np.full(size, np.nan), where=counts > 0)
+        why = dict.fromkeys(batch.missing(), Undefined(Reason.MISSING))
+        for query in np.flatnonzero(counts == 0).tolist():
+            if query not in why:
+                why[query] = own.why[batch.of_query(query).start]
+        return Scores(means, why).without(self.why_undefined(batch))
 
-    def why_undefined(self, results: QueryResults) -> Reason | None:
-        """Return why the query has no value whatever is ranked; None where it has one."""
-        return None
+    def why_undefined(self, batch: Batch) -> Mapping[int, Undefined]:
+        """Return which queries have no value whatever is ranked, by position."""
+        return {}
 
     @abstractmethod
-    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
-        """Return the value of one of the query's rankings, counted from 0."""
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return the value of each ranking."""
+
+
+class QueryMeasure(Measure):
+    """A measure of all rankings of a query together."""
+
+    def values(self, batch: Batch) -> Scores:
+        """Return the value of each query that has rankings."""
+        missing = set(batch.missing())
+        return Scores.of(
+            [
+                Undefined(Reason.MISSING) if query in missing else self.of_query(batch, query)
+                for query in range(len(batch.queries))
+            ]
+        )
+
+    @abstractmethod
+    def of_query(self, batch: Batch, query: int) -> Score:
+        """Return the value of the query at this position."""
 
 
 def value_text(value: object) -> str:

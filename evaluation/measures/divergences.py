@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fairqr.base.errors import InputError
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.fairness import Unit, awrf_of, ndkl
 from fairqr.evaluation.measures.base import Convention, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
-from fairqr.evaluation.query_results import QueryResults
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Reason, Scores, Undefined
 from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.divergence import (
     DEFAULT_SMOOTHING,
@@ -30,21 +32,32 @@ __all__ = ["AWRF", "JS", "KL", "NDKL"]
 class _AgainstTarget(GroupMeasure, RankingMeasure):
     """Holds one ranking against the target."""
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
-        """Return the value of one ranking, or why it has none."""
-        dimension = self.dimension(results.groups)
-        target = results.target(dimension, self.own_target)
-        if isinstance(target, Undefined):
-            return target
-        members = results.memberships(ranking, dimension)[: self.k]
-        if not members.any():
-            return Undefined(Reason.NO_KNOWN_GROUP)
-        score = self.compare(members, target)
-        return score if math.isfinite(score) else Undefined(Reason.INFINITE)
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return the value of each ranking, or why it has none."""
+        dimension = self.dimension(batch.groups)
+        targets, undefined = batch.targets(dimension, self.own_target)
+        members = batch.memberships(dimension, self.k)
+        lengths = np.minimum(batch.lengths, members.shape[1])
+        values = self.compare(members, targets[batch.owner], lengths)
+        infinite = np.flatnonzero(~np.isfinite(values)).tolist()
+        why = dict.fromkeys(infinite, Undefined(Reason.INFINITE))
+        unknown = np.flatnonzero(~members.any(axis=(1, 2))).tolist()
+        why.update(dict.fromkeys(unknown, Undefined(Reason.NO_KNOWN_GROUP)))
+        for query, reason in undefined.items():
+            why.update(dict.fromkeys(batch.of_query(query), reason))
+        return Scores(values).without(why)
 
     @abstractmethod
-    def compare(self, members: FloatArray, target: FloatArray) -> float:
-        """Return the value for memberships of shape (n, G), some known, and a target, (G,)."""
+    def compare(
+        self, members: FloatArray, targets: FloatArray, lengths: NDArray[np.intp]
+    ) -> FloatArray:
+        """Return the value of each ranking, shape (R,).
+
+        Args:
+            members: Shape (R, n, G), filled up with zeros.
+            targets: Shape (R, G).
+            lengths: How many ranks each has, shape (R,).
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +75,16 @@ class _OfExposure(_AgainstTarget):
         """The discount that is used."""
         return self.discount
 
-    def exposure(self, members: FloatArray) -> FloatArray:
-        """Return ε of the documents, shape (G,)."""
-        return normalise(rank_weights(self.weighting, len(members)) @ members)
+    def compare(
+        self, members: FloatArray, targets: FloatArray, lengths: NDArray[np.intp]
+    ) -> FloatArray:
+        """Return the divergence of each ranking."""
+        weights = rank_weights(self.weighting, members.shape[1])
+        return self.diverge(normalise(np.matmul(weights, members)), targets)
+
+    @abstractmethod
+    def diverge(self, exposures: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return the value for exposures and targets of shape (R, G)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +128,9 @@ class AWRF(_OfExposure):
         """The discount that is used."""
         return TREC if self.convention else self.discount
 
-    def compare(self, members: FloatArray, target: FloatArray) -> float:
+    def diverge(self, exposures: FloatArray, targets: FloatArray) -> FloatArray:
         """Return 1 − JS."""
-        found = self.exposure(members)
-        return float(awrf_of(found, target, unit=self.unit))
+        return awrf_of(exposures, targets, unit=self.unit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +151,9 @@ class JS(_OfExposure):
 
     unit: Unit = "nats"
 
-    def compare(self, members: FloatArray, target: FloatArray) -> float:
+    def diverge(self, exposures: FloatArray, targets: FloatArray) -> FloatArray:
         """Return JS."""
-        found = self.exposure(members)
-        return float(jensen_shannon(target, found, unit=self.unit))
+        return jensen_shannon(targets, exposures, unit=self.unit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +181,10 @@ class KL(_OfExposure):
         super().__post_init__()
         _check_smoothing(self.smoothing)
 
-    def compare(self, members: FloatArray, target: FloatArray) -> float:
+    def diverge(self, exposures: FloatArray, targets: FloatArray) -> FloatArray:
         """Return KL."""
-        return float(
-            kullback_leibler(
-                target,
-                self.exposure(members),
-                smoothing=self.smoothing,
-                direction=self.direction,
-            )
+        return kullback_leibler(
+            targets, exposures, smoothing=self.smoothing, direction=self.direction
         )
 
 
@@ -198,9 +211,15 @@ class NDKL(_AgainstTarget):
         super().__post_init__()
         _check_smoothing(self.smoothing)
 
-    def compare(self, members: FloatArray, target: FloatArray) -> float:
-        """Return NDKL."""
-        return float(ndkl(members, target, smoothing=self.smoothing))
+    def compare(
+        self, members: FloatArray, targets: FloatArray, lengths: NDArray[np.intp]
+    ) -> FloatArray:
+        """Return NDKL; rankings of one length are computed together."""
+        values = np.zeros(len(members))
+        for length in np.unique(lengths):
+            rows = lengths == length
+            values[rows] = ndkl(members[rows, :length], targets[rows], smoothing=self.smoothing)
+        return values
 
 
 def _check_smoothing(smoothing: float) -> None:

@@ -12,15 +12,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from fairqr.base.errors import InputError
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.expected_exposure import ExpectedExposure, group_expected_exposure
-from fairqr.evaluation.measures.base import Convention, Measure, Need
+from fairqr.evaluation.measures.base import Convention, Measure, Need, QueryMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray
@@ -34,7 +32,7 @@ ESTIMATORS = ("plain", "unbiased")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ExpectedExposure(GroupMeasure):
+class _ExpectedExposure(GroupMeasure, QueryMeasure):
     """What EE-D, EE-R and EE-L have in common.
 
     Attributes:
@@ -46,7 +44,7 @@ class _ExpectedExposure(GroupMeasure):
             "Towards Fair RAG" (Kim & Diaz 2024): both lower bounds are 0, and EE-R sums over the
             useful items alone, so that it stays below 1 where fewer than k are useful.
         items: By item. ``pool``, the default: the documents that are judged for the query, or
-            ranked for it by one of the runs that are evaluated together. ``corpus``: all.
+            ranked for it by this run. ``corpus``: all.
         documents: By group. ``relevant``, the default, or ``all``, whose exposure counts.
         convention: By group. ``trec2022`` takes that track's discount, 1/log2(max(r,2)), the
             unknown as a group, and its target.
@@ -137,15 +135,13 @@ class _ExpectedExposure(GroupMeasure):
         else:
             Measure.check(self, groups)
 
-    def value(self, results: QueryResults) -> Score:
+    def of_query(self, batch: Batch, query: int) -> Score:
         """Return the value for one query, or why it has none."""
-        if results.missing:
-            return Undefined(Reason.MISSING)
-        return self._by_group(results) if self.attribute else self._by_item(results)
+        return self._by_group(batch, query) if self.attribute else self._by_item(batch, query)
 
-    def _by_item(self, results: QueryResults) -> Score:
+    def _by_item(self, batch: Batch, query: int) -> Score:
         items = self.items or "pool"
-        found = results.expected_exposure(self.weighting, self.k, items)
+        found = batch.expected_exposure(query, self.weighting, self.k, items)
         normalization = self.normalization or "bounds"
         value = self.of_items(found, fair_rag=normalization == FAIR_RAG)
         if value is None:
@@ -154,28 +150,26 @@ class _ExpectedExposure(GroupMeasure):
             return value
         low, high = self.bounds(found)
         if high - low <= 1e-12 * max(1.0, high):
-            return Undefined(self._why_no_room(results, results.item_count(items)))
+            return Undefined(self._why_no_room(batch, query, batch.item_count(query, items)))
         return value / high if normalization == FAIR_RAG else (value - low) / (high - low)
 
-    def _why_no_room(self, results: QueryResults, count: int) -> Reason:
-        useful = len(results.relevant)
+    def _why_no_room(self, batch: Batch, query: int, count: int) -> Reason:
+        useful = len(batch.relevant[query])
         if self.uses_labels and useful == 0:
             return Reason.NO_RELEVANT
         return Reason.ALL_RELEVANT if self.uses_labels and useful == count else Reason.NO_ROOM
 
-    def _by_group(self, results: QueryResults) -> Score:
-        dimension = self.dimension(results.groups)
-        target = results.target(dimension, self.own_target)
-        if isinstance(target, Undefined):
-            return target
-        length = min(self.depth, max(map(len, results.rankings)))
-        members = np.zeros((len(results.rankings), length, len(dimension.groups)))
-        for number in range(len(results.rankings)):
-            rows = results.memberships(number, dimension)[: self.depth]
-            if self.documents != "all":
-                rows = rows * results.relevance(number)[: self.depth, None]
-            members[number, : len(rows)] = rows
-        wanted = target * rank_weights(self.weighting, self.depth).sum()
+    def _by_group(self, batch: Batch, query: int) -> Score:
+        dimension = self.dimension(batch.groups)
+        targets, undefined = batch.targets(dimension, self.own_target)
+        if query in undefined:
+            return undefined[query]
+        own = batch.of_query(query)
+        rows = slice(own.start, own.stop)
+        members = batch.memberships(dimension, self.k)[rows]
+        if self.documents != "all":
+            members = members * batch.relevance(self.k)[rows, :, None]
+        wanted = targets[query] * rank_weights(self.weighting, self.depth).sum()
         return self.of_groups(group_expected_exposure(members, self.weighting), wanted)
 
     uses_labels: ClassVar[bool] = True

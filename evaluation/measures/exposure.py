@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from fairqr.base.errors import InputError, UnknownAttributeError
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.fairness import INVERSE_LOG, exposure_per_member
-from fairqr.evaluation.measures.base import Need, RankingMeasure
+from fairqr.evaluation.measures.base import Need, QueryMeasure, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import QueryResults
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
 from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
 
@@ -58,21 +58,24 @@ class Exposure(GroupMeasure, RankingMeasure):
         super().check(groups)
         _check_groups(self, groups, self.group)
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
-        """Return the exposure in one ranking."""
-        dimension = self.dimension(results.groups)
-        place = _position(self, results.groups, self.group)
-        members = results.memberships(ranking, dimension)[: self.k]
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return the exposure in each ranking."""
+        dimension = self.dimension(batch.groups)
+        place = _position(self, batch.groups, self.group)
+        members = batch.memberships(dimension, self.k)
         if self.form == "per_member":
             gained, size = exposure_per_member(members, self.discount)
-            return float(gained[place]) if size[place] else Undefined(Reason.EMPTY_GROUP)
-        if not members.any():
-            return Undefined(Reason.NO_KNOWN_GROUP)
-        return float(normalise(rank_weights(self.discount, len(members)) @ members)[place])
+            without = np.flatnonzero(size[:, place] == 0).tolist()
+            why = dict.fromkeys(without, Undefined(Reason.EMPTY_GROUP))
+            return Scores(gained[:, place]).without(why)
+        unknown = np.flatnonzero(~members.any(axis=(1, 2))).tolist()
+        shares = normalise(np.matmul(rank_weights(self.discount, members.shape[1]), members))
+        why = dict.fromkeys(unknown, Undefined(Reason.NO_KNOWN_GROUP))
+        return Scores(shares[:, place]).without(why)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExposureRatio(GroupMeasure):
+class ExposureRatio(GroupMeasure, QueryMeasure):
     """The mean exposure of a group's members over that of another's; 1 is fair.
 
     Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
@@ -113,23 +116,22 @@ class ExposureRatio(GroupMeasure):
         super().check(groups)
         _check_groups(self, groups, self.group, self.against)
 
-    def value(self, results: QueryResults) -> Score:
+    def of_query(self, batch: Batch, query: int) -> Score:
         """Return the ratio for one query, or why it has none."""
-        if results.missing:
-            return Undefined(Reason.MISSING)
-        dimension = self.dimension(results.groups)
-        place = _position(self, results.groups, self.group)
+        dimension = self.dimension(batch.groups)
+        place = _position(self, batch.groups, self.group)
         gained = np.zeros(len(dimension.groups))
         members: dict[str, FloatArray] = {}
-        for number, ranking in enumerate(results.rankings):
-            rows = results.memberships(number, dimension)[: self.k]
-            gained += rank_weights(self.discount, len(rows)) @ rows
-            members.update(zip(ranking[: self.k], rows, strict=True))
+        shown = batch.memberships(dimension, self.k)
+        weights = rank_weights(self.discount, shown.shape[1])
+        for ranking in batch.of_query(query):
+            gained += weights @ shown[ranking]
+            members.update(zip(batch.rankings[ranking][: self.k], shown[ranking], strict=False))
         sizes = np.sum(list(members.values()), axis=0)
         if self.against is None:
             others = np.arange(len(sizes)) != place
         else:
-            others = np.arange(len(sizes)) == _position(self, results.groups, self.against)
+            others = np.arange(len(sizes)) == _position(self, batch.groups, self.against)
         size, other_size = sizes[place], sizes[others].sum()
         if not size or not other_size:
             return Undefined(

@@ -7,9 +7,9 @@ from typing import Self
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.labels import UnknownPolicy
+from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures.base import Convention, Measure, Need
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import TargetRule
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.target import Target
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from fairqr.base.errors import InputError
+from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
 from fairqr.evaluation.memberships import Groups
-from fairqr.evaluation.query_results import QueryResults, TargetRule
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Scores, Undefined
 from fairqr.retrieval.dimension import TIMES, Dimension
 
-__all__ = ["Product"]
+__all__ = ["Product", "factors"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +80,20 @@ class Product(RankingMeasure):
         """Return what any factor holds against the target."""
         return [dimension for factor in self.factors for dimension in factor.targeted(groups)]
 
-    def why_undefined(self, results: QueryResults) -> Reason | None:
-        """Return what a factor lacks."""
-        reasons = (f.why_undefined(results) for f in self._rankings())
-        return next((reason for reason in reasons if reason is not None), None)
+    def why_undefined(self, batch: Batch) -> Mapping[int, Undefined]:
+        """Return what a factor lacks; the first factor's reason goes first."""
+        why: dict[int, Undefined] = {}
+        for factor in reversed(self._rankings()):
+            why.update(factor.why_undefined(batch))
+        return why
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> Score:
-        """Return the product for one ranking, or why it has none."""
-        scores = [factor.of_ranking(results, ranking) for factor in self._rankings()]
-        for score in scores:
-            if isinstance(score, Undefined):
-                return score
-        return math.prod(score for score in scores if not isinstance(score, Undefined))
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return the product for each ranking."""
+        scores = [factor.of_rankings(batch) for factor in self._rankings()]
+        why: dict[int, Undefined] = {}
+        for own in reversed(scores):
+            why.update(own.why)
+        return Scores(np.prod([own.values for own in scores], axis=0), why)
 
     def settings(self) -> dict[str, str | int | None]:
         """Return the factors."""
@@ -99,3 +104,9 @@ class Product(RankingMeasure):
 
     def __str__(self) -> str:
         return TIMES.join(map(str, self.factors))
+
+
+def factors(measures: Iterable[Measure]) -> Iterator[Measure]:
+    """Yield measures, and the factors of products in place of these."""
+    for measure in measures:
+        yield from measure.factors if isinstance(measure, Product) else (measure,)

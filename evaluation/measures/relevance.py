@@ -7,14 +7,15 @@ relevant document: it divides by nothing that could be 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.measures.base import Convention, Need, RankingMeasure
-from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.relevance import (
     average_precision,
     ndcg,
@@ -22,7 +23,7 @@ from fairqr.evaluation.relevance import (
     recall,
     reciprocal_rank,
 )
-from fairqr.evaluation.scores import Reason
+from fairqr.evaluation.scores import Reason, Scores, Undefined
 from fairqr.retrieval.exposure import LOG2, TREC, Discount
 
 __all__ = ["AP", "NDCG", "RR", "Precision", "Recall"]
@@ -39,9 +40,10 @@ class _Relevance(RankingMeasure):
         """Judgements."""
         return frozenset({Need.QRELS})
 
-    def why_undefined(self, results: QueryResults) -> Reason | None:
-        """Return that nothing is relevant."""
-        return None if results.relevant else Reason.NO_RELEVANT
+    def why_undefined(self, batch: Batch) -> Mapping[int, Undefined]:
+        """Return the queries to which nothing is relevant."""
+        bare = np.flatnonzero(batch.relevant_counts == 0).tolist()
+        return dict.fromkeys(bare, Undefined(Reason.NO_RELEVANT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,32 +54,32 @@ class NDCG(_Relevance):
 
     Attributes:
         discount: The weight of each rank: ``log2``, 1/log2(r+1), unless said otherwise.
-        gains: ``binary``: a document is relevant or not, as in FAIR-QR and TREC Fair. ``graded``:
-            its gain is its grade, as in trec_eval.
+        gains: ``graded``: a document's gain is its grade, as in trec_eval. ``binary``: it is
+            relevant or not, as in FAIR-QR.
         convention: ``trec2022`` takes that track's discount, 1/log2(max(r,2)), and binary gains.
     """
 
     name = "nDCG"
     summary = "discounted cumulative gain, divided by the best possible"
     example = "nDCG@20"
-    choices: ClassVar = {"gains": ("binary", "graded"), "convention": ("trec2022",)}
+    choices: ClassVar = {"gains": ("graded", "binary"), "convention": ("trec2022",)}
 
     discount: Discount = LOG2
-    gains: str = "binary"
+    gains: str = "graded"
     convention: Convention | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.convention and (self.discount != LOG2 or self.gains != "binary"):
+        if self.convention and (self.discount != LOG2 or self.gains != "graded"):
             raise InputError("nDCG(convention=trec2022) sets discount and gains; leave them out.")
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> float:
-        """Return nDCG of one ranking."""
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return nDCG of each ranking."""
         discount = TREC if self.convention else self.discount
-        ideal = results.ideal_grades()
-        if self.gains == "graded":
-            return float(ndcg(results.grades(ranking), ideal, discount, self.k))
-        return float(ndcg(results.relevance(ranking), np.ones_like(ideal), discount, self.k))
+        gains, ideal = batch.grades(self.k), batch.ideal_grades(self.k)
+        if self.convention or self.gains == "binary":
+            gains, ideal = (gains > 0).astype(np.float64), (ideal > 0).astype(np.float64)
+        return Scores(ndcg(gains, ideal[batch.owner], discount, self.k))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +95,13 @@ class Precision(_Relevance):
     summary = "how many of the first k documents are relevant, divided by k"
     example = "P@10"
 
-    def why_undefined(self, results: QueryResults) -> Reason | None:
+    def why_undefined(self, batch: Batch) -> Mapping[int, Undefined]:
         """Return nothing: P@k always has a value."""
-        return None
+        return {}
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> float:
-        """Return P@k of one ranking."""
-        return float(precision(results.relevance(ranking), self.depth))
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return P@k of each ranking."""
+        return Scores(precision(batch.relevance(self.k), self.depth))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +114,10 @@ class Recall(_Relevance):
     summary = "how many of the relevant documents stand in the first k ranks"
     example = "R@100"
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> float:
-        """Return R@k of one ranking."""
-        return float(recall(results.relevance(ranking), len(results.relevant), self.k))
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return R@k of each ranking."""
+        totals = batch.relevant_counts[batch.owner]
+        return Scores(recall(batch.relevance(self.k), totals, self.k))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +129,10 @@ class AP(_Relevance):
     summary = "average precision; its mean over the queries is MAP"
     example = "AP"
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> float:
-        """Return AP of one ranking."""
-        return float(average_precision(results.relevance(ranking), len(results.relevant), self.k))
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return AP of each ranking."""
+        totals = batch.relevant_counts[batch.owner]
+        return Scores(average_precision(batch.relevance(self.k), totals, self.k))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +144,6 @@ class RR(_Relevance):
     summary = "1/rank of the first relevant document; its mean over the queries is MRR"
     example = "RR"
 
-    def of_ranking(self, results: QueryResults, ranking: int) -> float:
-        """Return RR of one ranking."""
-        return float(reciprocal_rank(results.relevance(ranking), self.k))
+    def of_rankings(self, batch: Batch) -> Scores:
+        """Return RR of each ranking."""
+        return Scores(reciprocal_rank(batch.relevance(self.k), self.k))

@@ -50,26 +50,43 @@ _SHAPE = re.compile(
 )
 
 
-def parse_measures(texts: str | Iterable[str | Measure]) -> list[Measure]:
+def parse_measures(texts: Any) -> list[Measure]:
     """Read several measures; each is kept once, in the order given.
 
     Args:
-        texts: Measures separated by commas, or a sequence of these or of measures.
+        texts: Measures separated by commas; or a sequence of these, of measures, or of measures of
+            ir_measures, which are read by their text.
 
     Raises:
         InputError: A text is no measure; the sentence says what is wrong and what there is.
     """
     measures: list[Measure] = []
-    for text in [texts] if isinstance(texts, str) else texts:
-        if isinstance(text, Measure):
-            measures.append(text)
+    single = isinstance(texts, str | Measure) or _is_of_ir_measures(texts)
+    if not single and not isinstance(texts, Iterable):
+        raise InputError(
+            f"Measures cannot be of type {type(texts).__name__}; write for instance "
+            "nDCG@20,AWRF@20, or give a list of measures."
+        )
+    for given in [texts] if single else texts:
+        if isinstance(given, Measure):
+            measures.append(given)
             continue
+        text = str(given) if _is_of_ir_measures(given) else given
+        if not isinstance(text, str):
+            raise InputError(
+                f"A measure cannot be of type {type(given).__name__}; write it as text, such as "
+                "nDCG@20."
+            )
         for part in _split(text, ","):
             if part.strip():
                 measures.append(parse_measure(part))
     if not measures:
         raise InputError("No measure is named; write for instance nDCG@20,AWRF@20.")
     return list(dict.fromkeys(measures))
+
+
+def _is_of_ir_measures(given: Any) -> bool:
+    return type(given).__module__.partition(".")[0] == "ir_measures"
 
 
 def parse_measure(text: str) -> Measure:

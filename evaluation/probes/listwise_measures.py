@@ -12,11 +12,10 @@ from typing import Literal
 import numpy as np
 
 from fairqr.agents.ranking.item_ranker import Asker
-from fairqr.base.errors import InputError
 from fairqr.base.statistics import (
     Randomisation,
-    bootstrap_mean,
     corrected_by_holm,
+    mean_interval,
     paired_randomisation,
     paired_t,
     stream,
@@ -97,7 +96,6 @@ def _row(
     run = [(query, records[query.id]) for query in collection.queries if query.id in records]
     values = tuple(query_values(query, record, experiment.k) for query, record in run)
     not_run = len(collection.queries) - len(run)
-    name = f"{collection.manifest.name}, {ranker}, {window}, {asker}"
     why = {"precision": "", "ndcg": "nothing_relevant", "ratio": "empty_group"}
 
     def averaged(measure: Literal["precision", "ndcg", "ratio"]) -> Average:
@@ -106,8 +104,7 @@ def _row(
             if getattr(each, measure) is None:
                 left_out["failed" if each.status == "failed" else why[measure]] += 1
         there = [value for each in values if (value := getattr(each, measure)) is not None]
-        random = stream(experiment.seed, f"interval of {measure}: {name}")
-        return average(there, random, left_out)
+        return average(there, left_out)
 
     return ListwiseRow(
         collection=collection.manifest.name,
@@ -152,21 +149,18 @@ def query_values(query: ProbeQuery, record: RankingRecord, k: int) -> QueryValue
     )
 
 
-def average(
-    values: Sequence[float], random: np.random.Generator, left_out: Mapping[str, int] | None = None
-) -> Average:
+def average(values: Sequence[float], left_out: Mapping[str, int] | None = None) -> Average:
     """Average values of queries; those that have none are only counted.
 
     Args:
         values: One for each query that has one.
-        random: Draws the queries of the interval.
         left_out: Why others have none, with how many.
     """
     return Average(
         n=len(values),
         mean=float(np.mean(values)) if values else None,
         sd=float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        interval=bootstrap_mean(values, random),
+        interval=mean_interval(values),
         left_out={name: count for name, count in (left_out or {}).items() if count},
     )
 
@@ -246,20 +240,13 @@ def _difference(
     ]
     left_out = {"one_asker_lacks_it": protected.queries - len(differences)}
     name = f"{measure}: {', '.join(key)}"
-    difference = average(differences, stream(seed, f"interval of {name}"), left_out)
+    difference = average(differences, left_out)
     return (
         key,
         difference,
-        _t(differences),
+        paired_t(differences),
         paired_randomisation(differences, stream(seed, f"test of {name}")),
     )
-
-
-def _t(differences: Sequence[float]) -> float | None:
-    try:
-        return paired_t(differences)
-    except InputError:  # scipy is not there; the randomisation test needs none
-        return None
 
 
 def _protected(query: ProbeQuery, record: RankingRecord) -> list[bool]:

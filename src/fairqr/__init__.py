@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fairqr.api import FairSearch, Progress, Step, SyncFairSearch, open_engine
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
+    from fairqr.evaluation.evaluate import evaluate
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
     from fairqr.graph.answer.context import AnswerContext, AnswerSettings
     from fairqr.graph.answer.result import AnswerResult
@@ -43,6 +44,7 @@ __all__ = [
     "build_probe_graph",
     "build_search_graph",
     "errors",
+    "evaluate",
     "from_langchain",
     "open_engine",
     "open_model",
@@ -71,6 +73,7 @@ _HOMES = {
     "build_answer_graph": "fairqr.graph.answer.builder",
     "build_probe_graph": "fairqr.graph.probe.builder",
     "build_search_graph": "fairqr.graph.search.builder",
+    "evaluate": "fairqr.evaluation.evaluate",
     "from_langchain": "fairqr.retrieval.engines.langchain",
     "open_engine": "fairqr.api",
     "open_model": "fairqr.agents.models",

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fairqr.base.statistics import bootstrap_mean, stream
+from fairqr.base.statistics import mean_interval
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.experiments.measuring import Measured, Table
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.figures import drift_figure
@@ -16,7 +17,6 @@ from fairqr.evaluation.experiments.report.parts import Block, Cell, Paragraph
 from fairqr.evaluation.experiments.report.published import PAPER_ROUNDS
 from fairqr.evaluation.experiments.report.rounds import Series, by_topic, refining, used
 from fairqr.evaluation.experiments.store import Record, Round
-from fairqr.evaluation.query_results import QueryResults
 from fairqr.evaluation.scores import Undefined
 
 __all__ = ["at_once", "cost_blocks", "drift_blocks", "rounds_table"]
@@ -73,7 +73,7 @@ def drift_blocks(measured: Measured, table: Table) -> Iterator[Block]:
 
     def relevance_of(record: Record, one: Round) -> float | None:
         judged = measured.qrels[record.topic]
-        score = measure.value(QueryResults(record.topic, [one.ids], judged))
+        (score,) = measure.values(Batch([record.topic], [[one.ids]], [judged])).listed()
         return None if isinstance(score, Undefined) else score
 
     values = {name: by_topic(records, relevance_of) for name, records in systems.items()}
@@ -89,7 +89,7 @@ def drift_blocks(measured: Measured, table: Table) -> Iterator[Block]:
         return
     yield parts.Table(
         f"{title_of(table)}: {name} of each round's list, before any re-ranking, beside that of "
-        "round 0 for the same topics, and the difference with its 95% bootstrap interval. Later "
+        "round 0 for the same topics, and the difference with its 95% interval. Later "
         "rounds are over fewer topics: those whose exposure was still far from the target.",
         ("system", "round", "topics", f"{name} of the round", "of round 0", "difference"),
         tuple(rows),
@@ -106,7 +106,7 @@ def _drift_row(
 ) -> tuple[Cell, ...]:
     before = [first[topic] for topic in found]
     changes = [value - first[topic] for topic, value in found.items()]
-    interval = bootstrap_mean(changes, stream(0, f"drift\n{number}"))
+    interval = mean_interval(changes)
     return (
         Cell(system),
         Cell(str(number)),

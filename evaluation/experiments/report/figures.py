@@ -51,7 +51,7 @@ def trade_off_blocks(measured: Measured, table: Table) -> Iterator[Block]:
     yield Figure(
         file_name("trade_off", table.attribute, table.queries),
         f"{title_of(table)}: relevance ({x}) against fairness ({y}) of each system, means over "
-        f"topics with 95% bootstrap intervals. Best is {'top' if up else 'top, where it is low,'} "
+        f"topics with 95% intervals. Best is {'top' if up else 'top, where it is low,'} "
         f"right.{curves}",
         f"Scatter plot of {x} and {y}: {listed}.",
         draw_trade_off(points, x, y, product=product, y_up=up is not False),

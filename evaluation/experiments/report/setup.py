@@ -67,8 +67,8 @@ def setup_section(measured: Measured) -> Iterator[Block]:
     yield parts.Table("What the experiment was run with.", ("", "value"), rows)
     yield parts.Table(
         "The measures. Each has a value for each topic, and a mean is over the topics with one; "
-        "over the seeds of a topic the mean is taken first. Intervals are percentile bootstrap "
-        "intervals over topics, which are too narrow for a handful of topics.",
+        "over the seeds of a topic the mean is taken first. Intervals are Student's, "
+        "and are given from 6 topics on.",
         ("measure", "what it is", "range", "which end is best"),
         tuple(
             (Cell(str(m)), Cell(m.summary), Cell(m.range), Cell(m.best))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fairqr.base.statistics import Interval, bootstrap_mean, stream
+from fairqr.base.statistics import Interval, mean_interval
 from fairqr.evaluation.comparison import Comparison, Comparisons
 from fairqr.evaluation.evaluate import Evaluation
 from fairqr.evaluation.experiments.measuring import Measured, Table
@@ -48,7 +48,7 @@ def result_tables(measured: Measured, table: Table) -> Iterator[Block]:
         else "Means are partly over different topics, so none is marked as the best."
     )
     yield _means_table(
-        f"{title_of(table)}: the mean over topics, its 95% bootstrap interval, and over how many "
+        f"{title_of(table)}: the mean over topics, its 95% interval, and over how many "
         f"topics it is. {marks}",
         table,
         names,
@@ -125,7 +125,7 @@ def _differences_table(
     level = f"{comparisons.alpha:g}"
     return parts.Table(
         f"{title_of(table)}: differences from {baseline} over the topics where both have a value, "
-        f"with their 95% bootstrap interval, and p values by the paired randomisation test and, "
+        f"with their 95% interval, and p values by the paired randomisation test and, "
         f"after the stroke, the t test, each corrected by Holm for all {comparisons.tests} "
         f"comparisons of this table. A difference holds where the randomisation test's p is at "
         f"most {level}.",
@@ -165,10 +165,7 @@ def _on_common_topics(table: Table, names: Mapping[str, str]) -> Iterator[Block]
         return
     means = {
         system: {
-            text: _mean_over(
-                [result.defined()[topic] for topic in common],
-                stream(evaluation.seed, f"{text}\ncommon"),
-            )
+            text: _mean_over([result.defined()[topic] for topic in common])
             for text, result in evaluation.results.items()
         }
         for system, evaluation in table.evaluations.items()
@@ -184,10 +181,8 @@ def _on_common_topics(table: Table, names: Mapping[str, str]) -> Iterator[Block]
     )
 
 
-def _mean_over(
-    values: Sequence[float], random: np.random.Generator
-) -> tuple[float | None, Interval | None, int]:
-    return float(np.mean(values)), bootstrap_mean(values, random), len(values)
+def _mean_over(values: Sequence[float]) -> tuple[float | None, Interval | None, int]:
+    return float(np.mean(values)), mean_interval(values), len(values)
 
 
 def _labelled(measured: Measured, table: Table, k: int) -> dict[str, tuple[float, float]]:

@@ -2,7 +2,7 @@
 
 The rule, for one collection, generator, retriever and α. Of each query the inequality of use among
 its useful documents is split (see :mod:`fairqr.evaluation.rag.measures.inequality`). Over the
-queries with a value come 95% percentile bootstrap intervals of the means of
+queries with a value come 95% intervals of the means of
 
 * R, the part from retrieval,
 * P, the part from picking,
@@ -77,8 +77,8 @@ def diagnose(frame: Frame) -> Diagnosis:
     # All parts are there or none is, so the queries are the same.
     differences = {query: retrieval[query] - picking[query] for query in retrieval}
     leads = [differences[query] - repetition[query] for query in differences]
-    difference = mean_of(list(differences.values()), "from retrieval − from picking")
-    lead = mean_of(leads, "from retrieval − from picking − from repetition")
+    difference = mean_of(list(differences.values()))
+    lead = mean_of(leads)
     exposed, picked = frame.mean(Name.FROM_RETRIEVAL), frame.mean(Name.FROM_PICKING)
     return Diagnosis(
         verdict=_verdict(exposed, picked, difference, lead),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairqr.base.statistics import Interval, bootstrap_mean, stream
+from fairqr.base.statistics import Interval, mean_interval
 from fairqr.evaluation.rag.analysis.cells import Cell
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import Policy
@@ -38,7 +38,7 @@ class Mean:
 
     Attributes:
         value: None where no query has a value.
-        interval: The 95% percentile bootstrap interval over queries; None for fewer than two.
+        interval: The 95% interval over queries; None where there are too few to tell.
         count: Over how many queries it is.
     """
 
@@ -63,17 +63,11 @@ def policy_name(policy: PolicyKey) -> str:
     return kind if alpha is None else f"α = {alpha:g}"
 
 
-def mean_of(values: Sequence[float], name: str) -> Mean:
-    """Return the mean of one value for each query.
-
-    Args:
-        values: One for each query.
-        name: Of what is measured; the bootstrap's random numbers belong to it.
-    """
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean of one value for each query."""
     if not values:
         return Mean(None, None, 0)
-    interval = bootstrap_mean(values, stream(0, name))
-    return Mean(float(np.mean(values)), interval, len(values))
+    return Mean(float(np.mean(values)), mean_interval(values), len(values))
 
 
 class Frame:
@@ -151,7 +145,7 @@ class Frame:
 
     def mean(self, name: Name) -> Mean:
         """Return the mean over queries of a measure."""
-        return mean_of(list(self.by_query(name).values()), str(name))
+        return mean_of(list(self.by_query(name).values()))
 
     def undefined(self, name: Name) -> dict[Reason, int]:
         """Return how many cells have no value, by reason."""

@@ -179,7 +179,7 @@ def diagnosis_blocks(measured: MeasuredRag) -> Iterator[Block]:
         "if each useful document that is read were used equally often. From picking: what answers "
         "to different rankings add by coming back to the same documents; it is 0 on average if "
         "each useful document that is read is used with the same chance. From repetition: what the "
-        "same answer adds by being served again. A part is there if its 95% bootstrap interval "
+        "same answer adds by being served again. A part is there if its 95% interval "
         "over queries is above 0. The verdict is picking where that part is there and is larger "
         "than that from retrieval, by the paired bootstrap; retrieval where that part is there and "
         "is larger than both others together, since with nearly fixed rankings a preference shows "
@@ -197,7 +197,7 @@ def diagnosis_blocks(measured: MeasuredRag) -> Iterator[Block]:
             rows.append((*map(Cell, names), Cell(told.verdict), *cells))
         yield parts.Table(
             f"{title}: inequality of use among useful documents, and where it comes from, as the "
-            "mean over queries with its 95% bootstrap interval and over how many queries it is.",
+            "mean over queries with its 95% interval and over how many queries it is.",
             ("generator", "retriever", "policy", "verdict", *(name for name, _ in _PARTS)),
             tuple(rows),
         )

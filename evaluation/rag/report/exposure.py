@@ -54,7 +54,7 @@ def disparity_blocks(measured: MeasuredRag) -> Iterator[Block]:
         if can_draw():
             yield from _by_alpha(title, frame)
         yield parts.Table(
-            f"{title}: measures of the rankings, as the mean over queries with its 95% bootstrap "
+            f"{title}: measures of the rankings, as the mean over queries with its 95% "
             "interval and over how many queries it is.",
             ("retriever", "policy", *map(str, _OF_RANKINGS)),
             tuple(

@@ -116,7 +116,7 @@ def _measures(title: str, frame: Frame, attribute: str) -> parts.Table:
         cells = [mean_cell(_mean(own, text, value)) for text, value in _MEASURES]
         rows.append((*map(Cell, names), *cells))
     return parts.Table(
-        f"{title}: expected exposure by group, as the mean over queries with its 95% bootstrap "
+        f"{title}: expected exposure by group, as the mean over queries with its 95% "
         "interval and over how many queries it is. EE-L is 0 where groups get their target; EAE-D "
         "is over the samples that were answered.",
         ("generator", "retriever", "policy", *(text for text, _ in _MEASURES)),
@@ -127,7 +127,7 @@ def _measures(title: str, frame: Frame, attribute: str) -> parts.Table:
 def _mean(
     own: dict[QueryKey, list[GroupExposure]], text: str, value: Callable[[GroupExposure], float]
 ) -> Mean:
-    return mean_of([float(np.mean([value(one) for one in found])) for found in own.values()], text)
+    return mean_of([float(np.mean([value(one) for one in found])) for found in own.values()])
 
 
 def _by_query(frame: Frame, attribute: str) -> dict[QueryKey, list[GroupExposure]]:

@@ -244,7 +244,7 @@ def setup_blocks(measured: MeasuredRag) -> Iterator[Block]:
         "The measures. Each has a value, or a reason why not, for each policy on each query; "
         "seeds are averaged first, and means are over queries. ε is expected exposure, ε* its "
         "target, ε^a attributed exposure; n documents, m of them useful, k read. Intervals are "
-        "percentile bootstrap intervals over queries, which are too narrow for a handful of them.",
+        "Student's intervals over queries, and are given from 6 queries on.",
         ("measure", "what it is", "range", "which end is good"),
         tuple(
             (Cell(str(name)), Cell(about.formula), Cell(about.range), Cell(about.best))

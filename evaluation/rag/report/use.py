@@ -56,7 +56,7 @@ def use_blocks(measured: MeasuredRag) -> Iterator[Block]:
         if can_draw():
             yield from _figures(title, frame)
         yield parts.Table(
-            f"{title}: what answers used, as the mean over queries with its 95% bootstrap interval "
+            f"{title}: what answers used, as the mean over queries with its 95% interval "
             "and over how many queries it is.",
             ("generator", "retriever", "policy", *map(str, _OF_USE)),
             tuple(

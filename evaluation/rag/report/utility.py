@@ -57,7 +57,7 @@ def utility_blocks(measured: MeasuredRag) -> Iterator[Block]:
                 )
         yield parts.Table(
             f"{title}: expected utility, as it is and by u_max, as the mean over queries with its "
-            "95% bootstrap interval and over how many queries it is.",
+            "95% interval and over how many queries it is.",
             ("generator", "retriever", "policy", *map(str, _OF_ANSWERS)),
             tuple(
                 (*map(Cell, names), *(mean_cell(found.mean(name)) for name in _OF_ANSWERS))

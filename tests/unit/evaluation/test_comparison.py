@@ -35,7 +35,7 @@ MIXED = run("mixed", [4, 3, 4, 4, 5, 4, 3, 4, 4, 3])
 
 
 def evaluations(*runs: Run, measures: str = "RR,nDCG@5,P@1") -> list[Evaluation]:
-    return evaluate_all(runs, QRELS, measures, resamples=20)
+    return evaluate_all(runs, QRELS, measures)
 
 
 def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
@@ -94,11 +94,11 @@ def test_a_run_compared_with_itself_is_the_same() -> None:
 
 def test_only_queries_with_a_value_in_both_count() -> None:
     few = Run("few", {query: HIGH.rankings[query] for query in QUERIES[:4]})
-    first, second = evaluate_all([LOW, few], QRELS, "RR,EE-R@3", missing="undefined", resamples=20)
+    first, second = evaluate_all([LOW, few], QRELS, "RR,EE-R@3", missing="undefined")
     found = compare(first, [second])
     assert [row.count for row in found.rows] == [4, 4]
     nothing = Run("nothing", {"elsewhere": HIGH.rankings["q0"]})
-    first, second = evaluate_all([LOW, nothing], QRELS, "RR", missing="undefined", resamples=20)
+    first, second = evaluate_all([LOW, nothing], QRELS, "RR", missing="undefined")
     found = compare(first, [second])
     assert found.rows[0].difference is None
     assert found.tests == 0

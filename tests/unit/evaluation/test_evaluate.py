@@ -19,7 +19,11 @@ from fairqr.evaluation.collections.labels import (
     scan_corpus,
     schema_with_unknown,
 )
-from fairqr.evaluation.collections.query_targets import QueryTargets
+from fairqr.evaluation.collections.query_targets import (
+    DEFAULT_TARGET,
+    QueryTargets,
+    resolve_target,
+)
 from fairqr.evaluation.evaluate import evaluate, evaluate_all, ids_of
 from fairqr.evaluation.expected_exposure import exposure_bounds
 from fairqr.evaluation.export import csv_text
@@ -83,7 +87,7 @@ def reason(score: Score) -> Reason | None:
 
 @pytest.fixture(scope="module")
 def whole(scan: Scan) -> Evaluation:
-    return evaluate(RUN, QRELS, ALL, documents=scan, attributes=["gender"], resamples=20)
+    return evaluate(RUN, QRELS, ALL, groups=scan, attributes=["gender"])
 
 
 def of_query(found: Evaluation, query: str) -> dict[str, Reason | None]:
@@ -145,9 +149,7 @@ def test_a_query_that_the_run_lacks(whole: Evaluation) -> None:
 
 
 def test_queries_that_the_run_lacks_can_be_left_out(scan: Scan) -> None:
-    found = evaluate(
-        RUN, QRELS, ALL, documents=scan, attributes=["gender"], missing="undefined", resamples=20
-    )
+    found = evaluate(RUN, QRELS, ALL, groups=scan, attributes=["gender"], missing="undefined")
     assert set(of_query(found, "gone").values()) == {Reason.MISSING}
 
 
@@ -195,7 +197,6 @@ def test_where_k_takes_in_all_items_the_machine_user_sees_no_difference() -> Non
         {"q": {"a": 1, "b": 0}},
         "EE-D@2(normalization=fair-rag),EE-R@5(normalization=fair-rag),EE-D@2,"
         "EE-D@2(discount=top_k,normalization=none)",
-        resamples=1,
     )
     reasons = [reason(result.values["q"]) for result in found.results.values()]
     assert reasons == [Reason.NO_ROOM, Reason.NO_ROOM, None, None]
@@ -213,15 +214,12 @@ def test_means_are_over_the_queries_with_a_value(whole: Evaluation) -> None:
 def test_the_notes_say_what_was_odd(scan: Scan) -> None:
     run = Run("ours", {**RUN.rankings, **run_of(unasked=["f1"]).rankings}, 3, "id")
     qrels = {**QRELS, "graded": {"f1": 3, "stranger": 1}}
-    found = evaluate(
-        run, qrels, ["nDCG@3", "AWRF@3"], documents=scan, attributes=["gender"], resamples=2
-    )
+    found = evaluate(run, qrels, ["nDCG@3", "AWRF@3"], groups=scan, attributes=["gender"])
     counts = {note.kind: note.count for note in found.notes}
     assert counts == {
         "unjudged_queries": 1,
         "missing_queries": 2,
         "no_relevant": 1,
-        "graded": 3,
         "unknown_documents": 1,
         "unknown_relevant": 1,
         "unlabelled_documents": 2,
@@ -247,7 +245,7 @@ def test_measures_of_one_ranking_are_the_mean_over_several(scan: Scan) -> None:
 
     def values(*rankings: list[str]) -> dict[str, Score]:
         found = evaluate(
-            run_of(q=list(rankings)), qrels, measures, documents=scan, attributes=["gender"]
+            run_of(q=list(rankings)), qrels, measures, groups=scan, attributes=["gender"]
         )
         return {text: result.values["q"] for text, result in found.results.items()}
 
@@ -258,7 +256,7 @@ def test_measures_of_one_ranking_are_the_mean_over_several(scan: Scan) -> None:
 
 def test_rankings_without_a_value_are_left_out_of_the_mean_over_rankings(scan: Scan) -> None:
     """The second ranking shows no known group; the query has the value of the first."""
-    options = {"documents": scan, "target": "population:1"}
+    options = {"groups": scan, "target": "population:1"}
     measure = "AWRF(attribute=gender)"
     alone = evaluate(run_of(q=["f1", "m1"]), None, measure, **options)
     both = evaluate(run_of(q=[["f1", "m1"], ["u1", "u2"]]), None, measure, **options)
@@ -271,7 +269,7 @@ def test_the_exposure_ratio_of_samples_averages_exposure_first(scan: Scan) -> No
         run_of(q=[["f1", "m1"], ["m1", "f1"]]),
         None,
         "ExposureRatio(attribute=gender,group=female)",
-        documents=scan,
+        groups=scan,
     )
     assert found["ExposureRatio(attribute=gender,group=female)"].mean == pytest.approx(1)
 
@@ -282,7 +280,7 @@ def test_the_exposure_ratio_of_two_named_groups(scan: Scan) -> None:
         run_of(q=["f1", "m1", "u1"]),
         None,
         ["ExposureRatio(attribute=gender,group=female,against=male)"],
-        documents=scan,
+        groups=scan,
     )
     value = next(iter(found.results.values())).mean
     assert value == pytest.approx(math.log(3) / math.log(2))
@@ -359,7 +357,7 @@ class TestBySecondWay:
             run_of(q=ranking),
             {"q": {"f1": 1}},
             list(expected),
-            documents=scan,
+            groups=scan,
             target="gender=female:0.4,male:0.6",
         )
         for text, value in expected.items():
@@ -375,7 +373,7 @@ class TestFairRag:
 
     def values(self, orders: Sequence[Sequence[str]], useful: str) -> list[float | None]:
         qrels = {"q": {id_: int(id_ in useful) for id_ in "abcdef"}}
-        found = evaluate(run_of(q=list(map(list, orders))), qrels, self.MEASURES, resamples=1)
+        found = evaluate(run_of(q=list(map(list, orders))), qrels, self.MEASURES)
         return [result.mean for result in found.results.values()]
 
     def test_uniform_orders(self) -> None:
@@ -416,10 +414,9 @@ class TestTargets:
             self.ALONE,
             self.JUDGED,
             [measure],
-            documents=scan,
+            groups=scan,
             attributes=["gender"],
             target=target,  # type: ignore[arg-type]
-            resamples=1,
         )
         return next(iter(found.results.values())).values["q"]
 
@@ -444,7 +441,7 @@ class TestTargets:
         assert self.awrf(scan, Target(parts={"uniform": 1.0})) == pytest.approx(self.expected(0.5))
 
     def test_the_default_is_half_relevant_half_population(self, scan: Scan) -> None:
-        found = evaluate(self.ALONE, self.JUDGED, ["AWRF@3(attribute=gender)"], documents=scan)
+        found = evaluate(self.ALONE, self.JUDGED, ["AWRF@3(attribute=gender)"], groups=scan)
         assert found["AWRF@3(attribute=gender)"].mean == pytest.approx(self.expected(5 / 12))
         assert found.target == "relevance:0.5,population:0.5"
 
@@ -471,7 +468,7 @@ class TestTargets:
     def test_the_targets_of_the_track_set_the_policy_for_the_unknown(self, scan: Scan) -> None:
         """Of measures that are held against them, and name none."""
         measures = "AWRF@3,nDCG@3×AWRF@3,KL@3(unknown=group),Exposure@3(group=male),EE-D@3"
-        options = {"documents": scan, "resamples": 1}
+        options = {"groups": scan}
         found = evaluate(self.ALONE, self.JUDGED, measures, target="trec2022",
                          attributes=["gender"], **options)  # fmt: skip
         assert list(found.results) == [
@@ -495,7 +492,7 @@ class TestTargets:
             {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1}},
             "EE-L@3(attribute=gender,convention=trec2022),EE-D@3(attribute=gender,convention=trec2022)"
             ",EE-R@3(attribute=gender,convention=trec2022)",
-            documents=scan,
+            groups=scan,
         )
         third = 1 / math.log2(3)
         system = np.array([1.0, 1.0, third]) / 2
@@ -513,7 +510,7 @@ class TestTargets:
         )
         run = Run("ours", {**self.ALONE.rankings, **run_of(r=["f1"], s=["f1"]).rankings})
         qrels = {**self.JUDGED, "r": {"f1": 1}, "s": {"f1": 0}}
-        found = evaluate(run, qrels, "AWRF@3(attribute=gender)", documents=scan, computed=[ready])[
+        found = evaluate(run, qrels, "AWRF@3(attribute=gender)", groups=scan, computed=[ready])[
             "AWRF@3(attribute=gender)"
         ]
         assert found.values["q"] == pytest.approx(self.expected(0.3))
@@ -524,9 +521,33 @@ class TestTargets:
                 run,
                 qrels,
                 "AWRF@3(attribute=gender,unknown=group)",
-                documents=scan,
+                groups=scan,
                 computed=[ready],
             )
+
+    @pytest.mark.parametrize("measure", ["AWRF@3", "EE-L@3", "EE-R@3"])
+    def test_targets_that_were_computed_go_before_those_of_a_convention(
+        self, scan: Scan, measure: str
+    ) -> None:
+        """So task 2, whose targets weigh documents by the work they need, can be measured."""
+        text = f"{measure}(attribute=gender,convention=trec2022)"
+        groups = Groups(scan).dimension("gender", "group")
+        ready = QueryTargets(groups, "task 2", {"q": np.array([0.3, 0.6, 0.1])})
+        of_its_own = evaluate(self.ALONE, self.JUDGED, text, groups=scan)[text]
+        given = evaluate(self.ALONE, self.JUDGED, text, groups=scan, computed=[ready])[text]
+        plain = f"{measure}(attribute=gender,unknown=group,discount=trec)"
+        expected = evaluate(self.ALONE, self.JUDGED, plain, groups=scan, computed=[ready])[plain]
+        assert given.mean == pytest.approx(expected.mean)
+        assert given.mean != pytest.approx(of_its_own.mean)
+
+    def test_one_function_resolves_targets(self, scan: Scan) -> None:
+        """Without labels among the relevant there is none, evaluated or computed before."""
+        found = resolve_target(
+            Groups(scan).dimension("gender"), DEFAULT_TARGET, scan.labels, ["u1", "u2"]
+        )
+        assert isinstance(found, Undefined)
+        assert found.reason is Reason.NO_TARGET
+        assert self.awrf(scan, "population:1") == pytest.approx(self.expected(0.5))
 
     @pytest.mark.parametrize(
         ("target", "words"),
@@ -560,9 +581,9 @@ class TestTargets:
 
     def test_where_judgements_are_needed_for_it(self, scan: Scan) -> None:
         with pytest.raises(InputError, match="made from judgements"):
-            evaluate(self.ALONE, None, "AWRF@3(attribute=gender)", documents=scan)
+            evaluate(self.ALONE, None, "AWRF@3(attribute=gender)", groups=scan)
         found = evaluate(
-            self.ALONE, None, "AWRF@3(attribute=gender)", documents=scan, target="population:1"
+            self.ALONE, None, "AWRF@3(attribute=gender)", groups=scan, target="population:1"
         )
         assert found["AWRF@3(attribute=gender)"].mean == pytest.approx(self.expected(0.5))
 
@@ -576,7 +597,7 @@ class TestGroups:
             f"Exposure@2(attribute=gender×place,group={group})"
             for group in ("female × north", "male × north", "male × south", "female × unknown")
         ]
-        found = evaluate(run_of(q=["f1", "m3"]), None, measures, documents=scan)
+        found = evaluate(run_of(q=["f1", "m3"]), None, measures, groups=scan)
         first, second = 1.0, 1 / math.log2(3)
         values = [result.mean for result in found.results.values()]
         total = first + second
@@ -594,7 +615,7 @@ class TestGroups:
                 "Exposure(attribute=place,group=north,unknown=exclude,discount=top_k(2))",
                 "Exposure(attribute=place,group=unknown,discount=top_k(2))",
             ],
-            documents=scan,
+            groups=scan,
         )
         assert [result.mean for result in found.results.values()] == [0.5, 1.0, 0.5]
 
@@ -603,9 +624,8 @@ class TestGroups:
             RUN,
             QRELS,
             ["AWRF@3", "P@3", "AWRF@3(attribute=gender)"],
-            documents=scan,
+            groups=scan,
             attributes=["gender", "place", "gender*place"],
-            resamples=2,
         )
         assert list(found.results) == [
             "AWRF@3(attribute=gender)",
@@ -632,7 +652,7 @@ class TestGroups:
         self, scan: Scan, measure: str, kind: type[FairqrError], words: str
     ) -> None:
         with pytest.raises(kind, match=words.replace("(", r"\(")):
-            evaluate(RUN, QRELS, measure, documents=scan)
+            evaluate(RUN, QRELS, measure, groups=scan)
 
     @pytest.mark.parametrize(
         "measure", ["AWRF@3(attribute=gender)", "AWRF@3", "EE-D@3(items=corpus)"]
@@ -647,7 +667,7 @@ class TestGroups:
             run_of(q=["f1", "nobody"]),
             {"q": {"f1": 1}},
             "EE-D@2(items=corpus),EE-R@2(items=corpus,normalization=none)",
-            documents=scan,
+            groups=scan,
         )
         assert found["EE-D@2(items=corpus)"].mean == pytest.approx(1)
         second = 1 / math.log2(3)
@@ -669,9 +689,9 @@ class TestGroups:
         read = scan_corpus(corpus, ids)
         assert [id_ in asked.labels for id_ in ids] == [id_ in read.labels for id_ in ids]
         measures = [*TARGETED, *ITEMS, "EE-D@3(items=corpus)"]
-        options = {"attributes": ["gender", "place", "gender×place"], "resamples": 5}
-        ours = evaluate(RUN, QRELS, measures, documents=asked, **options)
-        theirs = evaluate(RUN, QRELS, measures, documents=read, **options)
+        options = {"attributes": ["gender", "place", "gender×place"]}
+        ours = evaluate(RUN, QRELS, measures, groups=asked, **options)
+        theirs = evaluate(RUN, QRELS, measures, groups=read, **options)
         assert ours.as_json(by_query=True) == theirs.as_json(by_query=True)
         assert asked.documents == read.documents == 8
 
@@ -679,31 +699,38 @@ class TestGroups:
 class TestTheWhole:
     """What holds for the call itself."""
 
-    def test_it_is_the_same_for_the_same_seed(self, scan: Scan) -> None:
-        options = {"documents": scan, "attributes": ["gender"], "resamples": 50}
-        first = evaluate(RUN, QRELS, ALL, seed=3, **options).as_json(by_query=True)
-        again = evaluate(RUN, QRELS, list(reversed(ALL)), seed=3, **options).as_json(by_query=True)
+    def test_the_order_of_measures_changes_nothing(self, scan: Scan) -> None:
+        options = {"groups": scan, "attributes": ["gender"]}
+        first = evaluate(RUN, QRELS, ALL, **options).as_json(by_query=True)
+        again = evaluate(RUN, QRELS, list(reversed(ALL)), **options).as_json(by_query=True)
         by_name = {found["measure"]: found for found in again["measures"]}
         assert all(found == by_name[found["measure"]] for found in first["measures"])
-        other = evaluate(RUN, QRELS, ALL, seed=4, **options).as_json(by_query=True)
-        assert other != first
+
+    def test_queries_are_measured_part_by_part(
+        self, scan: Scan, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = {"groups": scan, "attributes": ["gender"]}
+        whole = evaluate(RUN, QRELS, ALL, **options)
+        monkeypatch.setattr("fairqr.evaluation.evaluate.RANKS_AT_ONCE", 5)
+        assert evaluate(RUN, QRELS, ALL, **options) == whole
 
     def test_the_order_of_queries_changes_no_value(self, scan: Scan) -> None:
         turned = {query: QRELS[query] for query in reversed(QRELS)}
-        options = {"documents": scan, "attributes": ["gender"], "resamples": 2}
+        options = {"groups": scan, "attributes": ["gender"]}
         one, two = evaluate(RUN, QRELS, ALL, **options), evaluate(RUN, turned, ALL, **options)
         for text, result in one.results.items():
             assert dict(result.values) == dict(two[text].values)
 
-    def test_runs_that_are_compared_have_the_same_items(self) -> None:
-        """Alone, a run of two items leaves no room; beside one with four it does."""
+    def test_items_are_never_those_of_another_run(self) -> None:
+        """A run of two items leaves no room, whatever it is compared with."""
         small, large = run_of("small", q=["a", "b"]), run_of("large", q=["a", "b", "c", "d"])
         measure = "EE-D@2(normalization=fair-rag)"
         qrels = {"q": {"a": 1}}
         alone = evaluate(small, qrels, measure)
         assert reason(alone[measure].values["q"]) is Reason.NO_ROOM
         beside = evaluate_all([small, large], qrels, measure)
-        assert [found[measure].mean for found in beside] == [1, 1]
+        assert beside[0] == alone
+        assert beside[1][measure].mean == 1
 
     def test_json_has_no_nan_and_names_all_reasons(self, whole: Evaluation) -> None:
         text = json.dumps(whole.as_json(by_query=True), allow_nan=False)
@@ -728,8 +755,6 @@ class TestTheWhole:
         ("options", "words"),
         [
             ({"missing": "maybe"}, "count as zero or undefined, not 'maybe'"),
-            ({"seed": -1}, "seed must be 0 or more"),
-            ({"resamples": 0}, "resamples must be at least 1"),
             ({"level": 1.0}, "between 0 and 1"),
         ],
     )
@@ -738,7 +763,7 @@ class TestTheWhole:
             evaluate(RUN, QRELS, "P@3", **options)
 
     def test_without_judgements_all_queries_of_the_run_are_measured(self, scan: Scan) -> None:
-        found = evaluate(RUN, None, "Exposure(attribute=gender,group=male)", documents=scan)
+        found = evaluate(RUN, None, "Exposure(attribute=gender,group=male)", groups=scan)
         assert set(found.queries) == set(RUN.rankings)
         with pytest.raises(InputError, match="P@3 needs judgements; name them with --qrels"):
             evaluate(RUN, None, "P@3")
@@ -748,5 +773,5 @@ class TestTheWhole:
             evaluate(RUN, {}, "P@3")
 
     def test_the_corpus_is_read_for_what_is_needed(self, people: Corpus) -> None:
-        found = evaluate(RUN, QRELS, "AWRF@3(attribute=gender)", documents=people, resamples=2)
+        found = evaluate(RUN, QRELS, "AWRF@3(attribute=gender)", groups=people)
         assert found["AWRF@3(attribute=gender)"].count == 3

@@ -11,10 +11,10 @@ from fairqr.base.errors import InputError, TargetError, UnknownAttributeError
 from fairqr.evaluation.collections import (
     LOADERS,
     Collection,
+    as_target,
     find_collection,
     import_collection,
     labels_from_engine,
-    parse_target,
     query_targets,
     scan_corpus,
 )
@@ -178,9 +178,9 @@ def test_topics_without_a_target_say_why(fair22: Collection) -> None:
     """Only missing documents, or only ones without a known group."""
     labels = scan_corpus(fair22.corpus, ["307", "70194530"]).labels
     found = query_targets(fair22, labels, "geography", "trec2022", unknown="exclude")
-    assert found.undefined == {"84": "no_known_group", "265": "no_known_group"}
+    assert found.undefined == {"84": "no_target", "265": "no_target"}
     labels = scan_corpus(fair22.corpus, ["70194530"]).labels
-    assert query_targets(fair22, labels, "gender").undefined == {"84": "no_relevant_document"}
+    assert query_targets(fair22, labels, "gender").undefined == {"84": "no_relevant"}
 
 
 def test_the_weights_of_task_2(fair22: Collection) -> None:
@@ -200,15 +200,20 @@ def test_the_weights_of_task_2(fair22: Collection) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("retrieved:0.5,population:0.5", "has no part 'retrieved'; choose among relevance"),
-        ("corpus:1", "has no part 'corpus'"),
+        ("retrieved:0.5,population:0.5", "'retrieved' is an estimate that a search makes"),
         ("trec2020", "is not a target"),
         ("relevance:0.7", "must sum to 1"),
     ],
 )
 def test_targets_that_cannot_be(text: str, words: str) -> None:
     with pytest.raises(TargetError, match=words):
-        parse_target(text)
+        as_target(text)
+
+
+def test_the_shares_of_the_corpus_are_not_known_here(fair22: Collection) -> None:
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    with pytest.raises(TargetError, match="'corpus' is not known here"):
+        query_targets(fair22, labels, "gender", "corpus:1")
 
 
 def test_a_target_that_needs_a_population_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,264 @@
+"""What is known of some queries when they are measured, as arrays over all their rankings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fairqr.base.errors import InputError, TargetError, one_line
+from fairqr.evaluation.collections.query_targets import (
+    DEFAULT_TARGET,
+    QueryTargets,
+    TargetRule,
+    resolve_target,
+)
+from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
+from fairqr.evaluation.memberships import Groups
+from fairqr.evaluation.scores import Reason, Undefined
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.exposure import Discount, FloatArray
+
+__all__ = ["Batch"]
+
+T = TypeVar("T")
+
+
+class Batch:
+    """Queries with their rankings, their judgements, and the groups of the documents.
+
+    Several rankings of a query were sampled for it. What several measures need is computed once.
+    R is the number of rankings of all queries, and Q that of queries. Arrays over ranks are filled
+    up with zeros where a ranking is shorter than the longest.
+
+    Args:
+        queries: Their ids.
+        rankings: By query the ids of its rankings; none, or only empty ones, where the run lacks
+            the query.
+        judged: By query the grade of each judged document; above 0 is relevant.
+        groups: The groups of the documents; may be left out where no measure needs them.
+        target: What exposure should be.
+        computed: By dimension, targets that were computed before; they replace ``target``.
+
+    Attributes:
+        rankings: All that are not empty, query by query.
+        owner: The position of each ranking's query, shape (R,).
+        lengths: Of the rankings, shape (R,).
+        relevant: By query the ids of the relevant documents.
+        relevant_counts: How many these are, shape (Q,).
+    """
+
+    def __init__(
+        self,
+        queries: Sequence[str],
+        rankings: Sequence[Sequence[Sequence[str]]],
+        judged: Sequence[Mapping[str, int]],
+        *,
+        groups: Groups | None = None,
+        target: TargetRule = DEFAULT_TARGET,
+        computed: Mapping[str, QueryTargets] | None = None,
+    ) -> None:
+        self.queries = queries
+        self.judged = judged
+        kept = [[ranking for ranking in own if ranking] for own in rankings]
+        self.rankings = [ranking for own in kept for ranking in own]
+        counts = np.array([len(own) for own in kept], dtype=np.intp)
+        self.owner = np.repeat(np.arange(len(queries)), counts)
+        self.starts = np.concatenate(([0], counts.cumsum()))
+        self.lengths = np.array([len(ranking) for ranking in self.rankings], dtype=np.intp)
+        self.relevant = [[id_ for id_, grade in own.items() if grade > 0] for own in judged]
+        self.relevant_counts = np.array([len(ids) for ids in self.relevant], dtype=np.intp)
+        self._groups = groups
+        self._target = target
+        self._computed = computed or {}
+        self._kept: dict[Any, Any] = {}
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of the documents."""
+        if self._groups is None:
+            raise InputError("The groups of the documents are not known; name the documents.")
+        return self._groups
+
+    def of_query(self, query: int) -> range:
+        """Return the positions of a query's rankings; empty where the run lacks the query."""
+        return range(int(self.starts[query]), int(self.starts[query + 1]))
+
+    def missing(self) -> list[int]:
+        """Return the positions of the queries that the run lacks."""
+        absent: list[int] = np.flatnonzero(np.diff(self.starts) == 0).tolist()
+        return absent
+
+    def depth(self, k: int | None) -> int:
+        """Return how many ranks the arrays have for a cut-off."""
+        longest = int(self.lengths.max(initial=0))
+        return longest if k is None else min(k, longest)
+
+    def grades(self, k: int | None = None) -> FloatArray:
+        """Return the grade of the document at each rank, shape (R, n); 0 if it is not judged."""
+
+        def fill(depth: int) -> FloatArray:
+            grades = np.zeros((len(self.rankings), depth))
+            for row, (ids, query) in enumerate(
+                zip(self.rankings, self.owner.tolist(), strict=True)
+            ):
+                shown = ids[:depth]
+                found = map(self.judged[query].get, shown, itertools.repeat(0))
+                grades[row, : len(shown)] = np.fromiter(found, np.float64, len(shown))
+            return np.maximum(grades, 0.0, out=grades)
+
+        return self._to_depth("grades", k, fill)
+
+    def relevance(self, k: int | None = None) -> FloatArray:
+        """Return 1 where the document at that rank is relevant, else 0, shape (R, n)."""
+        return (self.grades(k) > 0).astype(np.float64)
+
+    def ideal_grades(self, k: int | None = None) -> FloatArray:
+        """Return the grades of each query's relevant documents, highest first, shape (Q, m)."""
+        most = int(self.relevant_counts.max(initial=0))
+        grades = np.zeros((len(self.queries), most if k is None else min(k, most)))
+        for row, own in enumerate(self.judged):
+            best = sorted((g for g in own.values() if g > 0), reverse=True)[:k]
+            grades[row, : len(best)] = best
+        return grades
+
+    def memberships(self, dimension: Dimension, k: int | None = None) -> FloatArray:
+        """Return the memberships of the document at each rank, shape (R, n, G)."""
+
+        def fill(depth: int) -> FloatArray:
+            shown = [ids[:depth] for ids in self.rankings]
+            rows = self.groups.memberships(dimension, list(itertools.chain.from_iterable(shown)))
+            members = np.zeros((len(shown), depth, len(dimension.groups)))
+            members[np.arange(depth) < np.minimum(self.lengths, depth)[:, None]] = rows
+            return members
+
+        return self._to_depth(("memberships", *_key(dimension)), k, fill)
+
+    def targets(
+        self, dimension: Dimension, rule: TargetRule | None = None
+    ) -> tuple[FloatArray, dict[int, Undefined]]:
+        """Return ε* of each query over the groups of a dimension.
+
+        Targets that were computed before go first. Relevant documents that the corpus lacks do not
+        count.
+
+        Args:
+            dimension: The groups.
+            rule: A measure's own target; defaults to that of the evaluation.
+
+        Returns:
+            Shape (Q, G), and by position why a query has no target; its row is uniform.
+        """
+        wanted = self._target if rule is None else rule
+        return self._once(
+            ("targets", str(wanted), *_key(dimension)), lambda: self._targets(dimension, wanted)
+        )
+
+    def expected_exposure(
+        self, query: int, discount: Discount, k: int | None, items: str
+    ) -> ExpectedExposure:
+        """Return the expected exposure of a query's items.
+
+        Args:
+            query: Its position.
+            discount: The weight of each rank.
+            k: The cut-off.
+            items: ``pool`` for what is judged for the query or ranked by this run, ``corpus`` for
+                all documents and the pool.
+        """
+        return self._once(
+            ("expected", query, discount, k, items),
+            lambda: self._expected(query, discount, k, items),
+        )
+
+    def item_count(self, query: int, items: str) -> int:
+        """Return how many items a query has."""
+        pool = self._pool(query)
+        if items == "pool":
+            return len(pool)
+        return self.groups.scan.documents + sum(id_ not in self.groups for id_ in pool)
+
+    def _pool(self, query: int) -> Mapping[str, int]:
+        """Return the place of each item; that of another run's documents is never among them."""
+
+        def number() -> Mapping[str, int]:
+            ranked = (self.rankings[place] for place in self.of_query(query))
+            ids = set(self.judged[query]).union(*ranked)
+            return {id_: place for place, id_ in enumerate(sorted(ids))}
+
+        return self._once(("pool", query), number)
+
+    def _expected(
+        self, query: int, discount: Discount, k: int | None, items: str
+    ) -> ExpectedExposure:
+        place, own = self._pool(query), self.of_query(query)
+        length = int(self.lengths[own.start : own.stop].max())
+        samples = np.full((len(own), length if k is None else min(length, k)), -1)
+        for row, ranking in enumerate(own):
+            ids = self.rankings[ranking][: samples.shape[1]]
+            samples[row, : len(ids)] = [place[id_] for id_ in ids]
+        useful = np.zeros(self.item_count(query, items), dtype=bool)
+        useful[[place[id_] for id_ in self.relevant[query]]] = True
+        return expected_exposure(samples, useful, discount, k)
+
+    def _targets(
+        self, dimension: Dimension, rule: TargetRule
+    ) -> tuple[FloatArray, dict[int, Undefined]]:
+        computed = self._computed.get(dimension.name)
+        if computed is not None and dimension.groups != computed.dimension.groups:
+            raise TargetError(
+                f"The targets given for {dimension.name} are over "
+                f"{', '.join(computed.dimension.groups)}, and the measure is over "
+                f"{', '.join(dimension.groups)}; set the measure's 'unknown'."
+            )
+        size = len(dimension.groups)
+        targets = np.full((len(self.queries), size), 1 / size)
+        why = {}
+        for place, relevant in enumerate(self.relevant):
+            found = (
+                self._looked_up(place, computed)
+                if computed is not None
+                else resolve_target(
+                    dimension,
+                    rule,
+                    self.groups.scan.labels,
+                    relevant,
+                    corpus_shares=self.groups.corpus_shares,
+                )
+            )
+            if isinstance(found, Undefined):
+                why[place] = found
+            else:
+                targets[place] = found
+        return targets, why
+
+    def _looked_up(self, query: int, computed: QueryTargets) -> FloatArray | Undefined:
+        name = self.queries[query]
+        if name in computed.targets:
+            return computed.targets[name]
+        if not self.relevant[query]:
+            return Undefined(Reason.NO_RELEVANT)
+        why = computed.undefined.get(name, "the query is not among them")
+        return Undefined(Reason.NO_TARGET, f"No target was given: {one_line(why)}.")
+
+    def _to_depth(
+        self, key: object, k: int | None, fill: Callable[[int], FloatArray]
+    ) -> FloatArray:
+        """Return an array over ranks, shape (R, n, …), filled as deep as any measure asked for."""
+        depth = self.depth(k)
+        if key not in self._kept or self._kept[key].shape[1] < depth:
+            self._kept[key] = fill(depth)
+        found: FloatArray = self._kept[key][:, :depth]
+        return found
+
+    def _once(self, key: object, compute: Callable[[], T]) -> T:
+        if key not in self._kept:
+            self._kept[key] = compute()
+        found: T = self._kept[key]
+        return found
+
+
+def _key(dimension: Dimension) -> tuple[str, ...]:
+    return (dimension.name, *(factor.unknown for factor in dimension.factors))

@@ -1,0 +1,343 @@
+"""Runs, judgements and groups as researchers hold them: dicts, data frames, files, ir_datasets."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.loops import run_blocking
+from fairqr.evaluation.collections.labels import Labels, Scan, scan_corpus
+from fairqr.evaluation.collections.targets import with_unknown
+from fairqr.evaluation.memberships import scan_engine
+from fairqr.evaluation.qrels import Qrels, read_qrels
+from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.ranking import Ranking, best_positions
+from fairqr.retrieval.runs import Run, Ties, read_run
+from fairqr.retrieval.schema import UNKNOWN, Attribute, Schema
+from fairqr.retrieval.source import Source
+
+__all__ = ["as_qrels", "as_run", "as_scan"]
+
+QUERY, DOCUMENT = ("query_id", "qid"), ("doc_id", "docno")
+SCORE, GRADE = ("score",), ("relevance", "label", "rel")
+RUN_FORMS = (
+    "a path, a dict such as {'q1': {'d1': 2.5}} or {'q1': ['d1', 'd2']}, or a data frame with the "
+    "columns query_id, doc_id and score"
+)
+QRELS_FORMS = (
+    "a path, the id of an ir_datasets dataset, a dict such as {'q1': {'d1': 1}}, or a data frame "
+    "with the columns query_id, doc_id and relevance"
+)
+GROUPS_FORMS = (
+    "a dict such as {'d1': 'female'}, {'d1': ['north', 'south']}, {'d1': {'female': 0.5, "
+    "'male': 0.5}} or {'d1': {'gender': 'female', 'place': 'north'}}, a data frame with the column "
+    "doc_id and one for each attribute, a corpus or a source"
+)
+ATTRIBUTE = "group"
+"""What the attribute is called where documents have one group each, without a name for it."""
+
+
+def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
+    """Return a run.
+
+    Args:
+        run: A run, or one of the forms above. Documents are ordered by score; lists of ids are in
+            order already. Also an iterable of records with query_id, doc_id and score.
+        name: What it is called, unless it has a name.
+        ties: Of a file; see :func:`fairqr.retrieval.runs.read_run`. Elsewhere equal scores are
+            ordered by id.
+
+    Raises:
+        InputError: It is something else, or a score is no finite number.
+    """
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, str | Path):
+        return read_run(Path(run), ties=ties)
+    by_query = run if isinstance(run, Mapping) else _records(run, SCORE, "the run", RUN_FORMS)
+    rankings: dict[str, list[Ranking]] = {}
+    tied = 0
+    for query, documents in by_query.items():
+        ranking = _ranking(query, documents)
+        tied += sum(map(float.__eq__, ranking.scores, ranking.scores[1:]))
+        rankings[_id(query, "query")] = [ranking]
+    return Run(name, rankings, tied, "id")
+
+
+def as_qrels(qrels: Any) -> Qrels | None:
+    """Return judgements.
+
+    Args:
+        qrels: One of the forms above, an ir_datasets dataset, or an iterable of records with
+            query_id, doc_id and relevance; None stays None.
+
+    Raises:
+        InputError: It is something else, or a grade is no whole number.
+    """
+    if qrels is None:
+        return None
+    if isinstance(qrels, str | Path):
+        return read_qrels(Path(qrels)) if Path(qrels).exists() else _dataset(str(qrels))
+    if hasattr(qrels, "qrels_iter"):
+        qrels = qrels.qrels_iter()
+    by_query = (
+        qrels
+        if isinstance(qrels, Mapping)
+        else _records(qrels, GRADE, "the judgements", QRELS_FORMS)
+    )
+    found: dict[str, dict[str, int]] = {}
+    for query, documents in by_query.items():
+        if not isinstance(documents, Mapping):
+            raise InputError(
+                f"The judgements of '{one_line(query)}' are no dict from document to grade; give "
+                f"{QRELS_FORMS}."
+            )
+        grades = found[_id(query, "query")] = {}
+        for document, grade in documents.items():
+            if not isinstance(grade, int | np.integer) and not (
+                isinstance(grade, float) and grade.is_integer()
+            ):
+                raise InputError(
+                    f"The grade of '{one_line(document)}' for '{one_line(query)}' must be a whole "
+                    f"number, not {one_line(repr(grade), 60)}."
+                )
+            grades[_id(document, "document")] = int(grade)
+    return found
+
+
+def as_scan(groups: Any, ids: Collection[str]) -> Scan | None:
+    """Return the groups of documents.
+
+    Args:
+        groups: One of the forms above: a corpus is read once, a source is asked; None stays None.
+        ids: Of the documents whose groups are needed.
+
+    Raises:
+        InputError: It is something else, or a label is none.
+    """
+    if groups is None or isinstance(groups, Scan):
+        return groups
+    if isinstance(groups, Corpus):
+        return scan_corpus(groups, ids)
+    if isinstance(groups, str | Path):
+        path = Path(BUILT_IN.get(str(groups), groups))
+        if path.suffix not in (".yaml", ".yml") and path.exists():
+            return scan_corpus(find_corpus(path), ids)
+    if isinstance(groups, str | Path | Source):
+        return run_blocking(_asked(groups if isinstance(groups, Source) else str(groups), ids))
+    if hasattr(groups, "columns"):
+        groups = _labels_of_frame(groups)
+    if not isinstance(groups, Mapping):
+        raise InputError(f"The groups are of type {type(groups).__name__}; give {GROUPS_FORMS}.")
+    return _scan_of(groups)
+
+
+async def _asked(source: str | Source, ids: Collection[str]) -> Scan:
+    from fairqr.retrieval.catalog import Catalog
+
+    engine = await Catalog().resolve(source)
+    try:
+        return await scan_engine(engine, ids)
+    finally:
+        await engine.aclose()
+
+
+def _ranking(query: Any, documents: Any) -> Ranking:
+    if isinstance(documents, Mapping):
+        ids, scores = _ids(documents), _scores(query, list(documents.values()))
+    elif isinstance(documents, Sequence) and not isinstance(documents, str):
+        ids = _ids(documents)
+        if len(set(ids)) < len(ids):
+            raise InputError(f"The ranking of '{one_line(query)}' has a document twice.")
+        return Ranking(ids, [float(-place) for place in range(len(ids))])
+    else:
+        raise InputError(
+            f"The ranking of '{one_line(query)}' is of type {type(documents).__name__}; give a "
+            "dict from document to score, or a list of documents, best first."
+        )
+    order = best_positions(ids, scores)
+    values = scores.tolist()
+    return Ranking([ids[place] for place in order], [values[place] for place in order])
+
+
+def _scores(query: Any, given: list[Any]) -> Any:
+    try:
+        scores = np.array(given)
+    except ValueError:
+        scores = np.array(given, dtype=object)
+    if scores.dtype.kind not in "iuf" and len(scores):
+        odd = next(score for score in given if np.asarray(score).dtype.kind not in "iuf")
+    elif np.isfinite(scores).all():
+        return scores.astype(np.float64)
+    else:
+        odd = next(score for score in given if not np.isfinite(score))
+    raise InputError(
+        f"A score of '{one_line(query)}' is no finite number: {one_line(repr(odd), 60)}."
+    )
+
+
+def _ids(documents: Iterable[Any]) -> list[str]:
+    ids = list(documents)
+    return ids if set(map(type, ids)) <= {str} else [_id(id_, "document") for id_ in ids]
+
+
+def _id(value: Any, what: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | np.integer) and value is not True and value is not False:
+        return str(value)
+    raise InputError(
+        f"The id of a {what} must be a text or a whole number, not {one_line(repr(value), 60)}."
+    )
+
+
+def _records(given: Any, value: Sequence[str], what: str, forms: str) -> dict[Any, dict[Any, Any]]:
+    """Gather the rows of a data frame, or named tuples, by query and document."""
+    found: dict[Any, dict[Any, Any]] = {}
+    for row, (query, document, number) in enumerate(_rows(given, value, what, forms), start=1):
+        of_query = found.setdefault(query, {})
+        if document in of_query:
+            raise InputError(
+                f"In row {row} of {what} the document '{one_line(document)}' stands for "
+                f"'{one_line(query)}' a second time; keep one."
+            )
+        of_query[document] = number
+    return found
+
+
+def _rows(given: Any, value: Sequence[str], what: str, forms: str) -> Iterator[tuple[Any, ...]]:
+    wrong = f"{what[0].upper()}{what[1:]} cannot be of type {type(given).__name__}; give {forms}."
+    names = (QUERY, DOCUMENT, value)
+    if hasattr(given, "columns"):
+        columns = [
+            next((name for name in choices if name in given.columns), None) for choices in names
+        ]
+        if None in columns:
+            there = ", ".join(map(str, given.columns))
+            raise InputError(
+                f"{what[0].upper()}{what[1:]} needs the columns {', '.join(n[0] for n in names)}; "
+                f"the data frame has {there or 'none'}."
+            )
+        yield from zip(*(given[name].tolist() for name in columns), strict=True)
+        return
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise InputError(wrong)
+    for record in given:
+        cells = [
+            next((getattr(record, name) for name in choices if hasattr(record, name)), None)
+            for choices in names
+        ]
+        if None in cells:
+            raise InputError(wrong)
+        yield tuple(cells)
+
+
+def _dataset(name: str) -> Qrels:
+    """Return the judgements of an ir_datasets dataset."""
+    try:
+        datasets = importlib.import_module("ir_datasets")
+    except ImportError:
+        raise InputError(
+            f"There is no file {name}. If it is the id of an ir_datasets dataset, install it with: "
+            "pip install 'fairqr[evaluation]'"
+        ) from None
+    try:
+        dataset = datasets.load(name)
+    except KeyError:
+        raise InputError(
+            f"There is no file {name}, and no ir_datasets dataset of that id."
+        ) from None
+    if not dataset.has_qrels():
+        raise InputError(f"The ir_datasets dataset '{one_line(name)}' has no judgements.")
+    return as_qrels(dataset.qrels_iter()) or {}
+
+
+def _labels_of_frame(frame: Any) -> dict[Any, dict[str, Any]]:
+    key = next((name for name in DOCUMENT if name in frame.columns), None)
+    attributes = [str(name) for name in frame.columns if name != key]
+    if key is None or not attributes:
+        there = ", ".join(map(str, frame.columns))
+        raise InputError(
+            "The data frame of groups needs the column doc_id and one for each attribute; it has "
+            f"{there or 'none'}."
+        )
+    rows = zip(*(frame[name].tolist() for name in attributes), strict=True)
+    return {
+        document: {
+            name: None if isinstance(label, float) and np.isnan(label) else label
+            for name, label in zip(attributes, labels, strict=True)
+        }
+        for document, labels in zip(frame[key].tolist(), rows, strict=True)
+    }
+
+
+def _scan_of(groups: Mapping[Any, Any]) -> Scan:
+    """Return a scan of labels that stand in a dict."""
+    ids = _ids(groups)
+    by_attribute: dict[str, list[Any]]
+    if any(map(_has_attributes, groups.values())):
+        for id_, labels in groups.items():
+            if labels is not None and not _has_attributes(labels):
+                raise InputError(
+                    f"Some documents have attributes, but '{one_line(id_)}' has not; give all of "
+                    "them a dict such as {'gender': 'female'}."
+                )
+        names = dict.fromkeys(name for labels in groups.values() for name in labels or ())
+        by_attribute = {
+            str(name): [(labels or {}).get(name) for labels in groups.values()] for name in names
+        }
+    else:
+        by_attribute = {ATTRIBUTE: list(groups.values())}
+    attributes, arrays = {}, {}
+    for name, labels in by_attribute.items():
+        attributes[name], arrays[name] = _memberships(name, labels)
+    schema = Schema(attributes=attributes)
+    shares = {name: array.mean(axis=0) for name, array in arrays.items()}
+    rows = dict(zip(ids, range(len(ids)), strict=True))
+    return Scan(Labels(schema, rows, arrays), len(ids), shares)
+
+
+def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
+    """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
+    codes: dict[Any, int] = {}
+    kinds: list[Any] = []
+    rows = np.empty(len(labels), dtype=np.intp)
+    for place, label in enumerate(labels):
+        key = label if isinstance(label, str) else repr(label)
+        code = codes.setdefault((type(label), key), len(codes))
+        if code == len(kinds):
+            kinds.append(label)
+        rows[place] = code
+    named = sorted({group for label in kinds for group in _groups_in(label)} - {UNKNOWN})
+    if not named:
+        raise InputError(f"No document has a group of '{one_line(name)}'.")
+    try:
+        attribute = Attribute(name=name, field=name, groups=tuple(named))
+        known = np.array([attribute.membership(label) for label in kinds])
+    except ValidationError as error:
+        _, reason = first_problem(error)
+        raise InputError(f"The groups of '{one_line(name)}' are wrong: {reason}.") from None
+    except ValueError as error:
+        raise InputError(f"A label of '{one_line(name)}' is wrong: {one_line(error)}.") from None
+    return attribute, with_unknown(known)[rows]
+
+
+def _groups_in(label: Any) -> Iterable[str]:
+    if label is None:
+        return ()
+    values = label if isinstance(label, Iterable) and not isinstance(label, str) else (label,)
+    return map(str, values)
+
+
+def _has_attributes(label: Any) -> bool:
+    """Return whether it is a dict of attributes, rather than of groups with their weights."""
+    return isinstance(label, Mapping) and any(
+        isinstance(value, bool) or not isinstance(value, int | float | np.number)
+        for value in label.values()
+    )
