@@ -144,7 +144,7 @@ def test_of_a_few_lists_nothing_is_claimed(tmp_path: Path, no_plots: None) -> No
     short = section(report(tmp_path), "In short")
     assert "too few lists to tell whether exposure leans: corrected for 3 tests" in short
     assert "favours" not in short
-    assert "1.538 [1.538, 1.538] (n=4)" in short
+    assert "1.538 (n=4)" in short
 
 
 def test_cells_that_are_short_are_said_to_change_what_is_even(
@@ -261,7 +261,7 @@ def test_differences_between_askers_are_told(tmp_path: Path, no_plots: None) -> 
     text = report(tmp_path)
     rows = table(text, "fairness toward those who ask")
     assert [row[0] for row in rows[1:]] == ["model, 20/10", "model, 20/10"]
-    assert rows[1][1:3] == ["P@10", "-1.0000 [-1.000, -1.000] n=8"]
+    assert rows[1][1:3] == ["P@10", "-1.0000 n=8"]
     short = section(text, "In short")
     assert (
         "lists differ between the askers, protected less unprotected. model, 20/10: P@10" in short
