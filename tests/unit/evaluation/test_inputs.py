@@ -1,0 +1,234 @@
+"""The call of researchers: every form of run, judgements and groups gives the same numbers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ir_datasets
+import ir_measures
+import pandas as pd
+import pytest
+
+import fairqr
+from fairqr.base.errors import InputError
+from fairqr.evaluation.qrels import write_qrels
+from fairqr.retrieval.corpus import Corpus
+
+RUN: Mapping[str, Mapping[str, float]] = {
+    "q1": {"f1": 4.0, "m1": 3.0, "m2": 2.5, "f2": 1.0},
+    "q2": {"m1": 2.0, "m3": 1.0, "f3": 0.5},
+}
+QRELS: Mapping[str, Mapping[str, int]] = {"q1": {"f1": 2, "m2": 1, "f2": 0}, "q2": {"f3": 1}}
+GROUPS = {"f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male"}
+MEASURES = "nDCG@20,AP,AWRF@2"
+
+
+def frame(rows: Mapping[str, Mapping[str, Any]], names: list[str]) -> pd.DataFrame:
+    cells = [(q, d, value) for q, found in rows.items() for d, value in found.items()]
+    return pd.DataFrame(cells, columns=names)
+
+
+def run_file(folder: Path) -> Path:
+    lines = [
+        f"{q} Q0 {d} {rank} {score} ours\n"
+        for q, found in RUN.items()
+        for rank, (d, score) in enumerate(found.items(), start=1)
+    ]
+    path = folder / "ours.run"
+    path.write_text("".join(lines))
+    return path
+
+
+def values(run: Any = RUN, qrels: Any = QRELS, **options: Any) -> dict[str, dict[str, float]]:
+    found = fairqr.evaluate(run, qrels, MEASURES, **{"groups": GROUPS, **options}).per_query
+    return {text.replace("gender", "group"): own for text, own in found.items()}
+
+
+def test_runs_in_every_form_are_measured_alike(tmp_path: Path) -> None:
+    expected = values()
+    scored = [
+        ir_measures.ScoredDoc(q, d, score) for q, own in RUN.items() for d, score in own.items()
+    ]
+    path = run_file(tmp_path)
+    for run in (
+        {query: list(found) for query, found in RUN.items()},
+        {query: dict(reversed(found.items())) for query, found in RUN.items()},
+        frame(RUN, ["query_id", "doc_id", "score"]).sample(frac=1, random_state=0),
+        frame(RUN, ["qid", "docno", "score"]),
+        scored,
+        path,
+        str(path),
+    ):
+        assert values(run) == expected
+
+
+def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
+    expected = values()
+    path = tmp_path / "qrels.txt"
+    write_qrels(path, QRELS)
+    dataset = ir_datasets.create_dataset(qrels_trec=str(path))
+    ir_datasets.registry.register("fairqr-test", dataset)
+    judged = [ir_measures.Qrel(q, d, grade) for q, own in QRELS.items() for d, grade in own.items()]
+    for qrels in (
+        frame(QRELS, ["query_id", "doc_id", "relevance"]),
+        frame(QRELS, ["qid", "docno", "label"]),
+        judged,
+        path,
+        dataset,
+        "fairqr-test",
+    ):
+        assert values(qrels=qrels) == expected
+
+
+def test_groups_in_every_form_are_measured_alike(people: Corpus) -> None:
+    expected = values(target="relevance:0.5,uniform:0.5")
+    labels = pd.DataFrame({"doc_id": list(GROUPS), "gender": list(GROUPS.values())})
+    for groups in (
+        {id_: [group] for id_, group in GROUPS.items()},
+        {id_: {group: 1.0} for id_, group in GROUPS.items()},
+        {id_: {"gender": group} for id_, group in GROUPS.items()},
+        {id_: {"gender": {group: 2}} for id_, group in GROUPS.items()},
+        labels,
+    ):
+        found = values(groups=groups)
+        for text, own in expected.items():
+            assert found[text] == pytest.approx(own)
+    # The corpus has a population, in which both are half.
+    for corpus in (people, people.path):
+        options = {"groups": corpus, "attributes": ["gender"]}
+        assert values(**options)["AWRF@2(attribute=group)"] == pytest.approx(
+            expected["AWRF@2(attribute=group)"]
+        )
+
+
+def test_documents_of_several_groups_and_without_any() -> None:
+    groups = {"f1": ["female", "male"], "m1": None, "m2": "male", "f2": {"female": 1, "male": 3}}
+    found = fairqr.evaluate(RUN, QRELS, "Exposure@4(group=female)", groups=groups)
+    weights = [1, 0.5, 0.43067655807339306]  # of ranks 1, 3 and 4
+    expected = (weights[0] / 2 + weights[2] / 4) / sum(weights)
+    own = found.per_query["Exposure@4(attribute=group,group=female)"]
+    assert own == {"q1": pytest.approx(expected)}
+
+
+def test_several_attributes_each_give_a_measure() -> None:
+    groups = {id_: {"gender": group, "place": id_[-1]} for id_, group in GROUPS.items()}
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@20", groups=groups)
+    assert list(found.mean) == ["AWRF@20(attribute=gender)", "AWRF@20(attribute=place)"]
+    assert {share.attribute for share in found.by_group} == {"gender", "place"}
+
+
+def test_the_default_target_is_told(people: Corpus) -> None:
+    assert fairqr.evaluate(RUN, QRELS, "AWRF@20", groups=GROUPS).target == (
+        "relevance:0.5,uniform:0.5"
+    )
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@20", groups=people, attributes=["gender"])
+    assert found.target == "relevance:0.5,population:0.5"
+
+
+def test_measures_may_be_those_of_ir_measures() -> None:
+    wanted = [ir_measures.nDCG @ 10, ir_measures.AP, ir_measures.P @ 2, ir_measures.RR]
+    theirs = ir_measures.calc_aggregate(wanted, QRELS, RUN)
+    found = fairqr.evaluate(RUN, QRELS, wanted).mean
+    assert found == {str(measure): pytest.approx(theirs[measure]) for measure in wanted}
+
+
+def test_who_gets_seen() -> None:
+    """By hand: log2 weights of the first two ranks, and the shares of relevant documents."""
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS).by_group
+    female = next(share for share in found if share.group == "female")
+    first = 1 / (1 + 0.6309297535714575)
+    assert female.exposure == pytest.approx((first + 0) / 2)
+    assert female.relevant == pytest.approx((0.5 + 1) / 2)
+    assert female.ratio == pytest.approx(female.exposure / female.relevant)
+    assert female.queries == 2
+    assert female.low is None  # two queries are too few
+
+
+def test_the_ratio_has_an_interval_from_six_queries_on() -> None:
+    run = {f"q{n}": ["m1", "f1", "f2"] if n % 2 else ["f1", "m1", "m2"] for n in range(8)}
+    qrels = {query: {"f1": 1, "m1": 1} for query in run}
+    for share in fairqr.evaluate(run, qrels, "AWRF@3", groups=GROUPS).by_group:
+        assert share.low is not None
+        assert share.high is not None
+        assert share.ratio is not None
+        assert share.low < share.ratio < share.high
+
+
+def test_a_data_frame_has_a_row_for_each_query_and_measure() -> None:
+    found = fairqr.evaluate(RUN, {**QRELS, "q3": {"f1": 1}}, MEASURES, groups=GROUPS, name="ours")
+    table = found.to_frame()
+    assert list(table.columns) == ["run", "query_id", "measure", "value", "reason"]
+    assert len(table) == 9
+    means = table.groupby("measure")["value"].mean().to_dict()
+    assert means == pytest.approx(found.mean)
+    assert table[table.value.isna()]["reason"].tolist() == ["missing"]
+
+
+def test_two_runs_are_compared() -> None:
+    run = {f"q{n}": ["f1", "m1"] for n in range(8)}
+    worse = {query: ["m1", "f1"] for query in run}
+    qrels = {query: {"f1": 1} for query in run}
+    ours = fairqr.evaluate(run, qrels, "RR", name="ours")
+    theirs = fairqr.evaluate(worse, qrels, "RR", name="theirs")
+    found = ours.compare(theirs)
+    assert found.rows[0].difference == pytest.approx(0.5)
+    assert found.rows[0].holds(0.05)
+    assert found.sentences()[0].startswith("RR: ours is 0.5000 above theirs (better)")
+
+
+def test_of_a_few_queries_nothing_can_be_told() -> None:
+    """At most five pairs never reach 5 %, so there is neither an interval nor a verdict."""
+    ours = fairqr.evaluate(RUN, QRELS, "RR", name="ours")
+    theirs = fairqr.evaluate({"q1": ["m1"], "q2": ["f3"]}, QRELS, "RR", name="theirs")
+    assert ours["RR"].interval is None
+    assert "is over too few queries to hold or not" in ours.compare(theirs).sentences()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"run": 3}, r"The run cannot be of type int; give a path, a dict such as"),
+        ({"run": None}, r"The run cannot be of type NoneType"),
+        ({"run": [1, 2]}, r"The run cannot be of type list"),
+        ({"run": {"q": 5}}, r"The ranking of 'q' is of type int; give a dict from document"),
+        ({"run": {"q": ["a", "a"]}}, r"The ranking of 'q' has a document twice"),
+        ({"run": {"q": {"a": "1_0"}}}, r"A score of 'q' is no finite number: '1_0'"),
+        ({"run": {"q": {"a": float("inf")}}}, r"A score of 'q' is no finite number: inf"),
+        ({"run": {"q": {"a": float("nan")}}}, r"A score of 'q' is no finite number: nan"),
+        ({"run": {"q": {"a": 1.0, "b": None}}}, r"A score of 'q' is no finite number: None"),
+        ({"run": {"q": {1.5: 1.0}}}, r"The id of a document must be a text or a whole number"),
+        ({"run": pd.DataFrame({"a": [1]})}, r"The run needs the columns query_id, doc_id, score"),
+        (
+            {"run": pd.DataFrame({"qid": [1, 1], "docno": ["a", "a"], "score": [2, 1]})},
+            r"In row 2 of the run the document 'a' stands for '1' a second time",
+        ),
+        ({"qrels": 3}, r"The judgements cannot be of type int; give a path, the id of an"),
+        ({"qrels": {"q": ["a"]}}, r"The judgements of 'q' are no dict from document to grade"),
+        ({"qrels": {"q": {"d": 0.5}}}, r"The grade of 'd' for 'q' must be a whole number, not 0.5"),
+        ({"qrels": "nothing"}, r"no file nothing, and no ir_datasets dataset of that id"),
+        ({"measures": 3}, r"Measures cannot be of type int"),
+        ({"measures": [3]}, r"A measure cannot be of type int"),
+        ({"measures": ir_measures.AP(rel=2)}, r"AP has no parameter 'rel'"),
+        ({"groups": 3}, r"The groups are of type int; give a dict such as"),
+        ({"groups": {"d1": "a"}}, r"an attribute needs at least two groups"),
+        ({"groups": {"d1": None}}, r"No document has a group of 'group'"),
+        ({"groups": {"d1": {"a": -1}, "d2": "b"}}, r"A label of 'group' is wrong"),
+        ({"groups": {"d1": "a", "d2": {"x": "b"}}}, r"Some documents have attributes, but 'd1'"),
+        ({"groups": pd.DataFrame({"x": [1]})}, r"needs the column doc_id and one for each"),
+    ],
+)
+def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) -> None:
+    given = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
+    with pytest.raises(InputError, match=words):
+        fairqr.evaluate(given.pop("run"), given.pop("qrels"), given.pop("measures"), **given)
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fairqr.evaluate(RUN, QRELS, "AP")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert fairqr.evaluate(RUN, QRELS, "AP").mean == found.mean
+    with pytest.raises(InputError, match=r"pip install 'fairqr\[evaluation\]'"):
+        found.to_frame()
