@@ -45,7 +45,7 @@ RANKS_AT_ONCE = 1 << 19
 def evaluate(
     run: Any,
     qrels: Any,
-    measures: str | Iterable[Any],
+    measures: Any,
     *,
     groups: Any = None,
     target: TargetRule | str | Sequence[str] | None = None,

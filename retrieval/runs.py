@@ -14,10 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.documents import numbered_lines
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.trec_columns import UnusualError, columns_of
 
 __all__ = ["Run", "Ties", "read_run", "trec_fields", "whole_number", "write_run", "wrong_line"]
 
@@ -68,6 +73,8 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     """
     if ties not in _TIES:
         raise InputError(f"There is no way with ties '{ties}'; choose {', '.join(_TIES)}.")
+    with suppress(UnusualError):
+        return _read_by_columns(path, ties)
     found: dict[str, dict[str, dict[str, _Place]]] = {}
     name = ""
     for number, fields in trec_fields(path, 6, "query Q0 document rank score tag"):
@@ -106,6 +113,43 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
             )
         tied += equal
     return Run(name, rankings, tied, _TOLD[ties])
+
+
+def _read_by_columns(path: Path, ties: Ties) -> Run:
+    """Read a run of one ranking for each query."""
+    tag = b""
+    parts: dict[str, list[tuple[list[str], FloatArray, NDArray[np.int64]]]] = {}
+    for columns in columns_of(path, 6):
+        queries, tags = columns.text(0), columns.text(5)
+        tag = tag or bytes(tags[0])
+        if (tags != tag).any() or _SAMPLE.search(tag.decode()):
+            raise UnusualError
+        documents: list[str] = columns.text(2).astype(str).tolist()
+        ranks, scores = columns.whole(3), columns.decimal(4)
+        bounds = [0, *(np.flatnonzero(queries[1:] != queries[:-1]) + 1).tolist(), len(queries)]
+        for start, end in pairwise(bounds):
+            own = parts.setdefault(queries[start].decode(), [])
+            own.append((documents[start:end], scores[start:end], ranks[start:end]))
+    if not parts:
+        raise UnusualError
+    rankings, tied = {}, 0
+    for query, own in parts.items():
+        ids = [id_ for documents, _, _ in own for id_ in documents]
+        scores = np.concatenate([found for _, found, _ in own])
+        if len(set(ids)) < len(ids):
+            raise UnusualError
+        ranking = Ranking(ids, scores.tolist())
+        if len(ids) > 1 and not (np.diff(scores) < 0).all():
+            ranks = np.concatenate([found for _, _, found in own]).tolist()
+            cells = zip(ranking.scores, ranks, strict=True)
+            places = {id_: _Place(*cell, 0) for id_, cell in zip(ids, cells, strict=True)}
+            ranking = _ranked(places, ties)
+            equal = sum(a == b for a, b in pairwise(ranking.scores))
+            if equal and ties == "error":
+                raise UnusualError
+            tied += equal
+        rankings[query] = [ranking]
+    return Run(tag.decode(), rankings, tied, _TOLD[ties])
 
 
 class _Place(NamedTuple):

@@ -1,0 +1,85 @@
+"""Measures of groups for ir_measures: ``AWRF@20`` beside ``nDCG@20``, there and in PyTerrier."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import ir_measures
+import numpy as np
+
+from fairqr.base.errors import InputError
+from fairqr.evaluation.evaluate import evaluate
+from fairqr.evaluation.measures.base import Measure
+from fairqr.evaluation.measures.text import parse_measures
+
+__all__ = ["fair_measures"]
+
+
+class _Mean(ir_measures.measures.base.Agg):
+    """The mean over the queries that have a value."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+
+    def add(self, value: float) -> None:
+        if not np.isnan(value):
+            self._values.append(value)
+
+    def result(self) -> float:
+        return float(np.mean(self._values)) if self._values else float("nan")
+
+
+class _FairMeasure(ir_measures.measures.Measure):
+    """One measure of ours; ir_measures' provider of measures made at run time computes it."""
+
+    DEFAULT = float("nan")
+    RUN_INPUTS = ("query_id", "doc_id", "score")
+    QREL_INPUTS = ("query_id", "doc_id", "relevance")
+    SUPPORTED_PARAMS = {  # noqa: RUF012
+        "cutoff": ir_measures.measures.ParamInfo(dtype=int, desc="ranking cutoff threshold")
+    }
+
+    def __init__(self, measure: Measure, groups: Any, options: dict[str, Any]) -> None:
+        ir_measures.measures.Measure.__init__(
+            self, **({} if measure.k is None else {"cutoff": measure.k})
+        )
+        self._measure, self._groups, self._options = measure, groups, options
+
+    def __call__(self, **params: int) -> _FairMeasure:
+        if set(params) - {"cutoff"}:
+            raise InputError(
+                f"{self._measure.name} takes a cut-off only, as {self._measure.name}@20; write "
+                "other parameters into the text that fair_measures reads."
+            )
+        measure = dataclasses.replace(self._measure, k=params["cutoff"])
+        return _FairMeasure(measure, self._groups, self._options)
+
+    def __repr__(self) -> str:
+        return str(self._measure)
+
+    def aggregator(self) -> _Mean:
+        return _Mean()
+
+    def runtime_impl(self, qrels: Any, run: Any) -> Iterator[ir_measures.Metric]:
+        found = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
+        for own in found.per_query.values():
+            for query, value in own.items():
+                yield ir_measures.Metric(query, self, value)
+
+
+def fair_measures(measures: Any, groups: Any, **options: Any) -> list[_FairMeasure]:
+    """Return measures of groups as measures of ir_measures.
+
+    Means there are over the queries with a value, as ours are; a query without one has NaN.
+
+    Args:
+        measures: Such as ``AWRF@20,ExposureRatio(group=female)``.
+        groups: As :func:`fairqr.evaluate` takes them.
+        options: Further options of :func:`fairqr.evaluate`, such as ``target``.
+
+    Raises:
+        InputError: A text is no measure.
+    """
+    return [_FairMeasure(measure, groups, options) for measure in parse_measures(measures)]

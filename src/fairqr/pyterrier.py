@@ -1,0 +1,127 @@
+"""Fair search and fair re-ranking as transformers of PyTerrier; no jar of Terrier is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyterrier as pt
+from langchain_core.documents import Document as Passage
+
+from fairqr.api import FairSearch
+from fairqr.base.errors import InputError
+from fairqr.evaluation.collections.labels import Scan
+from fairqr.evaluation.inputs import as_scan
+from fairqr.graph.search.context import Context
+from fairqr.parts import FairReranker
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.schema import Schema
+from fairqr.retrieval.source import Source
+from fairqr.retrieval.target import DEFAULT_TARGET, Target
+
+__all__ = ["FairRerank", "FairRetriever"]
+
+COLUMNS = ["qid", "query", "docno", "score", "rank"]
+
+
+class FairRetriever(pt.Transformer):
+    """Searches fairly for each query: from columns qid and query to a ranking.
+
+    Args:
+        source: What to search, or a :class:`fairqr.FairSearch` of yours, which stays yours to
+            close.
+        model: What refines queries, as :class:`fairqr.FairSearch` takes it.
+        context: What is asked.
+    """
+
+    def __init__(
+        self,
+        source: FairSearch | SearchEngine | Source | Mapping[str, Any] | Path | str,
+        model: Any = None,
+        *,
+        context: Context | None = None,
+    ) -> None:
+        self._search = source if isinstance(source, FairSearch) else FairSearch(source, model)
+        self._context = context
+
+    def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
+        """Return a ranking for each query."""
+        _check_columns(topics, "qid", "query")
+        rankings = [
+            (qid, query, [place.id for place in self._search.search(query, self._context).ranking])
+            for qid, query in zip(topics["qid"], topics["query"], strict=True)
+        ]
+        return _as_frame(rankings)
+
+
+class FairRerank(pt.Transformer):
+    """Re-ranks what comes before it in a pipeline, no further than the target asks for.
+
+    Args:
+        groups: Of the documents, as :func:`fairqr.evaluate` takes them. A corpus or a source is
+            asked for the documents of each ranking.
+        context: What is asked; its ``k`` is how many documents are kept. By default all are, and
+            the target is half what was retrieved, half the population, or half uniform over the
+            groups where no population is known.
+    """
+
+    def __init__(self, groups: Any, *, context: Context | None = None) -> None:
+        self._groups = groups
+        self._context = context
+
+    def transform(self, results: pd.DataFrame) -> pd.DataFrame:
+        """Return the rankings in their fair order."""
+        _check_columns(results, "qid", "docno", "score")
+        scan = as_scan(self._groups, set(results["docno"]))
+        if scan is None:
+            raise InputError("FairRerank needs the groups of the documents.")
+        ordered = results.sort_values(["qid", "score"], ascending=[True, False], kind="stable")
+        rankings = []
+        for qid, own in ordered.groupby("qid", sort=False):
+            query = own["query"].iloc[0] if "query" in own else ""
+            rankings.append((qid, query, self._reranked(own["docno"].tolist(), scan)))
+        return _as_frame(rankings)
+
+    def _reranked(self, ids: Sequence[str], scan: Scan) -> list[str]:
+        context = self._context or Context(k=len(ids), target=_target(scan.labels.schema))
+        attributes = scan.labels.schema.attributes
+        shares = {name: scan.labels.memberships(name, ids, "exclude") for name in attributes}
+        passages = [
+            Passage(
+                id_,
+                metadata={
+                    attribute.field or name: dict(
+                        zip(attribute.groups, shares[name][place].tolist(), strict=True)
+                    )
+                    for name, attribute in attributes.items()
+                },
+            )
+            for place, id_ in enumerate(ids)
+        ]
+        reranker = FairReranker(labels=scan.labels.schema, context=context)
+        return [passage.page_content for passage in reranker.compress_documents(passages, "")]
+
+
+def _target(schema: Schema) -> Target:
+    populated = all(attribute.population for attribute in schema.attributes.values())
+    return DEFAULT_TARGET if populated else Target(parts={"retrieved": 0.5, "uniform": 0.5})
+
+
+def _check_columns(frame: pd.DataFrame, *names: str) -> None:
+    lacking = [name for name in names if name not in frame.columns]
+    if lacking:
+        raise InputError(
+            f"The data frame lacks the column {lacking[0]}; it has {', '.join(frame.columns)}."
+        )
+
+
+def _as_frame(rankings: Sequence[tuple[str, str, Sequence[str]]]) -> pd.DataFrame:
+    """Return a data frame; scores say the order only."""
+    rows = [
+        (qid, query, docno, float(len(ids) - rank), rank)
+        for qid, query, ids in rankings
+        for rank, docno in enumerate(ids)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)

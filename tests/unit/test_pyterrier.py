@@ -1,0 +1,91 @@
+"""Pipelines and experiments of PyTerrier, which start no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ir_measures
+import pandas as pd
+import pyterrier as pt
+import pytest
+
+import fairqr
+from fairqr.base.errors import InputError
+from fairqr.evaluation.as_ir_measures import fair_measures
+from fairqr.pyterrier import FairRerank, FairRetriever
+
+TOPICS = pd.DataFrame({"qid": ["1", "2"], "query": ["physicist", "composer"]})
+GROUPS = {f"d{n}": "female" if n > 5 else "male" for n in range(12)}
+QRELS = pd.DataFrame(
+    [(qid, f"d{n}", 1) for qid in ("1", "2") for n in (0, 1, 6, 7)],
+    columns=["qid", "docno", "label"],
+)
+
+FIRST = fairqr.Context(k=4, target="uniform:1")
+
+
+class Given(pt.Transformer):
+    """Twelve documents for each query, men first."""
+
+    def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
+        rows = [
+            (topic.qid, topic.query, docno, 12.0 - rank, rank)
+            for topic in topics.itertuples()
+            for rank, docno in enumerate(GROUPS)
+        ]
+        return pd.DataFrame(rows, columns=["qid", "query", "docno", "score", "rank"])
+
+
+@pytest.fixture(scope="module")
+def searching() -> Iterator[fairqr.FairSearch]:
+    with fairqr.FairSearch("notables", "feedback") as search:
+        yield search
+
+
+def test_fair_reranking_in_an_experiment_beside_the_ranking_it_is_given() -> None:
+    measures = [ir_measures.nDCG @ 4, *fair_measures("AWRF@4", GROUPS)]
+    table = pt.Experiment(
+        [Given(), Given() >> FairRerank(GROUPS, context=FIRST)],
+        TOPICS,
+        QRELS,
+        measures,
+        names=["given", "fair"],
+    ).set_index("name")
+    assert table.loc["fair", "AWRF@4"] > table.loc["given", "AWRF@4"]
+    assert not pt.java.started()
+
+
+def test_fair_reranking_keeps_all_documents_unless_told_otherwise() -> None:
+    given = Given()(TOPICS)
+    assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])
+    first = FairRerank(GROUPS, context=FIRST)(given)
+    assert first.groupby("qid").size().tolist() == [4, 4]
+    assert first["rank"].tolist() == [0, 1, 2, 3] * 2
+
+
+def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
+    context = fairqr.Context(k=5, attributes=["gender"])
+    found = (FairRetriever(searching, context=context) % 3)(TOPICS)
+    for topic in TOPICS.itertuples():
+        expected = [place.id for place in searching.search(topic.query, context).ranking][:3]
+        assert found[found.qid == topic.qid]["docno"].tolist() == expected
+
+
+def test_our_measures_stand_beside_those_of_ir_measures() -> None:
+    run = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}, "2": {"d0": 1.0}}
+    qrels = {"1": {"d0": 1, "d6": 1}, "2": {"d6": 0}}
+    (awrf,) = fair_measures("AWRF@20", GROUPS)
+    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 20, awrf, awrf @ 1], qrels, run)
+    for k, measure in ((20, awrf), (1, awrf @ 1)):
+        assert str(measure) == f"AWRF@{k}"
+        ours = fairqr.evaluate(run, qrels, f"AWRF@{k}", groups=GROUPS).mean
+        assert found[measure] == pytest.approx(next(iter(ours.values())))
+
+
+def test_what_is_missing_gets_a_sentence() -> None:
+    with pytest.raises(InputError, match="lacks the column query; it has qid"):
+        FairRetriever("notables")(TOPICS[["qid"]])
+    with pytest.raises(InputError, match="needs the groups"):
+        FairRerank(None)(Given()(TOPICS))
+    with pytest.raises(InputError, match="takes a cut-off only"):
+        fair_measures("AWRF", GROUPS)[0](unit="bits")
