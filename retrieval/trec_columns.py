@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from fairqr.retrieval.exposure import FloatArray
 __all__ = ["Columns", "UnusualError", "columns_of"]
 
 AT_ONCE = 1 << 22
+EXACT_DIGITS = 15
 WIDEST = 256
-SPACES = np.array([9, 10, 13, 32])
+SPACES = (b" ", b"\t", b"\n", b"\r")
 _DECIMAL = np.zeros(256, dtype=bool)
 _DECIMAL[[0, *b"0123456789+-.eE"]] = True
 _WHOLE = np.zeros(256, dtype=bool)
@@ -44,10 +46,10 @@ class Columns:
 
     def __init__(self, data: bytes, count: int) -> None:
         buffer = np.frombuffer(data, np.uint8)
-        seen = np.bincount(buffer, minlength=256)
-        if seen[127:].any() or seen[:33].sum() != seen[SPACES].sum() or buffer[0] <= 32:
-            raise UnusualError
         space = buffer <= 32
+        usual = sum(map(data.count, SPACES)) == np.count_nonzero(space)
+        if not usual or not data.isascii() or space[0]:
+            raise UnusualError
         edges = np.flatnonzero(space[1:] != space[:-1]) + 1
         starts, ends = np.concatenate(([0], edges[1::2])), edges[::2]
         breaks = np.flatnonzero(buffer == 10)
@@ -56,7 +58,9 @@ class Columns:
         between = (breaks >= ends[count - 1 :: count]).all()
         if not between or (breaks[:-1] > starts[count::count]).any():
             raise UnusualError
-        self._buffer = buffer
+        # So that the last fields of the last line can be read in the width of the widest.
+        padded = np.concatenate([buffer, np.zeros(WIDEST, np.uint8)])
+        self._windows = np.lib.stride_tricks.sliding_window_view(padded, WIDEST)
         self._starts, self._ends = starts.reshape(-1, count), ends.reshape(-1, count)
 
     def text(self, column: int) -> NDArray[np.bytes_]:
@@ -66,30 +70,44 @@ class Columns:
         width = int(lengths.max())
         if width > WIDEST:
             raise UnusualError
-        places = np.arange(width)
-        chosen = np.minimum(starts[:, None] + places, len(self._buffer) - 1)
-        characters = np.where(places < lengths[:, None], self._buffer[chosen], np.uint8(0))
-        return np.ascontiguousarray(characters).view(f"S{width}").ravel()
+        characters = self._windows[starts, :width]
+        characters[np.arange(width) >= lengths[:, None]] = 0
+        return characters.view(f"S{width}").ravel()
 
     def whole(self, column: int) -> NDArray[np.int64]:
         """Return a field of whole numbers, shape (n,)."""
-        return self._numbers(column, _WHOLE, np.dtype(np.int64))
+        text = self.text(column)
+        if not _WHOLE[text.view(np.uint8)].all() or text.itemsize > EXACT_DIGITS:
+            raise UnusualError
+        return _as_numbers(text, np.dtype(np.int64))
 
     def decimal(self, column: int) -> FloatArray:
         """Return a field of finite numbers, shape (n,)."""
-        found: FloatArray = self._numbers(column, _DECIMAL, np.dtype(np.float64))
+        text = self.text(column)
+        characters = text.view(np.uint8).reshape(len(text), -1)
+        if not _DECIMAL[characters].all():
+            raise UnusualError
+        digits = (characters >= ord("0")) & (characters <= ord("9"))
+        points = characters == ord(".")
+        # So few digits and a power of ten that is exact: their quotient is the nearest number.
+        exact = (digits.sum(axis=1) <= EXACT_DIGITS) & (points.sum(axis=1) == 1)
+        exact &= (digits | points | (characters == 0)).all(axis=1) & digits[:, 0]
+        mantissa = np.zeros(len(text), np.int64)
+        for digit, is_digit in zip(characters.T, digits.T, strict=True):
+            mantissa = np.where(is_digit & exact, mantissa * 10 + digit - ord("0"), mantissa)
+        decimals = digits.sum(axis=1) - points.argmax(axis=1)
+        found = mantissa / 10.0 ** np.where(exact, decimals, 0)
+        found[~exact] = _as_numbers(text[~exact], np.dtype(np.float64))
         if not np.isfinite(found).all():
             raise UnusualError
         return found
 
-    def _numbers(self, column: int, allowed: NDArray[np.bool_], kind: np.dtype) -> NDArray:
-        text = self.text(column)
-        if not allowed[text.view(np.uint8)].all():
-            raise UnusualError
-        try:
-            return text.astype(kind)
-        except (ValueError, OverflowError):
-            raise UnusualError from None
+
+def _as_numbers(text: NDArray[np.bytes_], kind: np.dtype[Any]) -> NDArray[Any]:
+    try:
+        return text.astype(kind)
+    except (ValueError, OverflowError):
+        raise UnusualError from None
 
 
 def columns_of(path: Path, count: int) -> Iterator[Columns]:
