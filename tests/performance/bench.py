@@ -21,6 +21,7 @@ from attached import attached_rows
 from baselines import baseline_rows
 from checkpoints import checkpoint_rows
 from concurrency import concurrency_rows
+from evaluating import evaluating_rows
 from labels import label_rows
 from looping import graph_rows, tracing_rows
 from measuring import Row
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
     "search": search_rows,
     "rerank": rerank_rows,
     "metrics": metric_rows,
+    "evaluating": evaluating_rows,
     "sampling": sampling_rows,
     "baselines": baseline_rows,
     "graph": graph_rows,
