@@ -65,7 +65,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
     tied = 0
     for query, documents in by_query.items():
         ranking = _ranking(query, documents)
-        tied += sum(map(float.__eq__, ranking.scores, ranking.scores[1:]))
+        tied += len(ranking) - len(set(ranking.scores))
         rankings[_id(query, "query")] = [ranking]
     return Run(name, rankings, tied, "id")
 
@@ -98,6 +98,9 @@ def as_qrels(qrels: Any) -> Qrels | None:
                 f"The judgements of '{one_line(query)}' are no dict from document to grade; give "
                 f"{QRELS_FORMS}."
             )
+        if _types(documents) <= {str} and _types(documents.values()) <= {int}:
+            found[_id(query, "query")] = dict(documents)
+            continue
         grades = found[_id(query, "query")] = {}
         for document, grade in documents.items():
             if not isinstance(grade, int | np.integer) and not (
@@ -162,8 +165,7 @@ def _ranking(query: Any, documents: Any) -> Ranking:
             "dict from document to score, or a list of documents, best first."
         )
     order = best_positions(ids, scores)
-    values = scores.tolist()
-    return Ranking([ids[place] for place in order], [values[place] for place in order])
+    return Ranking([ids[place] for place in order], scores[order].tolist())
 
 
 def _scores(query: Any, given: list[Any]) -> Any:
@@ -184,7 +186,11 @@ def _scores(query: Any, given: list[Any]) -> Any:
 
 def _ids(documents: Iterable[Any]) -> list[str]:
     ids = list(documents)
-    return ids if set(map(type, ids)) <= {str} else [_id(id_, "document") for id_ in ids]
+    return ids if _types(ids) <= {str} else [_id(id_, "document") for id_ in ids]
+
+
+def _types(values: Iterable[Any]) -> set[type]:
+    return set(map(type, values))
 
 
 def _id(value: Any, what: str) -> str:
@@ -281,7 +287,7 @@ def _scan_of(groups: Mapping[Any, Any]) -> Scan:
     """Return a scan of labels that stand in a dict."""
     ids = _ids(groups)
     by_attribute: dict[str, list[Any]]
-    if any(map(_has_attributes, groups.values())):
+    if not _types(groups.values()) <= {str} and any(map(_has_attributes, groups.values())):
         for id_, labels in groups.items():
             if labels is not None and not _has_attributes(labels):
                 raise InputError(
@@ -305,15 +311,11 @@ def _scan_of(groups: Mapping[Any, Any]) -> Scan:
 
 def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
     """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
-    codes: dict[Any, int] = {}
-    kinds: list[Any] = []
-    rows = np.empty(len(labels), dtype=np.intp)
-    for place, label in enumerate(labels):
-        key = label if isinstance(label, str) else repr(label)
-        code = codes.setdefault((type(label), key), len(codes))
-        if code == len(kinds):
-            kinds.append(label)
-        rows[place] = code
+    keys = labels if _types(labels) <= {str} else [(type(label), repr(label)) for label in labels]
+    first = dict(zip(reversed(keys), reversed(labels), strict=True))
+    codes = dict(zip(first, range(len(first)), strict=True))
+    kinds = list(first.values())
+    rows = np.fromiter(map(codes.__getitem__, keys), np.intp, len(keys))
     named = sorted({group for label in kinds for group in _groups_in(label)} - {UNKNOWN})
     if not named:
         raise InputError(f"No document has a group of '{one_line(name)}'.")
