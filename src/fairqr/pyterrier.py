@@ -12,6 +12,7 @@ from langchain_core.documents import Document as Passage
 
 from fairqr.api import FairSearch
 from fairqr.base.errors import InputError
+from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Scan
 from fairqr.evaluation.inputs import as_scan
 from fairqr.graph.search.context import Context
@@ -49,10 +50,10 @@ class FairRetriever(pt.Transformer):
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
         """Return a ranking for each query."""
         _check_columns(topics, "qid", "query")
-        rankings = [
-            (qid, query, [place.id for place in self._search.search(query, self._context).ranking])
-            for qid, query in zip(topics["qid"], topics["query"], strict=True)
-        ]
+        rankings = []
+        for qid, query in zip(topics["qid"], topics["query"], strict=True):
+            result = run_blocking(self._search.search(query, self._context))
+            rankings.append((qid, query, [place.id for place in result.ranking]))
         return _as_frame(rankings)
 
 

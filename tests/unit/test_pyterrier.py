@@ -11,6 +11,7 @@ import pytest
 
 import fairqr
 from fairqr.base.errors import InputError
+from fairqr.base.loops import run_blocking
 from fairqr.evaluation.as_ir_measures import fair_measures
 from fairqr.pyterrier import FairRerank, FairRetriever
 
@@ -38,8 +39,9 @@ class Given(pt.Transformer):
 
 @pytest.fixture(scope="module")
 def searching() -> Iterator[fairqr.FairSearch]:
-    with fairqr.FairSearch("notables", "feedback") as search:
-        yield search
+    search = fairqr.FairSearch("notables", "feedback")
+    yield search
+    run_blocking(search.aclose())
 
 
 def test_fair_reranking_in_an_experiment_beside_the_ranking_it_is_given() -> None:
@@ -67,7 +69,9 @@ def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
     context = fairqr.Context(k=5, attributes=["gender"])
     found = (FairRetriever(searching, context=context) % 3)(TOPICS)
     for topic in TOPICS.itertuples():
-        expected = [place.id for place in searching.search(topic.query, context).ranking][:3]
+        expected = [
+            place.id for place in run_blocking(searching.search(topic.query, context)).ranking
+        ][:3]
         assert found[found.qid == topic.qid]["docno"].tolist() == expected
 
 
