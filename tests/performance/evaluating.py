@@ -103,14 +103,17 @@ def _written(
 
 
 def _frames(labels: Mapping[str, str]) -> Any:
-    """Return the alignment of documents with groups, as the track's code holds it."""
+    """Return the groups of documents as a data frame."""
     return pd.get_dummies(pd.Series(labels), dtype=float)
 
 
 def _awrf(
     run: Mapping[str, Mapping[str, float]], qrels: Mapping[str, Mapping[str, int]], alignment: Any
 ) -> float:
-    """Return AWRF@20 in the way of the track's code: by query, with data frames."""
+    """Return AWRF@20 by query, with data frames.
+
+    TREC's own code is not here; this is written like it, and says nothing of its exact speed.
+    """
     scores = []
     for query, found in run.items():
         relevant = [id_ for id_, grade in qrels[query].items() if grade > 0]
