@@ -244,7 +244,7 @@ def test_a_shipped_experiment_on_notables(
     command: Command, clean_environment: Path, name: str
 ) -> None:
     folder = clean_environment / "run"
-    arguments = ("--set", "topics=3", "--set", "attributes=gender", "--model", "feedback")
+    arguments = ("--set", "topics=6", "--set", "attributes=gender", "--model", "feedback")
     run = command("experiment", "run", name, "-o", folder, *arguments)
     assert run.code == 0, run
     report = command("experiment", "report", folder)
@@ -256,5 +256,5 @@ def test_a_shipped_experiment_on_notables(
     text = (folder / "report.md").read_text()
     for heading in ("In short", "Results", "Rounds", "Drift from what was asked", "Cost"):
         assert f"\n## {heading}\n" in text
-    assert "Measured for gender on 3 topics of " in text
+    assert "Measured for gender on 6 topics of " in text
     assert re.search(r"\| BM25 \| (\*\*)?[01]\.\d{4}(\*\*)? \\\[", text)
