@@ -1,7 +1,7 @@
-"""Everything that can go wrong for a user, one class per kind.
+"""The errors that a user can cause or fix, one class per kind.
 
 Each message is one sentence that says what is wrong and what to do. The command prints it and exits
-with code 2; the service answers it as a typed problem whose ``type`` is the class's ``slug``.
+with code 2; the service returns a typed problem whose ``type`` is the class's ``slug``.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 
 
 class FairqrError(RuntimeError):
-    """Base of all errors that a user can cause or mend.
+    """Base of all errors that a user can cause or fix.
 
-    It is a ``RuntimeError``, and wrong input a ``ValueError`` too, since servers of LangGraph hide
-    the message of any error that is not of a few built-in classes.
+    LangGraph's servers hide the message of an error unless it is one of a few built-in classes.
+    So this is a ``RuntimeError``, and wrong input is a ``ValueError`` as well.
     """
 
     slug: ClassVar[str] = "error"
@@ -93,7 +93,7 @@ class UnsupportedError(InputError):
 
 
 class UnknownAttributeError(InputError):
-    """An attribute or a group is named that the schema does not have."""
+    """The schema has no such attribute or group."""
 
     slug = "unknown-attribute"
 
@@ -105,7 +105,7 @@ class TargetError(InputError):
 
 
 class CorpusError(InputError):
-    """A corpus is missing, empty, or has a line that is no document."""
+    """A corpus is missing, empty, or has a line that is not a document."""
 
     slug = "corpus"
 
@@ -117,13 +117,13 @@ class PromptError(InputError):
 
 
 class ConfigError(InputError):
-    """The settings file or a variable ``FAIRQR_…`` holds a value that is none."""
+    """The settings file or a ``FAIRQR_…`` variable has an invalid value."""
 
     slug = "config"
 
 
 class BudgetError(InputError):
-    """The budget of a run has no room for what it is asked to do.
+    """The budget is too small for the run.
 
     ``unit`` is ``model_calls`` or ``tokens``; ``needed`` and ``limit`` are in that unit.
     """
@@ -138,7 +138,7 @@ class BudgetError(InputError):
 
 
 class CapError(InputError):
-    """More is asked of the service than its configuration allows.
+    """A request exceeds a limit of the service.
 
     ``cap`` is the setting's name, such as ``k``, and ``limit`` its value.
     """
@@ -152,27 +152,28 @@ class CapError(InputError):
 
 
 class NotAllowedError(FairqrError):
-    """An index, a model, a prompt or a server is named that the service does not offer."""
+    """The service does not offer this index, model, prompt or server."""
 
     slug = "not-allowed"
 
 
 class AccessError(FairqrError):
-    """There is no access key, or it is none, or it has been revoked."""
+    """The access key is missing, does not exist or was revoked."""
 
     slug = "access"
 
 
 class ScopeError(FairqrError):
-    """The access key is not for this."""
+    """The access key does not allow this request."""
 
     slug = "scope"
 
 
 class BusyError(FairqrError):
-    """The service has enough to do, or this key has asked enough; try again later.
+    """The service is full, or this key has reached its limit; try again later.
 
-    ``retry_after`` is in seconds. ``own`` tells that the limit is that of the key, and not of all.
+    ``retry_after`` is in seconds. ``own`` is true if the key reached its own limit, and false if
+    the whole service is full.
     """
 
     slug = "busy"
@@ -184,7 +185,7 @@ class BusyError(FairqrError):
 
 
 class RunNotFoundError(FairqrError):
-    """There is no such run, or it is not that key's, or its time of retention is over."""
+    """The run does not exist, belongs to another key, or was deleted after its retention time."""
 
     slug = "run-not-found"
 
@@ -202,13 +203,13 @@ class RunTimeoutError(FairqrError):
 
 
 class RunInterruptedError(FairqrError):
-    """The service stopped while the run was under way, and the run was not one to be kept."""
+    """The service stopped during a run that it does not resume."""
 
     slug = "interrupted"
 
 
 class StoreUnavailableError(FairqrError):
-    """The database of runs cannot be reached, or is one of another version."""
+    """The database of runs cannot be reached, or belongs to another version."""
 
     slug = "store-unavailable"
 
@@ -238,7 +239,7 @@ class BuildInProgressError(FairqrError):
 
 
 class ModelUnavailableError(FairqrError):
-    """The language model cannot be started or is not named rightly."""
+    """The language model cannot be started, or its name is wrong."""
 
     slug = "model-unavailable"
 
@@ -269,9 +270,9 @@ def one_line(text: object, limit: int = 300) -> str:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Return where the first thing is that pydantic complains of, and what is wrong with it.
+    """Return the place and the reason of the first problem that pydantic found.
 
-    The place is written with dots, and empty for the whole. The reason has no full stop.
+    The place is a dotted path, empty for the whole object. The reason has no full stop.
     """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])

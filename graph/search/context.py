@@ -1,4 +1,4 @@
-"""What a run is asked to do: the context of the graph, checked at the edge and never changed."""
+"""The options of a run: the context of the graph, checked at the edge and never changed."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ FinalStep = Literal["exposure-aware", "mmr", "fa-ir", "deltr", "dlf", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a method refines, what it re-ranks, and how.
+    """How a method refines the query, pools what it retrieved, and orders the pool.
 
     Attributes:
         about: One line for people.
-        refines: Whether it refines the query at all. One that does never returns a ranking that is
-            farther from the target than the plain retrieval; a baseline returns what it returns.
-        groups: Asked about in one round: the ``most`` under-represented group, those ``lacking``
-            exposure, or ``all``, since each answer has words of the topic too. Queries are refined
-            toward those alone that lack exposure.
-        pool: Which documents are re-ranked: what the ``last`` refined queries retrieved, the
-            ``union`` of all that was retrieved, or the best of each group's refined query
-            (``per_group``).
-        rerank: By the ``original_query`` (the paper), by ``fusion`` of all rankings, or ``none``.
-        ranker: A model that then re-ranks by the original query the best of these documents; one
-            of :data:`fairqr.agents.ranking.rankers.RANKERS`, or None.
-        reads: How many of them it reads; the others keep their places below.
-        final_step: The re-ranker that then puts the first k together.
-        evidence: Whether a keyword needs evidence in the index: that it is of the query's topic, or
-            of the group. It then adds to the scores of what the query finds, and finds nothing by
-            itself; others are dropped. Otherwise all keywords are added to the query.
-        depth: How many documents each query retrieves; k where None.
+        refines: Whether it refines the query. A method that refines never returns a ranking farther
+            from the target than the plain retrieval; a baseline has no such guarantee.
+        groups: The groups to ask about in one round: the ``most`` under-represented group, those
+            ``lacking`` exposure, or ``all``, since each answer also has words of the topic. Only
+            groups that lack exposure get a refined query.
+        pool: The documents to re-rank: those of the ``last`` refined queries, the ``union`` of all
+            rounds, or the best of each group's refined query (``per_group``).
+        rerank: How to order the pool: by the ``original_query`` (the paper), by ``fusion`` of all
+            rankings, or ``none``.
+        ranker: A model that then re-ranks the best of the pool by the original query; one of
+            :data:`fairqr.agents.ranking.rankers.RANKERS`, or None.
+        reads: How many documents the ranker reads; the others keep their places below.
+        final_step: The re-ranker that then picks the first k.
+        evidence: Whether a keyword needs evidence in the index that it belongs to the topic or the
+            group. If so, keywords only add to the scores of documents that the query matches, and
+            keywords without evidence are dropped. If not, all keywords are added to the query.
+        depth: How many documents each query retrieves; None means k.
     """
 
     about: str
@@ -224,7 +224,7 @@ class Context(BaseModel):
     ranking: RankingSettings = Field(
         RankingSettings(), description="How a model re-ranks, if the method or rerank names one."
     )
-    options: dict[str, Any] = Field({}, description="An option of the final step.")
+    options: dict[str, Any] = Field({}, description="Options of the final step, by name.")
     evidence: bool | None = Field(
         None,
         description="Use only keywords that the index shows to belong to the topic or the group; "
@@ -303,7 +303,7 @@ class Context(BaseModel):
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The method's strategy, with what this context says instead."""
+        """The method's strategy, with this context's overrides."""
         own = METHODS[self.method]
         order, ranker = self._reranked_by(own)
         reads = (self.ranking.depth or self.depth or READS[ranker]) if ranker else 0
@@ -348,15 +348,15 @@ def make_context(**values: object) -> Context:
 
 
 def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
-    """Check the values of a context; those that are None count as not given.
+    """Check the values of a context; None means the default.
 
     Args:
-        kind: Of the context.
-        values: By the names of its fields. ``attribute`` is one attribute or several, instead of
+        kind: The class of the context.
+        values: The fields by name. ``attribute`` takes one attribute or several, in place of
             ``attributes``.
 
     Raises:
-        InputError: One is wrong; the message names it and what is allowed.
+        InputError: A value is wrong; the message names it and what is allowed.
     """
     given = {name: value for name, value in values.items() if value is not None}
     if (attribute := given.pop("attribute", None)) is not None:

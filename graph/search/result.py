@@ -30,15 +30,13 @@ class _Frozen(BaseModel):
 
 
 class RankedDocument(_Frozen):
-    """One place of a ranking.
+    """A document at its rank.
 
     Attributes:
-        rank: From 1.
-        id: The document's.
-        title: The document's.
-        score: What it was ordered by before the final step: the retriever's score, a fused one, or
-            one over the rank that a model gave it.
-        groups: For each attribute the share of each group in the document; no groups if unknown.
+        rank: Counted from 1.
+        score: The score before the final step: from the retriever, from fusion, or 1/rank if a
+            model re-ranked.
+        groups: For each attribute, the share of each group in the document; empty if unknown.
     """
 
     rank: int
@@ -49,14 +47,12 @@ class RankedDocument(_Frozen):
 
 
 class RefinedGroup(_Frozen):
-    """What was added to the query for a group.
+    """The keywords added to the query for one group.
 
     Attributes:
-        attribute: e.g. ``gender``.
-        group: e.g. ``female``.
-        keywords: Added; empty unless the status is ``ok``.
-        dropped: Keywords of earlier rounds that were taken out again.
-        reason: The model's, if the prompt asks for one.
+        keywords: The added keywords; empty unless the status is ``ok``.
+        dropped: Keywords of earlier rounds that this round removed.
+        reason: The model's reason, if the prompt asks for one.
         status: ``ok``, or why there are no keywords.
     """
 
@@ -69,10 +65,10 @@ class RefinedGroup(_Frozen):
 
 
 class Iteration(_Frozen):
-    """A round: 0 is the original query, and each later one a refinement.
+    """A round: 0 is the original query, and each later round a refinement.
 
-    ``ids`` are the first k of the list that the round had, before any re-ranking; exposure and
-    divergence are theirs. See :class:`SearchResult` for what None means.
+    ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
+    divergence are measured on them. See :class:`SearchResult` for what None means.
     """
 
     index: int
@@ -94,16 +90,16 @@ class Baseline(_Frozen):
 
 
 class Reranking(_Frozen):
-    """What came of re-ranking by a model.
+    """How re-ranking by a model went.
 
     Attributes:
-        ranker: What re-ranked, e.g. ``listwise(local:smollm2-135m, 20/10)``.
-        lists: How many lists it was asked about: a method that refines may try those of several
-            rounds. 0 where the budget had no room for any.
-        documents: How many documents it read of a list.
-        asked: How many questions all orders rest on: windows, or comparisons in both orders; 0 for
-            a model that scores by itself.
-        failures: How many of them failed, by status.
+        ranker: The ranker and its model, e.g. ``listwise(local:smollm2-135m, 20/10)``.
+        lists: How many lists it ranked. A method that refines may try the lists of several rounds;
+            0 means that the budget had no room for any.
+        documents: How many documents of a list it read.
+        asked: How many questions it was asked: windows, or comparisons in both orders; 0 for a
+            model that scores each document alone.
+        failures: How many questions failed, by status.
         repairs: How often replies were mended, by kind, in documents.
     """
 
@@ -119,30 +115,30 @@ class SearchResult(_Frozen):
     """A fair search.
 
     Attributes:
-        query: As it was asked.
-        corpus: The index searched.
+        query: The query as given.
+        corpus: The index that was searched.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
         retriever: ``bm25``, or ``dense:…`` for vector search.
-        model: What was asked to refine; None if nothing was.
-        prompt: The prompt it was asked with; None for a refiner that has none.
-        ranker: The model that re-ranked, and how; None where none was asked.
-        reranking: What came of that; None where none was asked.
-        attributes: Those measured.
-        target: ε* by attribute and group.
-        iterations: The rounds.
-        unused_refinements: What was proposed at last, if no query came of it; it stands in no
-            round. The status of each says why.
+        model: The model that refined; None if no model was asked.
+        prompt: The prompt of the refiner; None if it has none.
+        ranker: The ranker and its model; None if no model re-ranked.
+        reranking: How re-ranking went; None if no model re-ranked.
+        attributes: The measured attributes.
+        target: The target exposure ε*, by attribute and group.
+        iterations: All rounds, from the original query on.
+        unused_refinements: The last proposals, if no query came of them; they belong to no round.
+            The status of each says why.
         best_iteration: The index of the round whose lists the ranking comes from.
         stop_reason: Why the loop ended.
-        ranking: The first k.
-        exposure: Of the ranking, by attribute and group; zeros if no document has a label.
-        divergence: KL(ε*‖ε) in nats, the mean over the attributes; None where it is undefined since
-            no document has a label.
-        divergences: For each attribute.
-        unknown: For each attribute the share of exposure that went to documents without a label.
+        ranking: The first k documents.
+        exposure: The exposure of each group in the ranking, by attribute; zeros if no document has
+            a label.
+        divergence: KL(ε*‖ε) in nats, the mean over the attributes; None if no document has a label.
+        divergences: The divergence of each attribute.
+        unknown: For each attribute, the share of exposure that went to documents without a label.
         baseline: The plain retrieval.
-        usage: What it cost.
-        warnings: Sentences for people.
+        usage: Time, calls and tokens that the run took.
+        warnings: What the user should know about this result, in sentences.
     """
 
     query: str

@@ -68,7 +68,7 @@ Approve = Callable[[Keywords], Keywords | Awaitable[Keywords | None] | None]
 """Takes the keywords of a round, and returns others, or None to take them as they are."""
 
 _NAMED = (str, Path, Source, Mapping)
-"""What a source is opened from; all else is an engine that is open."""
+"""The types that name or describe a source. Any other value must be an open engine."""
 
 
 async def open_engine(
@@ -77,18 +77,18 @@ async def open_engine(
     retriever: str | Encoder | Embeddings = "bm25",
     schema: Path | None = None,
 ) -> SearchEngine:
-    """Open a search engine; whoever opens it closes it with ``await engine.aclose()``.
+    """Open a search engine. Close it with ``await engine.aclose()`` when you are done.
 
     Args:
-        source: The name of an attached source, of an index or of a built-in corpus; the path of a
-            source file or of a corpus, which is indexed first; or a source, also as the mapping
-            that a source file would hold.
-        retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; or an encoder,
-            or an ``Embeddings`` object of LangChain.
-        schema: The schema of a corpus that is a path.
+        source: The name of an attached source, an index or a built-in corpus; the path of a source
+            file or of a corpus, which is indexed first; a :class:`Source`; or a mapping with the
+            content of a source file.
+        retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; an encoder;
+            or a LangChain ``Embeddings`` object.
+        schema: The schema file, if ``source`` is the path of a corpus.
 
     Raises:
-        FairqrError: There is no such source, or it cannot be opened; the message says what to do.
+        FairqrError: The source does not exist or cannot be opened; the message says what to do.
     """
     if isinstance(source, Mapping):
         source = source_of(source)
@@ -127,18 +127,20 @@ class FairSearch:
 
     Args:
         source: An open engine, or what :func:`open_engine` takes.
-        model: The model that refines queries: its name, or a chat model of LangChain's; defaults
-            to the configured model. It also re-ranks where a ranker is named, and is what is
-            probed.
-        ranker: A model that re-ranks instead of ``model``, its name, or a ranker.
-        generator: What writes answers, or its name; defaults to the model.
-        attributor: What decides which documents an answer used, or its name; None skips that.
-        prompts: Where prompts come from.
-        concurrency: How many rankings are answered from, or judged, at the same time; also how
-            many questions at once a chat model gets that judges, if it is named here.
+        model: The model that refines queries: its name, or a LangChain chat model; defaults to the
+            configured model. Methods that re-rank with a model use it too, and :meth:`probe`
+            probes it.
+        ranker: Re-ranks instead of ``model``: the name of a model, a model, or a ranker.
+        generator: Writes the answers: a generator, a LangChain chat model, or a name; defaults to
+            ``model``.
+        attributor: Decides which documents an answer used: an attributor or its name. None skips
+            this step.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+        concurrency: How many answers are written or judged at the same time. A chat model that is
+            named as the attributor gets at most as many questions at once.
 
     Raises:
-        InputError: The source is none of these.
+        InputError: The source is not of a type listed above.
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class FairSearch:
 
     @property
     def sync(self) -> SyncFairSearch:
-        """The same for code that is not asynchronous."""
+        """The synchronous twin of this object, with the same methods."""
         return SyncFairSearch(self)
 
     # An answer's context is a search's context, too, but its run returns another result.
@@ -229,7 +231,7 @@ class FairSearch:
                 keywords; see :data:`Approve`. The time it takes is not charged to the budget.
 
         Raises:
-            FairqrError: Something that was given is wrong; the message says what to do.
+            FairqrError: The request cannot be carried out; the message says what to do.
         """
         asked = context or Context()
         kind, name = _outcome(asked)
@@ -249,12 +251,12 @@ class FairSearch:
         approve: Approve | None = None,
         **options: Any,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Do what a context asks for, and yield each step, and progress within it, as it happens.
+        """Do what a context asks for, and yield each step and its progress as they happen.
 
         The arguments are those of :meth:`run`; for a search also those of :meth:`search`. An
-        answer that is written from one ranking comes piece by piece, too, if
-        ``context.answer.stream`` is on. The run goes on when the next step is asked for, and ends
-        when the generator is closed: to leave early, use ``contextlib.aclosing``.
+        answer written from a single ranking also arrives piece by piece if
+        ``context.answer.stream`` is on. The run waits until you ask for the next step, and ends
+        when you close the generator; to leave early, use ``contextlib.aclosing``.
         """
         asked = _only(context, options) or make_context(**options)
         graphs = await self._ready()
@@ -281,17 +283,17 @@ class FairSearch:
         approve: Approve | None = None,
         **options: Any,
     ) -> SearchResult:
-        """Search.
+        """Search fairly for a query.
 
         Args:
             query: What to search for.
-            context: What is asked, as one object.
+            context: All options as one object.
             approve: See :meth:`run`.
             options: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``,
-                instead of a context. ``attribute`` is one attribute.
+                instead of a context. ``attribute`` takes one attribute or several.
 
         Raises:
-            FairqrError: Something that was given is wrong; the message says what to do.
+            FairqrError: The request cannot be carried out; the message says what to do.
         """
         asked = _only(context, options) or make_context(**options)
         return await self.run(query, asked, approve=approve)
@@ -303,15 +305,14 @@ class FairSearch:
 
         Args:
             question: What to answer.
-            context: What is asked, as one object.
+            context: All options as one object.
             options: The values of :class:`fairqr.graph.answer.context.AnswerSettings`, such as
                 ``alpha=2``, ``samples=10`` and ``documents=5``, and those of
                 :class:`fairqr.graph.answer.context.AnswerContext`, instead of a context. ``k`` is
-                how many documents take part in the sampling, and ``temperature`` that of the
-                answer.
+                the number of documents to sample from; ``temperature`` applies to the answer.
 
         Raises:
-            FairqrError: Something that was given is wrong; the message says what to do.
+            FairqrError: The request cannot be carried out; the message says what to do.
         """
         return await self.run(question, _only(context, options) or answer_context(**options))
 
@@ -322,15 +323,15 @@ class FairSearch:
 
         Args:
             query: What to search for.
-            context: What is asked, as one object.
+            context: All options as one object.
             options: The values of :class:`fairqr.graph.probe.context.ProbeSettings`, such as
                 ``pairs=20``, and those of :class:`fairqr.graph.probe.context.ProbeContext`, instead
-                of a context. Needed are ``attribute``, which tells the groups apart, and
-                ``protected``, the group that counts as protected: ``female``, ``not Europe``.
-                ``depth`` is how many of the ``k`` documents take part, and ``seed`` the probe's.
+                of a context. Two are required: ``attribute``, and ``protected``, its protected
+                group, such as ``female`` or ``not Europe``. ``depth`` is how many of the ``k``
+                documents take part; ``seed`` applies to the probe.
 
         Raises:
-            FairqrError: Something that was given is wrong; the message says what to do.
+            FairqrError: The request cannot be carried out; the message says what to do.
         """
         return await self.run(query, _only(context, options) or probe_context(**options))
 
@@ -339,11 +340,11 @@ class FairSearch:
         return await (await self._ready()).engine.documents(ids)
 
     def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
-        """Return a LangChain retriever whose results are this search's, with their texts.
+        """Return a LangChain retriever that searches fairly and returns documents with texts.
 
         Args:
-            context: What each search is asked to do.
-            options: The values of a context, instead of one.
+            context: The options of every search, as one object.
+            options: The values of a context, instead of a context.
         """
         from fairqr.parts import FairRetriever
 
@@ -352,7 +353,7 @@ class FairSearch:
         )
 
     async def aclose(self) -> None:
-        """Close what was opened here, on this event loop and for :attr:`sync`."""
+        """Close everything this object opened, on this event loop and for :attr:`sync`."""
         try:
             if self._engine is not None:
                 await self._engine.aclose()
@@ -378,7 +379,7 @@ class FairSearch:
             await graphs.model.start()
 
     async def _ready(self) -> Graphs:
-        """Return the graphs. The first who asks opens the engine; others wait, on whatever loop."""
+        """Return the graphs. The first caller opens the engine; the others wait, on any loop."""
         while True:
             with self._lock:
                 if self._graphs is not None:
@@ -395,7 +396,7 @@ class FairSearch:
                 self._graphs = graphs
             return graphs
         finally:
-            # Where it failed, the next one tries.
+            # After a failure, the next caller tries again.
             with self._lock:
                 self._opening = False
                 waiting, self._waiting = self._waiting, []
@@ -450,10 +451,10 @@ class FairSearch:
 
 
 class SyncFairSearch:
-    """A :class:`FairSearch` for code that is not asynchronous; its methods wait for the result.
+    """A :class:`FairSearch` for synchronous code; its methods wait for the result.
 
-    They may be called from several threads, and where an event loop runs, as in a notebook.
-    ``with FairSearch.open(…) as search`` gives one, and so does :attr:`FairSearch.sync`.
+    Several threads may share it, and it works while an event loop runs, as in a notebook. Get one
+    from ``with FairSearch.open(…) as search`` or from :attr:`FairSearch.sync`.
     """
 
     def __init__(self, search: FairSearch) -> None:
@@ -505,7 +506,7 @@ class SyncFairSearch:
         return self.asynchronous.as_retriever(context, **options)
 
     def close(self) -> None:
-        """Close what was opened for these methods."""
+        """Close everything that these methods opened."""
         self.asynchronous._close_background()
 
 
@@ -539,7 +540,7 @@ class Opening:
 
 
 def _outcome(context: Context) -> tuple[type[Result], str]:
-    """Return what a run with this context results in, and its name in the state."""
+    """Return the type of the result for this context, and its key in the state."""
     if isinstance(context, AnswerContext):
         return AnswerResult, "answer"
     if isinstance(context, ProbeContext):
@@ -611,7 +612,7 @@ def _only(context: C | None, options: Mapping[str, Any]) -> C | None:
     """Return the context, if one is given.
 
     Raises:
-        InputError: Values are given beside it.
+        InputError: There are options as well as a context.
     """
     given = sorted(name for name, value in options.items() if value is not None)
     if context is not None and given:
