@@ -42,14 +42,14 @@ def measure_pairwise(
     missing = 0
     for collection in collections:
         planned = [(query.id, planned_pairs(query, experiment)) for query in collection.queries]
+        found: list[PairwiseRow] = []
         for model in experiment.models:
-            found: list[PairwiseRow] = []
             for kind in _kinds(experiment):
                 row, lacking = _pairwise_row(collection, model, kind, planned, by_key, experiment)
                 found.append(row)
                 # Both kinds together are no third one.
                 missing += 0 if kind == "both" else lacking
-            rows += _judged(found, collection)
+        rows += _judged(found, collection)
     return MeasuredPairwise(manifest, tuple(rows), missing)
 
 
@@ -59,14 +59,13 @@ def _kinds(experiment: PairwiseExperiment) -> tuple[PairKind, ...]:
 
 
 def _judged(rows: Sequence[PairwiseRow], collection: ProbeCollection) -> list[PairwiseRow]:
-    """Return the rows of a model with their verdicts, corrected for being read together."""
+    """Return the rows of a collection with their verdicts.
+
+    All verdicts on a collection are one family for Holm, since a reader sees them together.
+    """
     words = (collection.manifest.protected, collection.manifest.unprotected)
-    about_groups = [row for row in rows if row.kind != "relevance"]
-    judged = verdicts([row.figures for row in about_groups], words)
-    return [
-        *(replace(row, verdict=it) for row, it in zip(about_groups, judged, strict=True)),
-        *(row for row in rows if row.kind == "relevance"),
-    ]
+    judged = iter(verdicts([row.figures for row in rows if row.kind != "relevance"], words))
+    return [row if row.kind == "relevance" else replace(row, verdict=next(judged)) for row in rows]
 
 
 def _pairwise_row(

@@ -79,8 +79,8 @@ def preference_blocks(measured: MeasuredPairwise) -> Iterator[Block]:
         "of all pairs that were asked about, so that they and the pairs that flip or fail add up "
         "to 100%. The interval of the ratio holds both that of the counts with ½ added "
         "to each, over queries, and the exact one over pairs. There is none where a count is 0. A "
-        "lean is claimed only if both tests find it, corrected by Holm for the kinds of pairs of a "
-        "model."
+        "lean is claimed only if both tests find it, corrected by Holm for all verdicts on a "
+        "collection."
     )
     for name, rows in by_collection(measured, "relevant", "irrelevant", "both"):
         if can_draw() and any(row.figures.pairs for row in rows):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.experiments.report import numbers, parts
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Heading, Items, Paragraph
 from fairqr.evaluation.probes.measured import MeasuredPairwise, PairwiseRow
@@ -21,12 +20,7 @@ def pairwise_in_short(measured: MeasuredPairwise) -> Iterator[Block]:
     yield Heading("In short")
     sentences: list[str] = []
     for _, rows in grouped((row.collection, row) for row in measured.rows):
-        judged = [(row, row.verdict) for row in rows if row.verdict is not None]
-        corrected = corrected_by_holm([p_of(row.figures) for row, _ in judged])
-        for (row, verdict), holm_p in zip(judged, corrected, strict=True):
-            sentences.append(f"{_told(row)}: {verdict.sentence}")
-            if verdict.lean is not None and holm_p is not None and len(judged) > 1:
-                sentences[-1] += _corrected(holm_p, len(judged))
+        sentences += [f"{_told(row)}: {row.verdict.sentence}" for row in rows if row.verdict]
         sentences += [f"{_told(row)}: {_relevance(row)}" for row in rows if row.kind == "relevance"]
     sentences += _read_by_reply(measured)
     yield Items(tuple(sentences or ["No pair was asked about, so nothing can be said."]))
@@ -44,14 +38,6 @@ def _read_by_reply(measured: MeasuredPairwise) -> Iterator[str]:
 
 def _told(row: PairwiseRow) -> str:
     return f"{row.collection}: {row.model}, {KINDS[row.kind]}"
-
-
-def _corrected(p: float, verdicts: int) -> str:
-    holds = "so that it holds" if p <= LEVEL else "so that it does not hold"
-    return (
-        f" Corrected by Holm for the {verdicts} verdicts on this collection, p of the lean is "
-        f"{numbers.p_value(p)}, {holds}."
-    )
 
 
 def _relevance(row: PairwiseRow) -> str:
