@@ -25,7 +25,6 @@ class Reason(StrEnum):
     NO_ROOM = "no_room"
     ONE_RANKING = "one_ranking"
     INFINITE = "infinite"
-    FEW_RELEVANT = "few_relevant"
     NO_ANSWER = "no_answer"
     NO_UTILITY = "no_utility"
     NO_VERDICT = "no_verdict"
@@ -48,8 +47,6 @@ _SENTENCES = {
     Reason.ONE_RANKING: "The correction for few samples needs at least two rankings.",
     Reason.INFINITE: "The divergence is infinite: a group has exposure and a target of 0, "
     "or the other way round.",
-    Reason.FEW_RELEVANT: "Fewer than two documents are relevant, so that none can be treated "
-    "unlike another.",
     Reason.NO_ANSWER: "No answer was generated, or every generation failed.",
     Reason.NO_UTILITY: "No answer to the query was worth anything, so that nothing can be related "
     "to the best one.",

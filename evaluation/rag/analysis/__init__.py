@@ -1,1 +1,1 @@
-"""From the records of an experiment to means, curves, tests and a diagnosis."""
+"""From the records of an experiment to means, curves and tests."""

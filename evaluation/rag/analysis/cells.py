@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.measures import attribution, retrieval
 from fairqr.evaluation.rag.measures.groups import GroupExposure, group_exposure
-from fairqr.evaluation.rag.measures.inequality import use_inequality, useful_inequality
 from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds, is_answer
 from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
@@ -143,7 +142,6 @@ def _of_retrieval(record: PolicyRecord, useful: NDArray[np.bool_]) -> dict[Name,
         Name.EE_R: retrieval.relevance(found, n, m),
         Name.EE_R_FAIR_RAG: retrieval.relevance(found, n, m, "fair-rag"),
         Name.EE_L: retrieval.loss(found, n, m),
-        Name.UNEQUAL: useful_inequality(record.samples, useful, fixed=fixed),
         Name.NOT_USEFUL: retrieval.not_useful(exposure, useful),
     }
 
@@ -170,10 +168,6 @@ _OF_USE = (
     Name.SHARE,
     Name.SHARE_EXCESS,
     Name.USED_NOT_USEFUL,
-    Name.USE_UNEQUAL,
-    Name.FROM_RETRIEVAL,
-    Name.FROM_PICKING,
-    Name.FROM_REPETITION,
 )
 
 
@@ -187,13 +181,6 @@ def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, S
     used = attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n)
     even = float(shown @ shown) / k
     share = attribution.attribution_share(used)
-    parts = use_inequality(
-        answers.rankings, answers.times, answers.attributed, answers.judged, useful
-    )
-    if isinstance(parts, Undefined):
-        split: tuple[Score, ...] = (parts,) * 4
-    else:
-        split = parts.total, parts.retrieval, parts.picking, parts.repetition
     return {
         Name.EAR: attribution.expected_attribution_rate(
             answers.attributed, answers.judged, answers.times
@@ -203,7 +190,6 @@ def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, S
         Name.SHARE: share,
         Name.SHARE_EXCESS: share if isinstance(share, Undefined) else share - even,
         Name.USED_NOT_USEFUL: retrieval.not_useful(used, useful),
-        **dict(zip(_OF_USE[-4:], split, strict=True)),
     }
 
 

@@ -17,7 +17,6 @@ class Name(StrEnum):
     EE_R = "EE-R"
     EE_R_FAIR_RAG = "EE-R, fair-rag"
     EE_L = "EE-L"
-    UNEQUAL = "inequality among useful"
     NOT_USEFUL = "exposure of not useful"
     EU = "EU"
     EU_MAX = "EU/u_max"
@@ -29,10 +28,6 @@ class Name(StrEnum):
     SHARE = "EAE-D/(k·EAR)"
     SHARE_EXCESS = "EAE-D/(k·EAR) − EE-D/k"
     USED_NOT_USEFUL = "use of not useful"
-    USE_UNEQUAL = "inequality of use"
-    FROM_RETRIEVAL = "from retrieval"
-    FROM_PICKING = "from picking"
-    FROM_REPETITION = "from repetition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +66,6 @@ ABOUT: dict[Name, About] = {
         "high is best",
     ),
     Name.EE_L: About("Σ (ε − ε*)², by the greatest that can be reached", "0 to 1", "0 is fair"),
-    Name.UNEQUAL: About(
-        "Σ (ε − mean)² over useful documents, unbiased, by the greatest that can be reached",
-        "about 0 to 1",
-        "0 is fair",
-    ),
     Name.NOT_USEFUL: About(
         "share of exposure that goes to documents that do not help", "0 to 1", "low is best"
     ),
@@ -120,24 +110,5 @@ ABOUT: dict[Name, About] = {
     ),
     Name.USED_NOT_USEFUL: About(
         "share of use that goes to documents that do not help", "0 to 1", "low is best"
-    ),
-    Name.USE_UNEQUAL: About(
-        "Σ (ε^a − mean)² over useful documents, unbiased; the sum of the next three",
-        "about 0 to m/4",
-        "0 is fair",
-    ),
-    Name.FROM_RETRIEVAL: About(
-        "what of it is left if each useful document that is read were used equally often",
-        "about 0 to m/4",
-        "0 is fair",
-    ),
-    Name.FROM_PICKING: About(
-        "what answers to different rankings add by coming back to the same documents; 0 on "
-        "average if each useful document that is read is used with the same chance",
-        "around 0",
-        "0 is fair",
-    ),
-    Name.FROM_REPETITION: About(
-        "what the same answer adds by being served again", "around 0 and above", "0 is fair"
     ),
 }

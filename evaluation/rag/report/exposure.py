@@ -38,7 +38,6 @@ _OF_RANKINGS = (
     Name.EE_R,
     Name.EE_R_FAIR_RAG,
     Name.EE_L,
-    Name.UNEQUAL,
     Name.NOT_USEFUL,
 )
 

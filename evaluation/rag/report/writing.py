@@ -11,9 +11,9 @@ from fairqr.evaluation.experiments.report.markdown import to_markdown
 from fairqr.evaluation.experiments.report.page import to_html
 from fairqr.evaluation.experiments.report.parts import Block, Figure, Heading, Paragraph, Report
 from fairqr.evaluation.rag.analysis.measuring import MeasuredRag, values_as_csv
-from fairqr.evaluation.rag.report.diagnosing import diagnosis_blocks, in_short
 from fairqr.evaluation.rag.report.exposure import disparity_blocks, relevance_blocks
 from fairqr.evaluation.rag.report.groups import group_blocks
+from fairqr.evaluation.rag.report.in_short import in_short
 from fairqr.evaluation.rag.report.setup import (
     cost_blocks,
     failure_blocks,
@@ -35,7 +35,6 @@ _SECTIONS: tuple[tuple[str, Callable[[MeasuredRag], Iterator[Block]]], ...] = (
     ("Utility against exposure", utility_blocks),
     ("Random rankings against the deterministic one", interval_blocks),
     ("What answers use", use_blocks),
-    ("Where unequal use comes from", diagnosis_blocks),
     ("", group_blocks),
     ("Labels of utility", label_blocks),
     ("What failed, and over how many things numbers are", failure_blocks),

@@ -315,7 +315,7 @@ def test_without_answers_only_rankings_are_measured(answers: tuple[Any, ...]) ->
     made = [AnswerRecord(ranking=(0,), times=1, status=s, utility=u) for s, u in answers]
     found = _values(_record([(0,), (1,)], [True, False, False], 1, made))
     assert isinstance(found[Name.EE_D], float)
-    for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE, Name.FROM_PICKING):
+    for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE, Name.SHARE_EXCESS):
         assert found[name] == Undefined(Reason.NO_ANSWER)
 
 

@@ -1,9 +1,8 @@
-"""What policies say together: tests between α, slope and area, five intervals, the diagnosis."""
+"""What policies say together: tests between α, slope and area, five intervals."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from fairqr.evaluation.rag.analysis.curves import (
     curve_of,
     interval_rows,
 )
-from fairqr.evaluation.rag.analysis.diagnosis import FEWEST, diagnose
 from fairqr.evaluation.rag.analysis.frame import Frame, policy_name
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import PolicyRecord
@@ -186,77 +184,3 @@ def test_every_pair_is_in_one_place_and_tests_are_corrected_over_the_table() -> 
     assert [cell.corrected for row in rows for cell in row.cells] == pytest.approx(
         holm([p for p in plain if p is not None])
     )
-
-
-def _split_of(
-    retrieval: Sequence[float], picking: Sequence[float], repetition: float = 0.0
-) -> Frame:
-    return Frame(
-        [
-            _cell(
-                f"q{i}",
-                {
-                    Name.FROM_RETRIEVAL: r,
-                    Name.FROM_PICKING: p,
-                    Name.FROM_REPETITION: repetition,
-                    Name.USE_UNEQUAL: r + p + repetition,
-                },
-            )
-            for i, (r, p) in enumerate(zip(retrieval, picking, strict=True))
-        ]
-    )
-
-
-NOISE = np.random.default_rng(1).normal(0, 0.02, 30)
-
-
-@pytest.mark.parametrize(
-    ("retrieval", "picking", "verdict"),
-    [
-        (0.2, 0.0, "retrieval"),
-        (0.2, 0.05, "retrieval"),
-        (0.0, 0.2, "picking"),
-        (0.1, 0.1, "both"),
-        (0.0, 0.0, "cannot be told"),
-    ],
-)
-def test_the_verdict_follows_from_the_intervals(
-    retrieval: float, picking: float, verdict: str
-) -> None:
-    found = diagnose(_split_of(retrieval + NOISE, picking + NOISE[::-1]))
-    assert found.verdict == verdict
-    assert found.difference.value == pytest.approx(
-        statistics.fmean((retrieval + NOISE) - (picking + NOISE[::-1]))
-    )
-    assert found.total.count == 30
-
-
-def test_retrieval_has_to_outweigh_repetition_too() -> None:
-    """With nearly fixed rankings a favourite of the generator is served again and again."""
-    found = diagnose(_split_of(0.25 + NOISE, NOISE[::-1], repetition=0.5))
-    assert found.verdict == "cannot be told"
-    assert found.lead.value == pytest.approx(-0.25, abs=0.02)
-    assert diagnose(_split_of(0.25 + NOISE, NOISE[::-1], repetition=0.1)).verdict == "retrieval"
-
-
-def test_what_differs_a_lot_from_query_to_query_cannot_be_told() -> None:
-    wild = np.random.default_rng(7).normal(0.1, 2.0, 30)
-    assert diagnose(_split_of(wild, wild[::-1])).verdict == "cannot be told"
-
-
-def test_a_handful_of_queries_gives_no_verdict() -> None:
-    few = FEWEST - 1
-    assert diagnose(_split_of([0.2] * few, [0.0] * few)).verdict == "cannot be told"
-    enough = _split_of(np.linspace(0.19, 0.21, 8), [0.0] * 8)
-    assert diagnose(enough).verdict == "retrieval"
-    assert diagnose(Frame([_cell("a", {})])).verdict == "cannot be told"
-
-
-def test_the_verdicts_are_paired() -> None:
-    """Queries differ much, but in each retrieval is a little more: only pairing can tell."""
-    level = np.linspace(0.05, 3, 30)
-    found = diagnose(_split_of(level + 0.02 + NOISE / 10, level))
-    assert found.verdict == "retrieval"
-    assert found.retrieval.interval is not None
-    assert found.picking.interval is not None
-    assert found.retrieval.interval.low < found.picking.interval.high
