@@ -22,10 +22,10 @@ from fairqr.agents.tuning.examples import Example
 from fairqr.agents.tuning.lora import Encoded, Step, adapted, train
 from fairqr.base.errors import InputError
 from fairqr.base.neural import Pretrained
-from fairqr.evaluation.at_once import all_of
-from fairqr.evaluation.experiments.care import Cautious, Patience
+from fairqr.evaluation.experiments.engine import Done, Stage, run_stage
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.probes.pairwise_running import ask_about
+from fairqr.evaluation.probes.records import PairRecord
+from fairqr.evaluation.probes.running import compare_pair
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.tasks import PairTask
 from fairqr.evaluation.probes.tuning_measures import measure_lora
@@ -87,26 +87,22 @@ async def _probe(
     lines = store.pairs(when)
     name = f"{CAUSAL}:{plan.manifest.base}"
     done = {record.key for record in lines.read() if record.is_final}
-    todo = [task for task in plan.held_out if task.key(name) not in done]
-    if not todo:
-        store.begin(plan.manifest)
-        return
     weights = str(store.adapter) if when == "after" else plan.manifest.base
     judge = judge_of(plan, CausalModel(weights, cache=ReplyFile(store.replies)))
-    await judge.start()
-    # Nothing is written before the model is there.
+
+    async def start() -> None:
+        await judge.start()
+        # Nothing is written before the model is there.
+        store.begin(plan.manifest)
+
+    async def compare(task: PairTask) -> Done[PairRecord]:
+        return await compare_pair(judge, name, task)
+
+    stage = Stage(
+        f"pairs {when} tuning", name, plan.held_out, lambda task: task.key(name), compare, lines
+    )
+    await run_stage(stage, done, start=start, watcher=watcher, at_once=at_once)
     store.begin(plan.manifest)
-    watcher.stage(f"pairs {when} tuning", len(plan.held_out), len(plan.held_out) - len(todo))
-    patience = Patience(name)
-    written = Cautious(lines, patience)
-
-    async def one(task: PairTask) -> None:
-        record, away = await ask_about(task, name, judge, patience)
-        written.add(record, has_failures=away)
-        watcher.advance()
-
-    with written.writing():
-        await all_of(todo, one, at_once)
 
 
 async def _tune(plan: LoraPlan, store: LoraStore, watcher: StageWatcher) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from fairqr.agents.cache import ReplyCache
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["Job", "Pool", "Tools"]
+__all__ = ["Job", "LocalPool", "Pool", "Tools"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -67,3 +67,20 @@ class Pool(Protocol):
                 again.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPool:
+    """Does jobs in this process.
+
+    Attributes:
+        tools: What they work with.
+        at_once: How many jobs may be under way at the same time.
+    """
+
+    tools: Tools
+    at_once: int = 1
+
+    async def do(self, job: Job[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Do a job."""
+        return await job(self.tools, *arguments, **named)

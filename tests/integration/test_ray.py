@@ -28,9 +28,8 @@ from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.probes.files import write_probe_collection
-from fairqr.evaluation.probes.listwise_running import run_listwise
-from fairqr.evaluation.probes.pairwise_running import run_pairwise
 from fairqr.evaluation.probes.plan import make_probe_plan
+from fairqr.evaluation.probes.running import run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.plan import make_rag_plan
@@ -334,8 +333,8 @@ async def test_lists_and_pairs_on_ray_are_those_of_one_process(
         stores = [ProbeStore(clean_environment / f"{name} {kind}") for kind in ("lists", "pairs")]
         workers = Workers() if name == "here" else cluster.workers
         async with opened_pool(workers, prompts, clean_environment / f"{name}.sqlite") as pool:
-            for plan, store, work in zip(plans, stores, (run_listwise, run_pairwise), strict=True):
-                await work(plan, store, watcher=Watcher(), at_once=2, pool=pool)
+            for plan, store in zip(plans, stores, strict=True):
+                await run_probe(plan, store, watcher=Watcher(), at_once=2, pool=pool)
         written.append((_of(stores[0].rankings), _of(stores[1].pairs)))
     assert written[0] == written[1]
     assert len(written[0][0]) == 3 * 9

@@ -186,16 +186,13 @@ def run_probe_plan(
         FairqrError: The folder holds something else, a model fails, or the run is costly and
             nobody agreed.
     """
-    from fairqr.evaluation.probes.listwise_running import run_listwise
-    from fairqr.evaluation.probes.pairwise_running import run_pairwise
     from fairqr.evaluation.probes.plan import cost_in_words, remaining_cost
-    from fairqr.evaluation.probes.specification import PairwiseExperiment
+    from fairqr.evaluation.probes.running import run_probe
 
     cost = remaining_cost(plan, store)
     agree(cost.calls, cost.tokens, yes=manner.yes)
     typer.echo(cost_in_words(cost), err=True)
-    is_pairwise = isinstance(plan.manifest.experiment, PairwiseExperiment)
-    do = partial(run_pairwise if is_pairwise else run_listwise, plan, store, replies=replies)
+    do = partial(run_probe, plan, store, replies=replies)
     _in_pool(do, manner, replies.path if replies else store.replies, Progress())
 
 

@@ -12,10 +12,10 @@ from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.probes.files import write_probe_collection
-from fairqr.evaluation.probes.listwise_running import run_listwise
 from fairqr.evaluation.probes.measures import MeasuredListwise, measure_run
 from fairqr.evaluation.probes.plan import ProbePlan, make_probe_plan
 from fairqr.evaluation.probes.records import PairRecord, RankingRecord, spent_of
+from fairqr.evaluation.probes.running import run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
@@ -51,7 +51,7 @@ async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     plan = await make_plan(tmp_path, "initial")
     store = ProbeStore(tmp_path / "run")
     first = Watcher()
-    await run_listwise(plan, store, watcher=first)
+    await run_probe(plan, store, watcher=first)
     assert first.stages == [("initial: lists", 9, 0)]
     assert first.steps == 9
     records = store.rankings.read()
@@ -64,11 +64,11 @@ async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     path = store.folder / "rankings.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     second = Watcher()
-    await run_listwise(plan, store, watcher=second)
+    await run_probe(plan, store, watcher=second)
     assert (second.stages, second.steps) == ([("initial: lists", 9, 8)], 1)
     assert {record.key for record in store.rankings.read()} == {it.key for it in records}
     third = Watcher()
-    await run_listwise(plan, store, watcher=third)
+    await run_probe(plan, store, watcher=third)
     assert third.stages == []
     measured = measure_run(store)
     assert isinstance(measured, MeasuredListwise)
@@ -79,7 +79,7 @@ async def test_nothing_is_written_where_the_first_model_is_not_there(tmp_path: P
     plan = await make_plan(tmp_path, "nothing:fake", "initial")
     store = ProbeStore(tmp_path / "run")
     with pytest.raises(ModelUnavailableError):
-        await run_listwise(plan, store, watcher=Watcher())
+        await run_probe(plan, store, watcher=Watcher())
     assert not store.exists()
     assert store.rankings.read() == []
 
@@ -87,11 +87,11 @@ async def test_nothing_is_written_where_the_first_model_is_not_there(tmp_path: P
 async def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     plan = await make_plan(tmp_path, "initial")
     store = ProbeStore(tmp_path / "run")
-    await run_listwise(plan, store, watcher=Watcher())
+    await run_probe(plan, store, watcher=Watcher())
     path = store.folder / "rankings.jsonl"
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match="line 1, is damaged"):
-        await run_listwise(plan, store, watcher=Watcher())
+        await run_probe(plan, store, watcher=Watcher())
 
 
 def test_failures_that_say_nothing_of_a_model_are_asked_again() -> None:

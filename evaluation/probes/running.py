@@ -1,0 +1,286 @@
+"""Running a probe: every ranker orders its lists, or every model compares its pairs.
+
+Tasks with a record are not done again. The jobs run in this process or on Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from fairqr.agents.cache import ReplyCache, ReplyFile
+from fairqr.agents.models import open_language_model
+from fairqr.agents.ranking.item_ranker import ItemRanker, ItemRanking
+from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
+from fairqr.agents.ranking.model import RankingModel
+from fairqr.agents.ranking.pairwise import PairwiseJudge
+from fairqr.evaluation.experiments.care import is_away
+from fairqr.evaluation.experiments.engine import Absence, Done, Stage, run_stage
+from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.probes.pairs import rank_item
+from fairqr.evaluation.probes.plan import ProbePlan, open_judge
+from fairqr.evaluation.probes.rankers import (
+    INITIAL,
+    open_probe_ranker,
+    parse_ranker,
+    windows_of,
+)
+from fairqr.evaluation.probes.records import PairRecord, RankingRecord, spent_of, total_spent
+from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
+from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes.tasks import ListTask, PairTask, list_tasks, pair_tasks
+from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
+
+__all__ = ["compare_pair", "run_probe"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The ranker or judge of an experiment that a job needs.
+
+    Attributes:
+        name: Of the ranker, or of the judge's model, as the experiment writes it.
+        experiment: How it is asked.
+        options: More for the chat model, such as ``base_url``.
+        window: Of the ranker, one of :func:`windows_of`.
+        concurrency: How many comparisons of a pairwise ranker may run at the same time.
+    """
+
+    name: str
+    experiment: ListwiseExperiment | PairwiseExperiment
+    options: Mapping[str, Any] = field(default_factory=dict)
+    window: str = ""
+    concurrency: int = 1
+
+
+async def run_probe(
+    plan: ProbePlan,
+    store: ProbeStore,
+    *,
+    watcher: StageWatcher,
+    at_once: int = 4,
+    replies: ReplyCache | None = None,
+    pool: Pool | None = None,
+) -> None:
+    """Do all tasks of a probe that have no record yet, one ranker or model after the other.
+
+    Args:
+        plan: What is to be done.
+        store: Where results go; locked while this runs.
+        watcher: Told of each list or pair.
+        at_once: How many lists or pairs may be under way at the same time.
+        replies: Where replies are kept; defaults to the folder.
+        pool: Does the jobs; defaults to this process.
+
+    Raises:
+        FairqrError: A model is not there, fails all the time, or reads too little at once for two
+            items. What was done until then is kept.
+    """
+    here = LocalPool(Tools(plan.prompts, replies or ReplyFile(store.replies)))
+    run = _Run(plan, store, watcher, at_once, here, pool or here)
+    with store.locked():
+        store.check(plan.manifest)
+        if isinstance(plan.manifest.experiment, PairwiseExperiment):
+            await run.compare_pairs(plan.manifest.experiment)
+        else:
+            await run.rank_lists(plan.manifest.experiment)
+        store.start(plan.manifest, plan.collections)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    plan: ProbePlan
+    store: ProbeStore
+    watcher: StageWatcher
+    at_once: int
+    here: Pool
+    pool: Pool
+
+    async def compare_pairs(self, experiment: PairwiseExperiment) -> None:
+        tasks = pair_tasks(experiment, self.plan.collections)
+        done = {record.key for record in self.store.pairs.read() if record.is_final}
+        for model in experiment.models:
+            # A wrong name is an error before anything is sent to a worker.
+            open_judge(self.plan, model)
+            asked = Asked(model, experiment, self.plan.options)
+            stage = Stage(
+                f"{model}: pairs",
+                model,
+                tasks,
+                partial(_pair_key, model),
+                partial(_ask_pair, self.pool, asked),
+                self.store.pairs,
+                has_answered=any(key[1] == model for key in done),
+            )
+            await self._run(stage, done, asked)
+
+    async def rank_lists(self, experiment: ListwiseExperiment) -> None:
+        tasks = list_tasks(experiment, self.plan.collections)
+        before = [record for record in self.store.rankings.read() if record.is_final]
+        done = {record.key for record in before}
+        for name in experiment.rankers:
+            answered = any(record.ranker == name for record in before)
+            for window in windows_of(experiment, name):
+                open_probe_ranker(
+                    name, window, experiment, self.plan.prompts, options=self.plan.options
+                )
+                asked = Asked(name, experiment, self.plan.options, window, self.at_once)
+                stage = Stage(
+                    f"{name}, window {window}: lists" if window else f"{name}: lists",
+                    name,
+                    tasks,
+                    partial(_list_key, name, window),
+                    partial(_rank_list, self._pool(name), asked),
+                    self.store.rankings,
+                    has_answered=answered,
+                )
+                answered = await self._run(stage, done, asked)
+
+    def _pool(self, name: str) -> Pool:
+        """Return what does the jobs; the initial order is not worth sending anywhere."""
+        return self.here if name == INITIAL else self.pool
+
+    async def _run(self, stage: Stage[T, R], done: Set[Hashable], asked: Asked) -> bool:
+        async def start() -> None:
+            await self._pool(asked.name).do(open_asked, asked)
+            # Nothing is written before the model is there.
+            self.store.start(self.plan.manifest, self.plan.collections)
+
+        return await run_stage(stage, done, start=start, watcher=self.watcher, at_once=self.at_once)
+
+
+def _pair_key(model: str, task: PairTask) -> Hashable:
+    return task.key(model)
+
+
+def _list_key(ranker: str, window: str, task: ListTask) -> Hashable:
+    return task.key(ranker, window)
+
+
+async def _ask_pair(pool: Pool, asked: Asked, task: PairTask) -> Done[PairRecord]:
+    return await pool.do(ask_pair, asked, task)
+
+
+async def _rank_list(pool: Pool, asked: Asked, task: ListTask) -> Done[RankingRecord]:
+    return await pool.do(rank_list, asked, task)
+
+
+async def open_asked(tools: Tools, asked: Asked) -> None:
+    """Open and start a ranker or judge, where it is not open yet."""
+    await _opened(tools, asked)
+
+
+async def rank_list(tools: Tools, asked: Asked, task: ListTask) -> Done[RankingRecord]:
+    """Rank a list."""
+    ranker: ItemRanker = await _opened(tools, asked)
+    items = [rank_item(item) for item in task.query.items]
+    ranking = await ranker.rank(task.query.query, items, group=task.group)
+    record = RankingRecord(
+        collection=task.collection,
+        ranker=asked.name,
+        window=asked.window,
+        asker=task.asker,
+        query=task.query.id,
+        order=ranking.order,
+        asked=ranking.asked,
+        failures=dict(ranking.failures),
+        repairs=dict(ranking.repairs),
+        warnings=ranking.warnings,
+        spent=spent_of(ranking.usage),
+    )
+    return Done(record, _replies(ranking), ranking.warnings)
+
+
+def _replies(ranking: ItemRanking) -> tuple[Absence | None, ...]:
+    """Return whether the model of a ranking was there; nothing where it was not asked."""
+    away = {s: n for s, n in ranking.failures.items() if is_away(s, ranking.usage)}
+    if ranking.failed and away:
+        status = max(away, key=lambda name: away[name])
+        message = ranking.message or f"the status '{status}'"
+        return (Absence(status, message, sum(away.values())),)
+    return (None,) if ranking.asked else ()
+
+
+async def ask_pair(tools: Tools, asked: Asked, task: PairTask) -> Done[PairRecord]:
+    """Compare the items of a pair in both orders."""
+    return await compare_pair(await _opened(tools, asked), asked.name, task)
+
+
+async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done[PairRecord]:
+    """Compare the items of a pair in both orders.
+
+    Args:
+        judge: A started judge.
+        model: Its name in results.
+        task: The pair.
+    """
+    pair = task.pair
+    asked = await judge.compare(
+        task.query.query, rank_item(pair.protected), rank_item(pair.unprotected), group=task.group
+    )
+    both = (asked.one_first, asked.other_first)
+    protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
+    record = PairRecord(
+        collection=task.collection,
+        model=model,
+        query=task.query.id,
+        kind=pair.kind,
+        protected=pair.protected.id,
+        unprotected=pair.unprotected.id,
+        protected_first=protected_first,
+        unprotected_first=unprotected_first,
+        log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
+        spent=total_spent(spent_of(each.usage) for each in both),
+    )
+    replies = tuple(
+        Absence(each.status, each.message) if is_away(each.status, each.usage) else None
+        for each in both
+    )
+    return Done(record, replies, judge.warnings)
+
+
+async def _opened(tools: Tools, asked: Asked) -> Any:
+    """Return the ranker or judge, started."""
+
+    async def opened() -> Any:
+        experiment = asked.experiment
+        made: ItemRanker | PairwiseJudge
+        if isinstance(experiment, PairwiseExperiment):
+            made = PairwiseJudge(
+                await _model(tools, asked.name, asked.options),
+                tools.prompts.get("pairwise", experiment.prompts.get("pairwise")),
+                by=experiment.by,
+                shown=experiment.shown,
+                length=experiment.length,
+            )
+        else:
+            named = parse_ranker(asked.name)
+            made = open_probe_ranker(
+                asked.name,
+                asked.window,
+                experiment,
+                tools.prompts,
+                model=await _model(tools, named.model, asked.options)
+                if named.asks_a_model
+                else None,
+                concurrency=asked.concurrency,
+            )
+        await made.start()
+        return made
+
+    return await tools.keep("ranker", asked, opened)
+
+
+async def _model(tools: Tools, name: str, options: Mapping[str, Any]) -> RankingModel:
+    async def opened() -> RankingModel:
+        return open_language_model(name, cache=tools.replies, **options)
+
+    # One for all windows, since a large model takes long to load.
+    return await tools.keep("ranking model", (name, dict(options)), opened)
