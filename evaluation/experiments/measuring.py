@@ -1,46 +1,323 @@
-"""From searches to numbers: the runs of an experiment, measured."""
+"""From searches to numbers: the runs of an experiment, measured, as DataFrames."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fairqr.base.errors import InputError
+from fairqr.base.statistics import mean_interval
+from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
-from fairqr.evaluation.comparison import Comparisons, compare
+from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.plan import fingerprints_of
+from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Manifest, Record, Store, file_name
+from fairqr.evaluation.measures.base import Measure, Need
+from fairqr.evaluation.measures.product import Product
+from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
+from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.scores import Score, Undefined
+from fairqr.retrieval.dimension import factors_of
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import Run, write_run
 
-__all__ = ["Measured", "Table", "measure_experiment", "run_of", "write_results"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Measured", "Table", "frames_of", "measure_experiment", "run_of", "write_results"]
+
+RELEVANCE = (NDCG, Precision, Recall, AP, RR)
+FEEDBACK = "feedback"
+OF_THE_MODEL = ("budget", "max_iterations", "patience", "prompts", "temperature")
+"""Settings that say how and how often a model is asked."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """The systems of an experiment for one attribute and one form of query.
 
     Attributes:
         attribute: What they were to be fair about.
         queries: The form of the queries.
+        experiment: What was run.
         records: By system, in the experiment's order; only systems with a search of every topic.
         evaluations: By system.
-        comparisons: Of the others with the baseline; None where that was not run.
         unfinished: By system, how many topics are still to be searched for.
+        qrels: Judgements of the topics that were searched for.
+        scan: The groups of all documents that are ranked or judged.
     """
 
     attribute: str
     queries: str
+    experiment: Experiment
     records: Mapping[str, Sequence[Record]]
     evaluations: Mapping[str, Evaluation]
-    comparisons: Comparisons | None
     unfinished: Mapping[str, int]
+    qrels: Qrels
+    scan: Scan
+
+    @cached_property
+    def measures(self) -> Mapping[str, Measure]:
+        """The measures as they were computed, by the names of columns: without the attribute."""
+        short = {
+            str(measure.with_attribute(self.attribute)): str(measure)
+            for measure in parse_measures(self.experiment.measures)
+        }
+        results = next(iter(self.evaluations.values())).results if self.evaluations else {}
+        return {short.get(text, text): result.measure for text, result in results.items()}
+
+    @property
+    def main(self) -> str:
+        """The measure by which systems are compared: the last one."""
+        return list(self.measures)[-1]
+
+    @property
+    def relevance(self) -> str | None:
+        """The first measure that looks at no groups."""
+        return self._first(lambda measure: isinstance(measure, RELEVANCE))
+
+    @property
+    def fairness(self) -> str | None:
+        """The first measure that looks at groups and is no product."""
+        return self._first(
+            lambda measure: Need.GROUPS in measure.needs and not isinstance(measure, Product)
+        )
+
+    def _first(self, fits: Callable[[Measure], bool]) -> str | None:
+        return next((name for name, measure in self.measures.items() if fits(measure)), None)
+
+    @cached_property
+    def scores(self) -> DataFrame:
+        """A value for each system, measure and topic; NaN where it has none."""
+        import pandas as pd
+
+        rows = [
+            (system, name, topic, *_number(score))
+            for system, evaluation in self.evaluations.items()
+            for name, measure in self.measures.items()
+            for topic, score in evaluation.results[str(measure)].values.items()
+        ]
+        return pd.DataFrame(rows, columns=["system", "measure", "topic", "value", "undefined"])
+
+    @cached_property
+    def common(self) -> DataFrame:
+        """The scores of those topics for which every system has every value."""
+        missing = self.scores[self.scores.value.isna()].topic.unique()
+        return self.scores[~self.scores.topic.isin(missing)]
+
+    @property
+    def share_topics(self) -> bool:
+        """Whether all means are over the same topics."""
+        return not self.scores.value.isna().any()
+
+    def means(self, scores: DataFrame, *, mark: bool = True) -> DataFrame:
+        """Return the mean of each measure for each system, with its interval.
+
+        Args:
+            scores: Of this table.
+            mark: Whether the best of each measure is marked in the column ``best``.
+        """
+        import pandas as pd
+
+        rows = [
+            (system, measure, *_mean(found.value))
+            for (system, measure), found in scores.groupby(["system", "measure"], sort=False)
+        ]
+        means = pd.DataFrame(rows, columns=["system", "measure", "mean", "low", "high", "topics"])
+        ends_by_direction = {True: "max", False: "min"}
+        best = {
+            name: ends_by_direction[measure.higher_is_better]
+            for name, measure in self.measures.items()
+            if measure.higher_is_better is not None
+        }
+        ends = means.groupby("measure")["mean"].agg(["max", "min"])
+        means["best"] = [
+            mark and row.measure in best and row.mean == ends.at[row.measure, best[row.measure]]
+            for row in means.itertuples()
+        ]
+        return means
+
+    @cached_property
+    def differences(self) -> DataFrame:
+        """The differences from the baseline; one family of tests for Holm."""
+        others = [name for name in self.evaluations if name != self.experiment.baseline]
+        return self._differences(self.experiment.baseline, others)
+
+    @cached_property
+    def added_by_models(self) -> DataFrame:
+        """The differences between systems that a language model alone makes.
+
+        Each reference refines nothing, or by feedback; it is compared with the systems that are the
+        same but for their model. All comparisons with one reference are one family for Holm.
+        """
+        import pandas as pd
+
+        systems = [s for s in self.experiment.all_systems() if s.name in self.evaluations]
+        found = [self._differences(self.experiment.baseline, [])]
+        for reference in systems:
+            if self._asks_language_model(reference):
+                continue
+            others = [
+                system.name
+                for system in systems
+                if self._asks_language_model(system)
+                and self._ground(system) == self._ground(reference)
+            ]
+            if others:
+                found.append(self._differences(reference.name, others))
+        return pd.concat(found) if len(found) > 1 else found[0]
+
+    def _differences(self, baseline: str, others: Sequence[str]) -> DataFrame:
+        import pandas as pd
+
+        names = {str(measure): name for name, measure in self.measures.items()}
+        rows: list[tuple[object, ...]] = []
+        if baseline in self.evaluations and others:
+            compared = compare(
+                self.evaluations[baseline], [self.evaluations[name] for name in others]
+            )
+            values = self.scores.pivot(index="topic", columns=["measure", "system"], values="value")
+            for row in compared.rows:
+                name = names[str(row.measure)]
+                both = values[name][[baseline, row.run]].dropna()
+                base = both[baseline].mean() if len(both) else 0.0
+                ends = (row.interval.low, row.interval.high) if row.interval else (None, None)
+                rows.append(
+                    (
+                        baseline,
+                        row.run,
+                        name,
+                        row.difference,
+                        *ends,
+                        row.count,
+                        row.difference / base if base and row.difference is not None else None,
+                        row.randomisation_corrected,
+                        row.t_corrected,
+                        row.holds(compared.alpha),
+                        compared.tests,
+                    )
+                )
+        columns = "baseline system measure difference low high topics change p p_t holds tests"
+        numbers = dict.fromkeys(("difference", "low", "high", "change", "p", "p_t"), float)
+        return pd.DataFrame(rows, columns=columns.split()).astype(numbers)
+
+    def _asks_language_model(self, system: System) -> bool:
+        return system.asks_a_model and (system.model or self.experiment.model) != FEEDBACK
+
+    def _ground(self, system: System) -> tuple[object, ...]:
+        """Return what two systems must share for their difference to be the model's.
+
+        That is all but the model, and what says how and how often it is asked.
+        """
+        settings = {n: repr(v) for n, v in system.settings.items() if n not in OF_THE_MODEL}
+        corpus = self.experiment.corpus_of(system)
+        return system.method, system.retriever, corpus, tuple(sorted(settings.items()))
+
+    @cached_property
+    def searches(self) -> DataFrame:
+        """One row for each search: how it ended, what it cost, how much is known of its ranking."""
+        import pandas as pd
+
+        names = ["model_calls", "tokens", "milliseconds", "at_once", "stop_reason", "error"]
+        rows = [
+            {
+                "system": system,
+                "seed": record.seed,
+                "topic": record.topic,
+                "rounds": len(record.rounds) - 1 if record.rounds else None,
+                **{name: getattr(record, name) for name in names},
+                "warnings": len(record.warnings),
+                "returned": len(record.ids[: self.experiment.k]),
+                "labelled": self._labelled(record.ids[: self.experiment.k]),
+            }
+            for system, records in self.records.items()
+            for record in records
+        ]
+        return pd.DataFrame(rows)
+
+    def _labelled(self, ids: Sequence[str]) -> int:
+        """Return of how many documents all groups are known."""
+        rows = np.ones(len(ids), dtype=bool)
+        for attribute in factors_of(self.attribute):
+            rows &= self.scan.labels.memberships(attribute, ids, "exclude").any(axis=1)
+        return int(rows.sum())
+
+    @cached_property
+    def rounds(self) -> DataFrame:
+        """One row for each system that refines, topic and round, means over its seeds.
+
+        ``divergence``, ``relevance`` and ``exposure of GROUP`` are of the list that the round had,
+        before any re-ranking; ``target of GROUP`` is the search's own estimate.
+        """
+        import pandas as pd
+
+        refining = {s.name for s in self.experiment.all_systems() if s.asks_a_model}
+        rows = [
+            {
+                "system": system,
+                "topic": record.topic,
+                "round": number,
+                "divergence": one.divergence,
+                "relevance": self._relevance_of(record.topic, one.ids),
+                **{
+                    f"exposure of {group}": share if any(one.exposure.values()) else None
+                    for group, share in one.exposure.items()
+                },
+                **{f"target of {group}": share for group, share in record.target.items()},
+            }
+            for system, records in self.records.items()
+            if system in refining
+            for record in records
+            for number, one in enumerate(record.rounds)
+        ]
+        if not rows:
+            return pd.DataFrame(columns=["system", "topic", "round", "divergence", "relevance"])
+        keys = ["system", "topic", "round"]
+        found = pd.DataFrame(rows).set_index(keys).astype(float)
+        return found.groupby(level=keys, sort=False).mean().reset_index()
+
+    def _relevance_of(self, topic: str, ids: Sequence[str]) -> float | None:
+        if self.relevance is None:
+            return None
+        measure = self.measures[self.relevance]
+        (score,) = measure.values(Batch([topic], [[ids]], [self.qrels[topic]])).listed()
+        return None if isinstance(score, Undefined) else score
+
+    @cached_property
+    def drift(self) -> DataFrame:
+        """The relevance of each later round beside that of round 0 for the same topics."""
+        import pandas as pd
+
+        first = self.rounds[self.rounds["round"] == 0].set_index(["system", "topic"]).relevance
+        rows = []
+        later = self.rounds[self.rounds["round"] > 0].dropna(subset="relevance")
+        for (system, number), found in later.groupby(["system", "round"], sort=False):
+            before = first[system][found.topic].to_numpy()
+            change = found.relevance.to_numpy() - before
+            rows.append((system, number, found.relevance.mean(), before.mean(), *_mean(change)))
+        columns = ["system", "round", "relevance", "before", "difference", "low", "high", "topics"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def _mean(values: Iterable[float]) -> tuple[float, float, float, int]:
+    """Return the mean of the values that there are, the ends of its interval, and their number.
+
+    What there is not is NaN.
+    """
+    defined = np.array([value for value in values if value == value], dtype=np.float64)
+    interval = mean_interval(defined)
+    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+    return float(defined.mean()) if len(defined) else np.nan, *ends, len(defined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +337,33 @@ class Measured:
     scan: Scan
 
 
+def frames_of(measured: Measured) -> dict[str, DataFrame]:
+    """Return all that was measured, by name, with the attribute and the form of query as columns.
+
+    The frames are ``scores``, ``means``, ``differences``, ``searches``, ``rounds`` and ``drift``.
+    """
+    import pandas as pd
+
+    whole: dict[str, list[DataFrame]] = {}
+    for table in measured.tables:
+        if not table.evaluations:
+            continue
+        own = {
+            "scores": table.scores,
+            "means": table.means(table.scores, mark=table.share_topics),
+            "differences": table.differences,
+            "searches": table.searches,
+            "rounds": table.rounds,
+            "drift": table.drift,
+        }
+        for name, frame in own.items():
+            named = frame.copy()
+            named.insert(0, "queries", table.queries)
+            named.insert(0, "attribute", table.attribute)
+            whole.setdefault(name, []).append(named)
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in whole.items()}
+
+
 def run_of(name: str, records: Iterable[Record]) -> Run:
     """Return a run: one ranking for each seed of each topic; the scores say the order only."""
     rankings: dict[str, list[Ranking]] = {}
@@ -70,15 +374,12 @@ def run_of(name: str, records: Iterable[Record]) -> Run:
     return Run(name, rankings)
 
 
-def measure_experiment(
-    store: Store, collection: Collection, *, with_tests: bool = True
-) -> Measured:
+def measure_experiment(store: Store, collection: Collection) -> Measured:
     """Measure what an experiment has done so far.
 
     Args:
         store: Where it is.
         collection: That it was run on.
-        with_tests: Compare the systems with the baseline too, which needs scipy.
 
     Raises:
         InputError: Nothing is finished yet, or the collection is another.
@@ -100,7 +401,7 @@ def measure_experiment(
         wanted.update(record.ids, *(done.ids for done in record.rounds))
     scan = scan_corpus(collection.corpus, wanted)
     tables = [
-        _table(manifest, attribute, form, records, qrels, scan, with_tests=with_tests)
+        _table(manifest, attribute, form, records, qrels, scan)
         for attribute in manifest.attributes
         for form in manifest.query_forms
     ]
@@ -119,8 +420,6 @@ def _table(
     records: Sequence[Record],
     qrels: Qrels,
     scan: Scan,
-    *,
-    with_tests: bool,
 ) -> Table:
     experiment = manifest.experiment
     own: dict[str, list[Record]] = {}
@@ -153,11 +452,7 @@ def _table(
             strict=True,
         )
     )
-    comparisons = None
-    if with_tests and experiment.baseline in evaluations and len(evaluations) > 1:
-        others = [e for name, e in evaluations.items() if name != experiment.baseline]
-        comparisons = compare(evaluations[experiment.baseline], others)
-    return Table(attribute, form, own, evaluations, comparisons, unfinished)
+    return Table(attribute, form, experiment, own, evaluations, unfinished, qrels, scan)
 
 
 def write_results(store: Store, measured: Measured) -> None:
@@ -178,6 +473,10 @@ def write_results(store: Store, measured: Measured) -> None:
     writer.writerow(("attribute", "queries", "system", "topic", "measure", "value", "undefined"))
     writer.writerows(rows)
     store.write("measures.csv", text.getvalue())
+
+
+def _number(score: Score) -> tuple[float, str]:
+    return (np.nan, str(score.reason)) if isinstance(score, Undefined) else (score, "")
 
 
 def _value(score: Score) -> tuple[object, str]:

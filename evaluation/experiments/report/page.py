@@ -17,7 +17,7 @@ from fairqr.evaluation.experiments.report.parts import (
     Table,
     plain,
 )
-from fairqr.evaluation.experiments.report.style import INK, PAPER, RULE
+from fairqr.evaluation.reports.style import INK, PAPER, RULE
 
 __all__ = ["to_html"]
 

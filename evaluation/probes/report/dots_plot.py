@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairqr.base.statistics import Interval
-from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
-from fairqr.evaluation.experiments.report.style import LINES
+from fairqr.evaluation.reports.drawing import bare, new_figure, svg_of
+from fairqr.evaluation.reports.style import LINES
 
 __all__ = ["Dot", "DotRow", "draw_dots"]
 

@@ -8,7 +8,6 @@ from fairqr.agents.ranking.lean import PairFigures
 from fairqr.agents.ranking.verdict import Verdict
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import (
     Block,
     Cell,
@@ -28,6 +27,7 @@ from fairqr.evaluation.probes.report.pairwise import (
 )
 from fairqr.evaluation.probes.tuning_changes import Change, GroupChange
 from fairqr.evaluation.probes.tuning_records import MeasuredLora
+from fairqr.evaluation.reports.drawing import can_draw
 
 __all__ = ["change_blocks", "lora_in_short", "lora_relevance_blocks", "preference_change_blocks"]
 

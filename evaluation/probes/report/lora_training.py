@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import bare, can_draw, new_figure, svg_of
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure, Paragraph
-from fairqr.evaluation.experiments.report.style import GREY, LINES
 from fairqr.evaluation.probes.report.common import counted, percent
 from fairqr.evaluation.probes.report.pairwise import KINDS
 from fairqr.evaluation.probes.tuning_records import MeasuredLora, StepRecord
+from fairqr.evaluation.reports.drawing import bare, can_draw, new_figure, svg_of
+from fairqr.evaluation.reports.style import GREY, LINES
 
 __all__ = [
     "draw_losses",

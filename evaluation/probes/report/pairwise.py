@@ -8,11 +8,11 @@ from fairqr.agents.ranking.lean import PairFigures, Share
 from fairqr.agents.ranking.verdict import Verdict
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure, Paragraph
 from fairqr.evaluation.probes.measured import MeasuredPairwise, PairKind, PairwiseRow
 from fairqr.evaluation.probes.report.common import grouped, percent
 from fairqr.evaluation.probes.report.dots_plot import Dot, DotRow, draw_dots
+from fairqr.evaluation.reports.drawing import can_draw
 
 __all__ = [
     "KINDS",

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure
 from fairqr.evaluation.probes.measured import ListwiseRow, MeasuredListwise
 from fairqr.evaluation.probes.report.common import asker_name, grouped, ranker_name
 from fairqr.evaluation.probes.report.listwise import asker_cell, built_of, by_collection
 from fairqr.evaluation.probes.report.ranks_plot import RankPanel, RankRow, draw_ranks
+from fairqr.evaluation.reports.drawing import can_draw
 
 __all__ = ["rank_blocks"]
 

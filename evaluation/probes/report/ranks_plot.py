@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
-from fairqr.evaluation.experiments.report.style import INK, LINES
+from fairqr.evaluation.reports.drawing import bare, new_figure, svg_of
+from fairqr.evaluation.reports.style import INK, LINES
 
 __all__ = ["RankPanel", "RankRow", "draw_ranks"]
 

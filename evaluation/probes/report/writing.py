@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.catalogue import kind_of_folder
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.markdown import to_markdown
 from fairqr.evaluation.experiments.report.page import to_html
 from fairqr.evaluation.experiments.report.parts import Block, Figure, Heading, Paragraph, Report
@@ -61,6 +60,7 @@ from fairqr.evaluation.probes.specification import LORA_KIND
 from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore, PromptEntry
 from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
+from fairqr.evaluation.reports.drawing import can_draw
 from fairqr.retrieval.files import write_beside
 
 __all__ = ["listwise_report", "lora_report", "pairwise_report", "write_probe_report"]

@@ -10,7 +10,7 @@ from fairqr.evaluation.experiments.report.parts import Cell, Figure
 from fairqr.evaluation.rag.analysis.frame import Frame, Mean, PolicyKey, policy_name
 from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
 from fairqr.evaluation.rag.analysis.names import Name
-from fairqr.evaluation.rag.report.plots import Point, Series, draw_series
+from fairqr.evaluation.reports.series import Point, Series, draw_series
 
 __all__ = [
     "ORACLE",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from fairqr.base.statistics import corrected_by_holm
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Figure, Paragraph
 from fairqr.evaluation.rag.analysis.curves import (
     Curve,
@@ -25,7 +24,8 @@ from fairqr.evaluation.rag.report.common import (
     policy_rows,
     why_undefined,
 )
-from fairqr.evaluation.rag.report.plots import Point, Series, draw_series
+from fairqr.evaluation.reports.drawing import can_draw
+from fairqr.evaluation.reports.series import Point, Series, draw_series
 
 __all__ = ["disparity_blocks", "relevance_blocks"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Paragraph
 from fairqr.evaluation.rag.analysis.frame import Frame
 from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
@@ -18,6 +17,7 @@ from fairqr.evaluation.rag.report.common import (
     policy_rows,
     why_undefined,
 )
+from fairqr.evaluation.reports.drawing import can_draw
 
 __all__ = ["use_blocks"]
 

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 
 from fairqr.evaluation.experiments.report import numbers, parts
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.parts import Block, Cell, Paragraph
 from fairqr.evaluation.rag.analysis.curves import EDGES, IntervalCell, IntervalRow, interval_rows
 from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
@@ -19,6 +18,7 @@ from fairqr.evaluation.rag.report.common import (
     policy_rows,
     why_undefined,
 )
+from fairqr.evaluation.reports.drawing import can_draw
 
 __all__ = ["interval_blocks", "utility_blocks"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.report.drawing import can_draw
 from fairqr.evaluation.experiments.report.markdown import to_markdown
 from fairqr.evaluation.experiments.report.page import to_html
 from fairqr.evaluation.experiments.report.parts import Block, Figure, Heading, Paragraph, Report
@@ -24,6 +23,7 @@ from fairqr.evaluation.rag.report.setup import (
 from fairqr.evaluation.rag.report.use import use_blocks
 from fairqr.evaluation.rag.report.utility import interval_blocks, utility_blocks
 from fairqr.evaluation.rag.store import RagStore
+from fairqr.evaluation.reports.drawing import can_draw
 
 __all__ = ["build_rag_report", "write_rag_report"]
 

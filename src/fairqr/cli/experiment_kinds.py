@@ -84,7 +84,7 @@ def run_searches(asked: Experiment, manner: Manner) -> None:
     for sentence in _in_pool(do, manner, store.replies, SearchProgress()):
         warn(sentence)
     if not manner.report:
-        write_results(store, measure_experiment(store, found, with_tests=False))
+        write_results(store, measure_experiment(store, found))
 
 
 def report_searches(folder: Path) -> None:
@@ -95,14 +95,14 @@ def report_searches(folder: Path) -> None:
     """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
-    from fairqr.evaluation.experiments.report import write_report
+    from fairqr.evaluation.experiments.search_report import write_search_report
     from fairqr.evaluation.experiments.store import Store
 
     store = Store(folder)
     asked = store.manifest().experiment
     measured = measure_experiment(store, find_collection(asked.collection, asked.split))
     write_results(store, measured)
-    _list(write_report(store, measured))
+    _list(write_search_report(store, measured))
 
 
 def run_fair_rag(experiment: FairRagExperiment, manner: Manner) -> None:

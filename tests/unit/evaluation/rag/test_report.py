@@ -28,8 +28,8 @@ from fairqr.evaluation.rag.records import AnswerRecord
 from fairqr.evaluation.rag.report import exposure, use, utility, writing
 from fairqr.evaluation.rag.report.writing import build_rag_report, write_rag_report
 from fairqr.evaluation.rag.store import RagStore
-from tests.unit.evaluation.experiments.pages import read
 from tests.unit.evaluation.rag.made_records import made
+from tests.unit.evaluation.reports.pages import read
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = "<script>alert(1)</script> | `x` *y* $\\frac{ & &lt; ]]> [a](http://evil.example)"

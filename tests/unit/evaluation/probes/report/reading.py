@@ -10,7 +10,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from tests.unit.evaluation.experiments.pages import read
+from tests.unit.evaluation.reports.pages import read
 
 __all__ = ["HOSTILE", "check_page", "check_plain", "row_of", "section", "table"]
 

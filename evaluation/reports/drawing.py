@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from fairqr.evaluation.experiments.report.style import INK, PAPER, RULE
 from fairqr.evaluation.plotting import quiet_fonts
+from fairqr.evaluation.reports.style import INK, PAPER, RULE
 
-__all__ = ["bare", "can_draw", "new_figure", "svg_of"]
+__all__ = ["bare", "can_draw", "new_figure", "shortened", "svg_of"]
+
+LONGEST = 48
+"""So many letters of a name stand in a legend."""
 
 # Text stays text, in a font whose widths browsers come near to; ids do not change from run to run.
 _SETTINGS: Any = {
@@ -37,8 +40,13 @@ _FONT = "font-family: 'DejaVu Sans'"
 _DOCTYPE = re.compile(r"<!DOCTYPE[^>]*>\n?")
 
 
+def shortened(name: str) -> str:
+    """Return a name as a legend has it."""
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
+
+
 def can_draw() -> bool:
-    """Return whether matplotlib is there."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 

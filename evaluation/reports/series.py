@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
-from fairqr.evaluation.experiments.report.style import GREY, INK, LINES
+from fairqr.evaluation.reports.drawing import LONGEST, bare, new_figure, shortened, svg_of
+from fairqr.evaluation.reports.style import GREY, INK, LINES
 
 __all__ = ["Point", "Series", "draw_series"]
-
-LONGEST = 48
-"""So many letters of a name stand in a legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +97,7 @@ def _draw_diagonal(axes: Any) -> None:
 
 
 def _draw_legend(figure: Any, handles: Sequence[Any], series: Sequence[Series]) -> None:
-    names = [
-        line.name if len(line.name) <= LONGEST else f"{line.name[:LONGEST]}…" for line in series
-    ]
+    names = [shortened(line.name) for line in series]
     legend = figure.legend(
         handles, ["" for _ in handles], loc="outside upper left",
         ncols=2 if max(map(len, names)) < LONGEST // 2 else 1, frameon=False, fontsize=8.5,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairqr.evaluation.experiments.report.drawing import bare, new_figure, svg_of
-from fairqr.evaluation.experiments.report.style import GREY, INK, LINES
+from fairqr.evaluation.reports.drawing import bare, new_figure, svg_of
+from fairqr.evaluation.reports.style import GREY, INK, LINES
 
 __all__ = ["Line", "Panel", "draw_panels"]
 
@@ -24,12 +24,14 @@ class Line:
 
     Attributes:
         name: In the legend.
-        values: From round 0 on; None where there is none.
-        target: Where it should be; None where nothing says so.
+        values: From round 0 on; NaN where there is none.
+        counts: Over how many topics each value is.
+        target: Where it should be, if something says so.
     """
 
     name: str
-    values: tuple[float | None, ...]
+    values: tuple[float, ...]
+    counts: tuple[int, ...]
     target: float | None = None
 
 
@@ -39,13 +41,16 @@ class Panel:
 
     Attributes:
         title: Its name.
-        lines: What is drawn of it.
-        counts: Over how many topics the values of each round are.
+        lines: What is drawn of it; below the rounds stand the counts of the first line.
     """
 
     title: str
     lines: tuple[Line, ...]
-    counts: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Over how many topics the values of each round are."""
+        return self.lines[0].counts
 
 
 def draw_panels(panels: Sequence[Panel], y_label: str, *, context: bool, zero: bool) -> str:
@@ -91,8 +96,7 @@ def draw_panels(panels: Sequence[Panel], y_label: str, *, context: bool, zero: b
 
 def _draw(axes: Any, panel: Panel) -> None:
     for line, (colour, marker) in zip(panel.lines, LINES, strict=False):
-        values = [float("nan") if value is None else value for value in line.values]
-        axes.plot(values, color=colour, marker=marker, markersize=4, linewidth=1.4, zorder=3)
+        axes.plot(line.values, color=colour, marker=marker, markersize=4, linewidth=1.4, zorder=3)
         if line.target is not None:
             axes.axhline(line.target, color=colour, linestyle="--", linewidth=0.9, zorder=2)
 

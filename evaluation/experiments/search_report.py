@@ -1,0 +1,511 @@
+"""The report of an experiment with searches: what its template shows, and its figures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairqr.evaluation.experiments.measuring import Measured, Table
+from fairqr.evaluation.experiments.specification import Experiment, System
+from fairqr.evaluation.experiments.store import Store, file_name
+from fairqr.evaluation.measures.product import Product
+from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.reports.drawing import can_draw
+from fairqr.evaluation.reports.panels import Line, Panel, draw_panels
+from fairqr.evaluation.reports.scatter import Point, draw_trade_off
+from fairqr.evaluation.reports.style import FAMILIES
+from fairqr.evaluation.reports.tables import cell, frame
+from fairqr.evaluation.reports.text import (
+    Markdown,
+    amounts,
+    counted,
+    difference,
+    p_value,
+    percent,
+    span,
+    value,
+)
+from fairqr.evaluation.reports.writer import Figure, write_report
+from fairqr.graph.search.context import METHODS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+__all__ = ["figures_of", "values_of", "write_search_report"]
+
+FIGURES = ("trade_off", "exposure", "divergence", "drift")
+MOST_GROUPS = 7
+MOST_WARNINGS = 20
+NOTED = ("unknown_relevant", "unknown_documents", "graded", "no_relevant", "missing_queries")
+_NUMBERS = re.compile(r"(?<!\w)[0-9]+(?:[.,][0-9]+)*(?!\w)")
+
+
+def write_search_report(store: Store, measured: Measured) -> list[Path]:
+    """Write the report into the folder of the run, and return its files.
+
+    Raises:
+        InputError: matplotlib is not installed; the reports are then written without plots.
+    """
+    return write_report(store.folder, "search", values_of(measured), figures_of(measured))
+
+
+def values_of(measured: Measured) -> dict[str, Any]:
+    """Return what the template shows; its tables are DataFrames of texts."""
+    import pandas as pd
+
+    manifest = measured.manifest
+    experiment = manifest.experiment
+    records = [r for t in measured.tables for found in t.records.values() for r in found]
+    systems = experiment.all_systems()
+    at_once = sorted({record.at_once for record in records if not record.error})
+    return {
+        "title": experiment.title,
+        "about": experiment.about,
+        "manifest": manifest,
+        "experiment": experiment,
+        "parts": [_part(table) for table in measured.tables],
+        "at_once": " or ".join(map(str, at_once)) or "no",
+        "missing": [*manifest.notes, *_unfinished(measured), *_on_judgements(measured)],
+        "ended": _ended(measured),
+        "warnings": Counter(
+            _NUMBERS.sub("#", text)
+            for record in records
+            for text in (*record.warnings, *filter(None, [record.error]))
+        ).most_common(),
+        "most_warnings": MOST_WARNINGS,
+        "facts": pd.DataFrame(_facts(measured, at_once).items(), columns=["", "value"]),
+        "measures": pd.DataFrame(
+            [(m, m.summary, m.range, m.best) for m in parse_measures(experiment.measures)],
+            columns=["measure", "what it is", "range", "which end is best"],
+        ),
+        "systems": pd.DataFrame(
+            [_described(experiment, system, len(manifest.topics)) for system in systems]
+        ),
+    }
+
+
+def _part(table: Table) -> dict[str, Any]:
+    """Return what the template shows of one attribute and form of query."""
+    part: dict[str, Any] = {
+        "attribute": table.attribute,
+        "title": _title(table),
+        "is_measured": bool(table.evaluations),
+        "best": None,
+        "added_by_models": frame(["topics"]),
+        "figures": {kind: _name(kind, table) for kind in FIGURES},
+    }
+    if not table.evaluations:
+        return part
+    searches, scores = table.searches, table.scores
+    by_system = searches.groupby("system", sort=False)
+    labelled = by_system[["labelled", "returned"]].mean()
+    means = _means(table, table.means(scores, mark=table.share_topics))
+    means[f"{table.attribute} known in the top {table.experiment.k}"] = [
+        f"{known:.1f} of {returned:.1f}" for known, returned in labelled.to_numpy()
+    ]
+    differences = table.differences
+    return part | {
+        "main": table.main,
+        "relevance": table.relevance,
+        "best": _best(table),
+        "added_by_models": _added(table),
+        "share_topics": table.share_topics,
+        "means": means,
+        "labelled": labelled.labelled,
+        "all_labelled": bool((searches.labelled == searches.returned).all()),
+        "differences": _differences(table, differences),
+        "tests": differences.tests.max() if len(differences) else 0,
+        "common_topics": table.common.topic.nunique(),
+        "common_means": _means(table, table.means(table.common)),
+        "has_trade_off": table.relevance is not None and table.fairness is not None,
+        "rounds": _rounds(table),
+        "drift": _drift_rows(table),
+        "costs": _costs(searches),
+    }
+
+
+def _best(table: Table) -> dict[str, Any] | None:
+    """Return which system has the best main measure, over the topics that all have a value for."""
+    values = table.scores[table.scores.measure == table.main].pivot(
+        index="topic", columns="system", values="value"
+    )
+    common = values.dropna()
+    if common.empty:
+        return None
+    means = common.mean()[list(table.evaluations)]
+    up = table.measures[table.main].higher_is_better is not False
+    best = means.idxmax() if up else means.idxmin()
+    return {
+        "system": best,
+        "mean": means[best],
+        "systems": len(means),
+        "topics": len(common),
+        "all": len(common) == len(values),
+        "baseline": means.get(table.experiment.baseline),
+    }
+
+
+def _added(table: Table) -> DataFrame:
+    """Return what language models add to the main measure, and whether that is for the better."""
+    found = table.added_by_models
+    found = found[found.measure == table.main].copy()
+    up = table.measures[table.main].higher_is_better is not False
+    refining = {s.name for s in table.experiment.all_systems() if s.asks_a_model}
+    found["better"] = (found.difference > 0) == up
+    found["refines"] = found.baseline.isin(refining)
+    return found
+
+
+def _means(table: Table, means: DataFrame) -> DataFrame:
+    means["cell"] = [
+        cell(value(row.mean), span([row.low, row.high]), f"n={row.topics}", best=row.best)
+        for row in means.itertuples()
+    ]
+    return _wide(table, means)
+
+
+def _wide(table: Table, found: DataFrame) -> DataFrame:
+    """Return a row for each system, with its cells by measure."""
+    wide = found.pivot(index="system", columns="measure", values="cell")
+    order = [name for name in table.evaluations if name in wide.index]
+    wide = wide.reindex(index=order, columns=[n for n in table.measures if n in wide.columns])
+    return wide.reset_index()
+
+
+def _differences(table: Table, found: DataFrame) -> DataFrame:
+    if found.empty:
+        return found
+    cells = [
+        cell(
+            difference(row.difference),
+            span([row.low, row.high]),
+            Markdown(f"p {p_value(row.p)} / {p_value(row.p_t)}, n={row.topics}"),
+        )
+        for row in found.itertuples()
+    ]
+    wide = _wide(table, found.assign(cell=cells))
+    wide = wide.rename(columns={m: f"{m}, p randomisation / t" for m in table.measures})
+    main = found[found.measure == table.main]
+    changes = [
+        cell(percent(row.change, signed=True), "holds" if row.holds else "does not hold")
+        for row in main.itertuples()
+    ]
+    wide.insert(1, f"change of {table.main}", changes)
+    return wide
+
+
+def _rounds(table: Table) -> DataFrame:
+    refining = {system.name for system in table.experiment.all_systems() if system.asks_a_model}
+    used = table.searches[table.searches.system.isin(refining) & table.searches.rounds.notna()]
+    rows = [
+        {
+            "system": system,
+            "searches": len(found),
+            "mean rounds": f"{found.rounds.mean():.2f}",
+            "75th percentile": f"{found.rounds.quantile(0.75):g}",
+            "maximum": f"{found.rounds.max():g}",
+            **_counts(found.stop_reason, used.stop_reason, "stopped"),
+        }
+        for system, found in used.groupby("system", sort=False)
+    ]
+    return frame(["system"], rows)
+
+
+def _counts(own: Series, every: Series, label: str) -> dict[str, int]:
+    """Return how often each reason that is known stands in these."""
+    reasons = [reason for reason in every.unique() if reason]
+    return {f"{label}: {name.replace('_', ' ')}": int((own == name).sum()) for name in reasons}
+
+
+def _drift_rows(table: Table) -> DataFrame:
+    rows = [
+        {
+            "system": row.system,
+            "round": row.round,
+            "topics": row.topics,
+            f"{table.relevance} of the round": value(row.relevance),
+            "of round 0": value(row.before),
+            "difference": cell(difference(row.difference), span([row.low, row.high])),
+        }
+        for row in table.drift.itertuples()
+    ]
+    return frame(["system"], rows)
+
+
+def _costs(searches: DataFrame) -> DataFrame:
+    rows = [
+        {
+            "system": system,
+            "searches": len(found),
+            **{
+                name.replace("_", " "): amounts(
+                    [found[name].mean(), found[name].median(), found[name].quantile(0.95)]
+                )
+                for name in ("model_calls", "tokens", "milliseconds")
+                if len(found)
+            },
+        }
+        for system, every in searches.groupby("system", sort=False)
+        for found in [every[every.error == ""]]
+    ]
+    return frame(["system"], rows).fillna("–")
+
+
+def _ended(measured: Measured) -> DataFrame:
+    """Return how the searches of each system ended."""
+    import pandas as pd
+
+    found = {_title(t): t.searches for t in measured.tables if t.evaluations}
+    reasons = pd.concat([searches.stop_reason for searches in found.values()])
+    rows = [
+        {
+            "system": system,
+            "for": title,
+            "searches": len(own),
+            "failed": int((own.error != "").sum()),
+            "with warnings": int((own.warnings > 0).sum()),
+            **_counts(own.stop_reason, reasons, "ended"),
+        }
+        for title, searches in found.items()
+        for system, own in searches.groupby("system", sort=False)
+    ]
+    return frame(["system"], rows)
+
+
+def _unfinished(measured: Measured) -> Iterator[str]:
+    experiment = measured.manifest.experiment
+    systems = {system.name: system for system in experiment.all_systems()}
+    for table in measured.tables:
+        for name, missing in table.unfinished.items():
+            system = systems[name]
+            corpus = experiment.corpus_of(system)
+            seeds = len(experiment.seeds) if system.asks_a_model else 1
+            text = f"{_title(table)}: '{name}' is left out of all tables and means"
+            if corpus and missing == seeds * len(measured.manifest.topics):
+                yield (
+                    f"{text}: nothing was searched for. It needs the corpus '{corpus}'; attach it, "
+                    "and running the experiment again adds the system."
+                )
+            else:
+                searches = counted(missing, "search", "searches")
+                yield (
+                    f"{text}: {searches} still to be done; running the experiment again goes on "
+                    "with them."
+                )
+
+
+def _on_judgements(measured: Measured) -> Iterator[str]:
+    """Yield what evaluations note of the collection, and of topics that nothing was found for."""
+    found = [
+        note.sentence
+        for table in measured.tables
+        for evaluation in table.evaluations.values()
+        for note in evaluation.notes
+        if note.kind in NOTED
+    ]
+    yield from dict.fromkeys(found)
+
+
+def _facts(measured: Measured, at_once: list[int]) -> dict[str, str]:
+    manifest = measured.manifest
+    experiment = manifest.experiment
+    relevant = [
+        [d for d, grade in judged.items() if grade > 0] for judged in measured.qrels.values()
+    ]
+    distinct = len({document for documents in relevant for document in documents})
+    return {
+        "collection": f"{manifest.collection_title} ({manifest.collection})",
+        "judgements": experiment.split
+        or "the only ones of the collection, or those without a name",
+        "topics": f"{len(manifest.topics)}",
+        "documents": f"{measured.scan.documents:,}",
+        "judged relevant": f"{sum(map(len, relevant)):,} pairs of topic and document, "
+        f"{distinct:,} documents",
+        "documents returned (k)": f"{experiment.k}",
+        "measured against": f"{manifest.judge}, a target that knows the judgements",
+        "target of the searches": f"{experiment.target}, estimated without judgements",
+        "model": experiment.model,
+        "searched": experiment.corpus or "the collection's documents, indexed here",
+        "seeds": ", ".join(map(str, experiment.seeds)),
+        "begun": manifest.started,
+        "searches at once": " or ".join(map(str, at_once)) or "none",
+        **{f"prompt {name}": f"sha256 {digest}" for name, digest in manifest.prompts.items()},
+        **{f"sha256 of {name}": digest for name, digest in manifest.fingerprints.items()},
+        "versions": ", ".join(f"{name} {v}" for name, v in manifest.versions.items()),
+    }
+
+
+def _described(experiment: Experiment, system: System, topics: int) -> dict[str, str]:
+    """Return what the table of systems says of one."""
+    corpus = experiment.corpus_of(system)
+    model = system.model or experiment.model
+    asked = [model] if system.asks_a_model else []
+    if system.ranker in ("monot5", "monobert"):
+        asked.append(system.ranker)
+    elif system.ranker:
+        asked.append(f"{system.ranker} re-ranking by {model}")
+    settings = [f"{name}={value}" for name, value in system.settings.items()]
+    if system.train:
+        folds = min(system.train.folds, topics)
+        settings.append(f"trained by cross-validation in {folds} folds")
+        settings += [f"{name}={value}" for name, value in system.train.options.items()]
+    return {
+        "system": system.name,
+        "method": f"{system.method}: {METHODS[system.method].about}",
+        "retriever": f"{system.retriever}, {corpus}" if corpus else system.retriever,
+        "asks": ", ".join(asked) or "nothing",
+        "settings": ", ".join(settings) or "the method's own",
+    }
+
+
+def _title(table: Table) -> str:
+    return f"{table.attribute}, queries: {table.queries}"
+
+
+def _name(kind: str, table: Table) -> str:
+    return file_name(kind, table.attribute, table.queries)
+
+
+def figures_of(measured: Measured) -> list[Figure]:
+    """Draw the figures of the sections that the experiment asks for; none without matplotlib."""
+    if not can_draw():
+        return []
+    sections = set(measured.manifest.experiment.report)
+    return [
+        figure
+        for table in measured.tables
+        if table.evaluations
+        for section, drawn in (
+            ("trade_off", _trade_off(table)),
+            ("rounds", _exposure(table)),
+            ("rounds", _divergence(table)),
+            ("drift", _drift(table)),
+        )
+        if section in sections
+        for figure in drawn
+    ]
+
+
+def _trade_off(table: Table) -> Iterator[Figure]:
+    x, y = table.relevance, table.fairness
+    if x is None or y is None:
+        return
+    families = {
+        system.name: system.method if system.method in FAMILIES else "baseline"
+        for system in table.experiment.all_systems()
+    }
+    means = table.means(table.scores).set_index(["measure", "system"])
+    points = [
+        Point(
+            name,
+            families[name],
+            across["mean"],
+            upward["mean"],
+            (across.low, across.high),
+            (upward.low, upward.high),
+        )
+        for name in table.evaluations
+        for across, upward in [(means.loc[x, name], means.loc[y, name])]
+        if across.topics and upward.topics
+    ]
+    if not points:
+        return
+    up = table.measures[y].higher_is_better
+    main, both = table.measures[table.main], {str(table.measures[name]) for name in (x, y)}
+    product = isinstance(main, Product) and {str(factor) for factor in main.factors} == both
+    curves = (
+        " On a dotted curve the product of both means is the same; the mean of the products, which "
+        "the table has, differs a little."
+        if product
+        else ""
+    )
+    listed = "; ".join(f"{point.name} {point.x:.4f}, {point.y:.4f}" for point in points)
+    yield Figure(
+        _name("trade_off", table),
+        f"{_title(table)}: relevance ({x}) against fairness ({y}) of each system, means over "
+        f"topics with 95% intervals. Best is {'top' if up else 'top, where it is low,'} "
+        f"right.{curves}",
+        f"Scatter plot of {x} and {y}: {listed}.",
+        draw_trade_off(points, x, y, product=product, y_up=up is not False),
+    )
+
+
+def _exposure(table: Table) -> Iterator[Figure]:
+    """Yield the plot of the exposure of groups by round."""
+    rounds = table.rounds
+    targets = rounds.filter(like="target of ").mean().sort_values(ascending=False, kind="stable")
+    groups = [name.removeprefix("target of ") for name in targets.index]
+    shown, hidden = groups[:MOST_GROUPS], len(groups) - MOST_GROUPS
+    if not shown:
+        return
+    panels, told = [], []
+    for system, found in rounds.groupby("system", sort=False):
+        lines = [
+            Line(group, *_series(found, f"exposure of {group}"), found[f"target of {group}"].mean())
+            for group in shown
+        ]
+        panels.append(Panel(str(system), tuple(lines)))
+        told.append(f"{system}: {_said(lines[0])}")
+    left = f" {hidden} groups with a lower target are not shown." if hidden > 0 else ""
+    yield Figure(
+        _name("exposure", table),
+        f"{_title(table)}: the share of exposure of each group in the list that each round had, "
+        "before any re-ranking (round 0 is the original query), and its target (dashed), as the "
+        "search estimates it. Means over the topics that still ran and had a labelled document, "
+        "whose number stands below the round: those that were near the target have stopped."
+        f"{left}",
+        f"Lines by round, one panel for each system. Exposure of {shown[0]}: {'; '.join(told)}.",
+        draw_panels(panels, "share of exposure", context=False, zero=True),
+    )
+
+
+def _divergence(table: Table) -> Iterator[Figure]:
+    yield from _by_round(
+        table,
+        "divergence",
+        "divergence",
+        "the divergence KL(ε*‖ε) of each round's list, before any re-ranking, from the target that "
+        "the search estimates, in nats",
+        "divergence (nats)",
+    )
+
+
+def _drift(table: Table) -> Iterator[Figure]:
+    if table.relevance is not None:
+        yield from _by_round(
+            table,
+            "drift",
+            "relevance",
+            f"{table.relevance} of the list that each round had, before any re-ranking",
+            table.relevance,
+        )
+
+
+def _by_round(table: Table, kind: str, column: str, what: str, label: str) -> Iterator[Figure]:
+    panels = [
+        Panel(str(system), (Line(str(system), *_series(found, column)),))
+        for system, found in table.rounds.groupby("system", sort=False)
+    ]
+    if not panels:
+        return
+    told = "; ".join(f"{panel.title}: {_said(panel.lines[0])}" for panel in panels)
+    yield Figure(
+        _name(kind, table),
+        f"{_title(table)}: {what}. Means over the topics that still ran and had a value, whose "
+        "number stands below the round; the other systems are grey.",
+        f"Lines by round, one panel for each system. Means: {told}.",
+        draw_panels(panels, label, context=True, zero=True),
+    )
+
+
+def _series(found: DataFrame, column: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the mean by round, and over how many topics it is."""
+    by_round = found.groupby("round")[column].agg(["mean", "count"])
+    return tuple(by_round["mean"]), tuple(by_round["count"])
+
+
+def _said(line: Line) -> str:
+    return ", ".join(value(mean) for mean in line.values)

@@ -1,0 +1,199 @@
+"""A report as one HTML file that needs no other: styles and figures stand in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from fairqr.evaluation.reports.style import INK, PAPER, RULE
+
+__all__ = ["to_html"]
+
+# Even if something slipped through the escaping, a browser would fetch and run nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+SCALE = 1.5
+"""How large a figure may be, in pixels of the page for each of its points."""
+
+_CSS = """
+:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #5a5a64; --rule: #d5d5dc;
+  --best: #eef4fb; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e9e9ee; --paper: #17181c; --soft: #a6a6b0; --rule: #3a3b42; --best: #1d2b3a; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: var(--paper);
+  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
+p, li, figcaption, h1, h2, h3 { max-width: 48rem; }
+h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid var(--rule);
+  padding-top: 1rem; }
+nav ul { columns: 16rem; padding-left: 1.2rem; } a { color: inherit; }
+.scroll { overflow-x: auto; margin: 1rem 0; position: relative; }
+.scroll:focus-visible { outline: 2px solid currentColor; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
+caption span { display: block; max-width: min(48rem, calc(100vw - 2rem)); }
+th, td { padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--rule); vertical-align: top;
+  text-align: left; max-width: 28rem; } th { font-weight: 600; }
+thead th { vertical-align: bottom; } tbody th { min-width: 9rem; } .number { text-align: right; }
+td.best { background: var(--best); }
+td em { display: block; color: var(--soft); font: .83rem/1.5 system-ui, sans-serif;
+  min-width: 9rem; } .number em { margin-left: auto; max-width: 13rem; }
+figure { margin: 1.5rem 0; } figure svg { width: 100%; min-width: 30rem;
+  height: auto; } figcaption { color: var(--soft); }
+.hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+@media print { .scroll { overflow: visible; } }
+"""
+
+
+def to_html(markdown: str, figures: Mapping[str, str]) -> str:
+    """Return a report as a page.
+
+    Args:
+        markdown: The report, as :func:`fairqr.evaluation.reports.writer.render` gives it.
+        figures: The SVG files that it names, by their paths in it.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(markdown)
+    title = next(escape(_text(tokens[place + 1])) for place, _ in _headings(tokens, "h1"))
+    listed = "".join(
+        f'<li><a href="#s{number}">{escape(_text(tokens[place + 1]))}</a></li>\n'
+        for number, (place, _) in enumerate(_headings(tokens, "h2"), start=1)
+    )
+    for number, (_, heading) in enumerate(_headings(tokens, "h2"), start=1):
+        heading.attrSet("id", f"s{number}")
+    body = reader.renderer.render(list(_arranged(tokens, figures)), reader.options, {})
+    head, rest = body.split("</h1>\n", 1)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<main>\n"
+        f'{head}</h1>\n<nav aria-label="Contents">\n<ul>\n{listed}</ul>\n</nav>\n'
+        f"{rest}</main>\n</body>\n</html>\n"
+    )
+
+
+def _headings(tokens: list[Token], tag: str) -> Iterator[tuple[int, Token]]:
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == tag:
+            yield place, token
+
+
+def _text(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or ())
+
+
+def _arranged(tokens: list[Token], figures: Mapping[str, str]) -> Iterator[Token]:
+    """Yield the tokens, with captions inside their tables and figures, which can be scrolled."""
+    place = tables = 0
+    while place < len(tokens):
+        token = tokens[place]
+        if token.type == "paragraph_open" and _is(tokens, place + 3, "table_open"):
+            tables += 1
+            yield from _table_head(tokens[place + 1], f"t{tables}")
+            place += 4
+        elif token.type == "table_close":
+            yield token
+            yield _markup("</div>\n")
+            place += 1
+        elif token.type == "paragraph_open" and _only_image(tokens[place + 1]):
+            yield from _figure(tokens[place + 1], tokens[place + 4], figures)
+            place += 6
+        else:
+            if token.type == "tr_open":
+                _arrange_row(tokens, place, in_body=_is_in_body(tokens, place))
+            yield token
+            place += 1
+
+
+def _is(tokens: list[Token], place: int, kind: str) -> bool:
+    return place < len(tokens) and tokens[place].type == kind
+
+
+def _markup(content: str) -> Token:
+    return Token("html_block", "", 0, content=content)
+
+
+def _table_head(caption: Token, name: str) -> Iterator[Token]:
+    # What scrolls has to be reachable by the keyboard, and named.
+    yield _markup(
+        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{name}">\n'
+        f'<table>\n<caption id="{name}"><span>'
+    )
+    yield caption
+    yield _markup("</span></caption>\n")
+
+
+def _is_in_body(tokens: list[Token], place: int) -> bool:
+    kinds = (token.type for token in reversed(tokens[:place]))
+    return next(kind for kind in kinds if kind in ("tbody_open", "thead_open")) == "tbody_open"
+
+
+def _arrange_row(tokens: list[Token], place: int, *, in_body: bool) -> None:
+    """Make the first cell of a row its header, and tell numbers and the best from the others."""
+    is_first = True
+    for number in range(place + 1, len(tokens)):
+        token = tokens[number]
+        if token.type == "tr_close":
+            return
+        if token.type not in ("th_open", "td_open"):
+            continue
+        style = token.attrs.pop("style", "")
+        names = ["number"] if "right" in str(style) else []
+        if not in_body:
+            token.attrSet("scope", "col")
+        elif is_first:
+            token.tag = tokens[number + 2].tag = "th"
+            token.attrSet("scope", "row")
+        elif _mark_best(tokens[number + 1]):
+            names.append("best")
+        if names:
+            token.attrSet("class", " ".join(names))
+        is_first = False
+
+
+def _mark_best(inline: Token) -> bool:
+    """Say of what is marked in a cell that it is the best, for those who do not see the mark."""
+    children = inline.children or []
+    for place, child in enumerate(children):
+        if child.type == "strong_close":
+            hidden = Token("html_inline", "", 0, content='<span class="hidden"> (best)</span>')
+            children.insert(place + 1, hidden)
+            return True
+    return False
+
+
+def _only_image(inline: Token) -> bool:
+    return [child.type for child in inline.children or ()] == ["image"]
+
+
+def _figure(inline: Token, caption: Token, figures: Mapping[str, str]) -> Iterator[Token]:
+    image = (inline.children or [])[0]
+    path = str(image.attrs["src"])
+    svg = _inline(figures[path], re.sub(r"\W", "_", path), image.content)
+    yield _markup(
+        '<figure>\n<div class="scroll" role="region" tabindex="0" aria-label="Plot">\n'
+        f"{svg}\n</div>\n<figcaption>"
+    )
+    yield caption
+    yield _markup("</figcaption>\n</figure>\n")
+
+
+def _inline(svg: str, name: str, alt: str) -> str:
+    """Return a drawing as a part of the page: with names of its own, in the page's colours."""
+    opening, rest = svg[svg.index("<svg") :].strip().split(">", 1)
+    box = re.search(r'viewBox="([0-9. ]+)"', opening)
+    shape = ""
+    if box:
+        widest = round(SCALE * float(box[1].split()[2]))
+        shape = f' viewBox="{box[1]}" style="max-width: {widest}px"'
+    rest = re.sub(r'(<[^>]*\sid=")', rf"\1{name}-", rest)
+    rest = re.sub(r"url\(#", f"url(#{name}-", rest)
+    rest = re.sub(r'xlink:href="#', f'href="#{name}-', rest)
+    for colour, variable in ((INK, "--ink"), (PAPER, "--paper"), (RULE, "--rule")):
+        rest = re.sub(rf"(?<=[ :]){colour}(?=[;\"])", f"var({variable})", rest)
+    return f'<svg{shape} role="img" aria-label="{escape(alt)}">{rest}'

@@ -1,0 +1,126 @@
+"""Writing a report into a folder: ``report.md``, its figures, and ``report.html`` in one file.
+
+A kind of experiment has one template, in Markdown. It extends ``base.md.j2`` and fills the blocks
+of it. In a template
+
+- ``{{ … }}`` prints text, which is escaped: a name is never markup. The functions of
+  :mod:`fairqr.evaluation.reports.text` are filters that write numbers;
+- ``{{ figure(NAME) }}`` puts a figure where it belongs, if it was drawn;
+- ``{{ table(frame) }}`` writes a DataFrame whose cells are texts, see
+  :mod:`fairqr.evaluation.reports.tables`;
+- the paragraph before a table is its caption, and the one behind a figure is the figure's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairqr.base.errors import InputError
+from fairqr.evaluation.reports import tables, text
+from fairqr.evaluation.reports.drawing import can_draw
+from fairqr.evaluation.reports.page import to_html
+from fairqr.retrieval.files import write_beside
+
+__all__ = ["FOLDER", "Figure", "render", "write_report"]
+
+FOLDER = "figures"
+TEMPLATES = Path(__file__).parent / "templates"
+EXTRA = "install it with: pip install 'fairqr[evaluation]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot.
+
+    Attributes:
+        name: Of its file, without the ending; each figure of a report has another.
+        caption: What it shows and how to read it.
+        alt: What can be seen in it, for those who do not see it.
+        svg: The drawing, as a whole SVG file.
+    """
+
+    name: str
+    caption: str
+    alt: str
+    svg: str
+
+
+def write_report(
+    folder: Path, template: str, values: Mapping[str, Any], figures: Sequence[Figure]
+) -> list[Path]:
+    """Write the report of a run; equal values give equal files.
+
+    Args:
+        folder: Of the run.
+        template: The name of the template, such as ``search`` for ``search.md.j2``.
+        values: What the template shows.
+        figures: Those that the template names.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        InputError: matplotlib is not installed; the reports are then written without plots. Or
+            Jinja is not, and nothing is written.
+    """
+    markdown = render(template, values, figures)
+    page = to_html(markdown, {f"{FOLDER}/{figure.name}.svg": figure.svg for figure in figures})
+    # Figures first, so that the report never names one that is not there.
+    written = [_write(folder / FOLDER / f"{figure.name}.svg", figure.svg) for figure in figures]
+    reports = [_write(folder / "report.md", markdown), _write(folder / "report.html", page)]
+    if not can_draw():
+        raise InputError(
+            f"{reports[0]} and {reports[1].name} were written without plots, which need "
+            f"matplotlib; {EXTRA}"
+        )
+    return [*reports, *written]
+
+
+def _write(path: Path, content: str) -> Path:
+    write_beside(path, content)
+    return path
+
+
+def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] = ()) -> str:
+    """Return a report as Markdown.
+
+    Raises:
+        InputError: Jinja is not installed.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise InputError(f"A report needs Jinja; {EXTRA}") from None
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        finalize=text.shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - HTML is made later, from Markdown that shown() escapes
+    )
+    environment.filters.update({name: getattr(text, name) for name in text.__all__})
+    environment.globals.update(
+        figure=_placer(figures), table=tables.table, cell=tables.cell, can_draw=can_draw()
+    )
+    found = environment.get_template(f"{template}.md.j2").render(values)
+    return re.sub(r"\n{3,}", "\n\n", found).strip() + "\n"
+
+
+def _placer(figures: Sequence[Figure]) -> Callable[[str], text.Markdown]:
+    named = {figure.name: figure for figure in figures}
+
+    def placed(name: str) -> text.Markdown:
+        """Return a figure with its caption; nothing if it was not drawn."""
+        figure = named.get(name)
+        if figure is None:
+            return text.Markdown()
+        image = f"![{text.escaped(figure.alt)}]({FOLDER}/{figure.name}.svg)"
+        return text.Markdown(f"{image}\n\n{text.escaped(figure.caption)}")
+
+    return placed
