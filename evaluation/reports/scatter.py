@@ -13,6 +13,9 @@ __all__ = ["Point", "draw_trade_off"]
 
 Ends = tuple[float, float]
 
+NEAR = 0.04
+"""Points that differ by at most this share of each axis have one label."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -53,7 +56,7 @@ def draw_trade_off(
         axes = figure.subplots()
         bare(axes)
         handles = []
-        for number, point in enumerate(points, start=1):
+        for point in points:
             _, colour, marker = FAMILIES[point.family]
             axes.errorbar(
                 point.x, point.y, xerr=_bars(point.x, point.x_interval),
@@ -63,9 +66,10 @@ def draw_trade_off(
             handles += axes.plot(
                 point.x, point.y, marker, color=colour, markersize=6, zorder=3, linestyle="none"
             )
+        for numbers, point in _labels(points):
             axes.annotate(
-                str(number), (point.x, point.y), (4, 4), textcoords="offset points", fontsize=8.5,
-                color=colour, zorder=4,
+                numbers, (point.x, point.y), (4, 4), textcoords="offset points", fontsize=8.5,
+                color=FAMILIES[point.family][1], zorder=4,
             )  # fmt: skip
         axes.margins(0.06)
         axes.set_xlim(axes.get_xlim())
@@ -88,6 +92,23 @@ def draw_trade_off(
             text.set_parse_math(False)
             text.set_text(f"{number}  {shortened(point.name)}")
         return svg_of(figure)
+
+
+def _labels(points: Sequence[Point]) -> list[tuple[str, Point]]:
+    """Return the numbers beside points; points that lie close together share one label."""
+    width, height = (
+        NEAR * (max(values) - min(values))
+        for values in ([point.x for point in points], [point.y for point in points])
+    )
+    labels: list[tuple[list[int], Point]] = []
+    for number, point in enumerate(points, start=1):
+        for numbers, other in labels:
+            if abs(point.x - other.x) <= width and abs(point.y - other.y) <= height:
+                numbers.append(number)
+                break
+        else:
+            labels.append(([number], point))
+    return [(", ".join(map(str, numbers)), point) for numbers, point in labels]
 
 
 def _bars(mean: float, ends: Ends) -> Any:

@@ -257,4 +257,4 @@ def test_a_shipped_experiment_on_notables(
     for heading in ("In short", "Results", "Rounds", "Drift from what was asked", "Cost"):
         assert f"\n## {heading}\n" in text
     assert "Measured for gender on 6 topics of " in text
-    assert re.search(r"\| BM25 \| (\*\*)?[01]\.\d{4}(\*\*)? \\\[", text)
+    assert re.search(r"\| BM25 \| (\*\*)?[01]\.\d{4}(\*\*)? \*\\\[", text)
