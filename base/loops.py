@@ -79,13 +79,19 @@ class Background:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and wait for it.
 
+        If the wait is interrupted, as by Ctrl-C, the coroutine is cancelled.
+
         Raises:
             RuntimeError: This is called on the loop itself, which would wait for ever.
         """
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("Blocking code cannot wait here; call the asynchronous method.")
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        running = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return running.result()
+        finally:
+            running.cancel()  # has no effect on one that is done
 
     def end(self) -> None:
         """End the thread, and what is under way on it."""

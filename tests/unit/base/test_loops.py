@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import threading
 import weakref
 
 import pytest
 
-from fairqr.base.loops import PerLoop, run_together
+from fairqr.base.loops import Background, PerLoop, run_together
 
 
 class Client:
@@ -54,3 +56,19 @@ async def test_the_first_error_ends_what_runs_beside_it_and_keeps_its_cause() ->
         await run_together([wait("slow"), fail(), wait("slow")])
     assert ended == ["slow", "slow"]
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+def test_an_interrupted_wait_cancels_what_it_waits_for() -> None:
+    background, ended = Background(), threading.Event()
+
+    async def work() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        background.run(work())
+    assert ended.wait(10)
+    background.end()
