@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairqr.evaluation.reports.drawing import LONGEST, bare, new_figure, shortened, svg_of
 from fairqr.evaluation.reports.style import GREY, INK, LINES
@@ -12,8 +12,7 @@ from fairqr.evaluation.reports.style import GREY, INK, LINES
 __all__ = ["Point", "Series", "draw_series"]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A policy.
 
     Attributes:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cell", "frame", "table"]
 
-_NUMBER = re.compile(r"$|–$|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
+_NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
 
 
 def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> DataFrame:

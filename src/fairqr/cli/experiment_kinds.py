@@ -143,9 +143,9 @@ def report_fair_rag(folder: Path) -> None:
     Raises:
         InputError: There is no experiment, it has no results yet, or its collections have changed.
     """
-    from fairqr.evaluation.rag.analysis.measuring import measure_fair_rag
+    from fairqr.evaluation.rag.analysis.frames import measure_fair_rag
     from fairqr.evaluation.rag.plan import unchanged_collections
-    from fairqr.evaluation.rag.report.writing import write_rag_report
+    from fairqr.evaluation.rag.report import write_rag_report
     from fairqr.evaluation.rag.store import RagStore
 
     store = RagStore(folder)

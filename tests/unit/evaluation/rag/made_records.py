@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.evaluation.rag.analysis.measuring import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.analysis.frames import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.records import AnswerRecord, LabelRecord, PolicyRecord
 from fairqr.evaluation.rag.specification import FairRagExperiment

@@ -6,11 +6,10 @@ import dataclasses
 
 import pytest
 
-from fairqr.evaluation.experiments.report.parts import Table
 from fairqr.evaluation.lamp.metrics import FourMinusError
-from fairqr.evaluation.rag.analysis.measuring import MeasuredRag
+from fairqr.evaluation.rag.analysis.frames import MeasuredRag
 from fairqr.evaluation.rag.records import AnswerRecord
-from fairqr.evaluation.rag.report.writing import build_rag_report
+from fairqr.evaluation.rag.report import values_of
 from tests.unit.evaluation.rag.made_records import Made, made
 
 
@@ -81,16 +80,16 @@ def test_the_seed_with_an_answer_counts() -> None:
 
 def test_the_report_shows_them() -> None:
     """In a table of their own, with the number of answers."""
-    tables = [
-        block
-        for block in build_rag_report(rated([("ok", "5"), ("timeout", "")])).blocks
-        if isinstance(block, Table) and "LaMP's own measures" in block.caption
-    ]
-    assert [table.header for table in tables] == [
-        ("generator", "retriever", "MAE", "RMSE", "answers", "failed")
-    ]
-    assert [cell.text for cell in tables[0].rows[0]] == [
-        *("small", "bm25", "1.0000", "1.0000", "1", "1")
+    table = values_of(rated([("ok", "5"), ("timeout", "")]))["parts"][0]["official"]
+    assert table.to_dict("records") == [
+        {
+            "generator": "small",
+            "retriever": "bm25",
+            "MAE": "1.0000",
+            "RMSE": "1.0000",
+            "answers": 1,
+            "failed": 1,
+        }
     ]
 
 
