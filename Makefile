@@ -36,12 +36,12 @@ parameters: $(READY)
 	$(BIN)/python -m tests.checks.parameters_page
 
 bench: $(READY)
-	$(BIN)/python tests/performance/bench.py --json bench.json
+	$(BIN)/python benchmarks/bench.py --json bench.json
 
 # The service under load and under faults, with real servers on loopback; about 25 minutes, or two with
 # LOAD=--quick.
 load: $(READY)
-	$(BIN)/python -m tests.performance.load --json load.json $(LOAD)
+	$(BIN)/python -m benchmarks.load --json load.json $(LOAD)
 
 # The experiments on notables, or on COLLECTION, each with its report in OUT; that of Fair RAG on
 # RAG_COLLECTION, such as a folder of LaMP; those on rankers always on notables. They go on where they

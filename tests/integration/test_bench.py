@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_quick_benchmarks_print_a_table_and_write_json(tmp_path: Path) -> None:
     written = tmp_path / "bench.json"
-    command = [sys.executable, "tests/performance/bench.py", "--quick", "--json", str(written)]
+    command = [sys.executable, "benchmarks/bench.py", "--quick", "--json", str(written)]
     names = ["opening", "search", "rerank", "metrics", "sampling", "baselines"]
     names += ["graph", "tracing", "checkpoints"]
     run = subprocess.run([*command, *names], cwd=ROOT, capture_output=True, text=True)

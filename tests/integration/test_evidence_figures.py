@@ -15,7 +15,7 @@ def test_both_rules_are_measured_on_the_same_topics(
     model_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
-    command = [sys.executable, "tests/performance/evidence.py", "--queries", "2"]
+    command = [sys.executable, "benchmarks/evidence.py", "--queries", "2"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     headings, _, *rows = (

@@ -23,7 +23,7 @@ from tests.integration import elasticsearch_server as es
 __all__ = ["Elasticsearch", "Model", "Process", "Worker", "free_port", "local"]
 
 READY_SECONDS = 60
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens addresses on loopback, past any proxy."""
@@ -128,7 +128,7 @@ def _popen(
 
 
 class Model(Process):
-    """The server of :mod:`tests.performance.load.model`, in a process of its own.
+    """The server of :mod:`benchmarks.load.model`, in a process of its own.
 
     Args:
         folder: For its log and its output.
@@ -140,7 +140,7 @@ class Model(Process):
 
     def start(self, delay: float = 0.0) -> None:
         """Start it; it then answers after so many seconds."""
-        command = [sys.executable, "-m", "tests.performance.load.model"]
+        command = [sys.executable, "-m", "benchmarks.load.model"]
         self.run([*command, str(self.port), str(self.log)], os.environ)
         self.wait_until("/")
         self.steer(delay=delay)

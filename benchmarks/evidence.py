@@ -1,6 +1,6 @@
 """What it costs to check keywords against texts, where an engine cannot count: see docs/loop.md.
 
-``python tests/performance/evidence.py [--queries N] [--trec FOLDER]`` runs the method ``fairqr``
+``python benchmarks/evidence.py [--queries N] [--trec FOLDER]`` runs the method ``fairqr``
 with the local model over the topics of notables, and of the joined subset of TREC Fair 2022 in
 FOLDER. Each search is done twice: by an engine that counts documents, and by the same engine
 without that ability. Run ``fairqr models pull smollm2-135m`` first.
@@ -114,7 +114,7 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
                 key = dict(zip(fields, cell.key(topic), strict=True))
                 store.add(Record.model_validate({**key, **found}))
     await engine.aclose()
-    return measure_experiment(store, collection, with_tests=False).tables
+    return measure_experiment(store, collection).tables
 
 
 def pairs_of(title: str, table: Table) -> list[Pair]:

@@ -21,7 +21,7 @@ from fairqr.retrieval.corpus import find_corpus
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 
 # The servers of the integration tests.
-sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[1]))
 
 __all__ = ["attached_rows"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.generated import queries, write_corpus
+from benchmarks.load.servers import Elasticsearch, Model, Worker
 from tests.integration.postgres_server import PostgresServer, running_postgres
-from tests.performance.generated import queries, write_corpus
-from tests.performance.load.servers import Elasticsearch, Model, Worker
 
 __all__ = ["EMBEDDED", "REMOTE", "World"]
 

@@ -1,6 +1,6 @@
 """A chat server on loopback that is steered over HTTP: how long it takes, and how it fails.
 
-``python -m tests.performance.load.model PORT LOG`` prints its port, any free one for port 0. It
+``python -m benchmarks.load.model PORT LOG`` prints its port, any free one for port 0. It
 speaks as much of OpenAI's API as refinement, answers and probes need. Each request is one line of
 the log: the run that asked, the hash of the question, and what became of it. The run is told by the
 word ``run0000017`` in its query. ``POST /control`` takes an object with ``delay`` (seconds) and
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.performance.generated import GROUP_WORDS, group_words
+from benchmarks.generated import GROUP_WORDS, group_words
 
 __all__ = ["ANSWERED", "MARK", "main"]
 

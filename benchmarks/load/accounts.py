@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 
+from benchmarks.load.attempts import ACCEPTED, GONE, LEFT, RESULT, Attempt, events_of
+from benchmarks.load.model import ANSWERED, MARK
 from fairqr.base import errors
-from tests.performance.load.attempts import ACCEPTED, GONE, LEFT, RESULT, Attempt, events_of
-from tests.performance.load.model import ANSWERED, MARK
 
 __all__ = ["Verdict", "judge", "runs_of", "settled", "told_slugs"]
 

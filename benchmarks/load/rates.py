@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.performance.load.attempts import RESULT
-from tests.performance.load.clients import Crowd
-from tests.performance.load.servers import ROOT
-from tests.performance.load.world import EMBEDDED, REMOTE, World
-from tests.performance.measuring import median, p95
+from benchmarks.load.attempts import RESULT
+from benchmarks.load.clients import Crowd
+from benchmarks.load.servers import ROOT
+from benchmarks.load.world import EMBEDDED, REMOTE, World
+from benchmarks.measuring import median, p95
 
 __all__ = ["Rate", "rates"]
 
@@ -120,7 +120,7 @@ async def _ask(world: World, url: str, index: str, clients: int, count: int) -> 
 
 
 def _alone(world: World, index: str, count: int) -> dict[str, list[float]]:
-    command = [sys.executable, "-m", "tests.performance.load.in_process"]
+    command = [sys.executable, "-m", "benchmarks.load.in_process"]
     done = subprocess.run(
         [*command, index, world.model.url, str(count)],
         env=world.environment,

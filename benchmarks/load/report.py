@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.performance.load.faults import Survived
-from tests.performance.load.rates import Rate
-from tests.performance.load.soak import Soak
+from benchmarks.load.faults import Survived
+from benchmarks.load.rates import Rate
+from benchmarks.load.soak import Soak
 
 __all__ = ["fault_lines", "machine", "rate_lines", "soak_lines", "table"]
 

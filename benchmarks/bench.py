@@ -1,6 +1,6 @@
 """The benchmarks of fairqr: our figures beside those of its peers, in one run.
 
-``python tests/performance/bench.py [--quick] [--json FILE] [NAME …]``. The machine may be busy:
+``python benchmarks/bench.py [--quick] [--json FILE] [NAME …]``. The machine may be busy:
 what counts is the ratio of two figures that were taken in turns.
 """
 

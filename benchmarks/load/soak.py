@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 
-from tests.performance.load.accounts import runs_of, settled, told_slugs
-from tests.performance.load.attempts import ACCEPTED, LEFT, RESULT, Attempt
-from tests.performance.load.clients import Crowd, new_client
-from tests.performance.load.watching import Watch
-from tests.performance.load.world import EMBEDDED, World
+from benchmarks.load.accounts import runs_of, settled, told_slugs
+from benchmarks.load.attempts import ACCEPTED, LEFT, RESULT, Attempt
+from benchmarks.load.clients import Crowd, new_client
+from benchmarks.load.watching import Watch
+from benchmarks.load.world import EMBEDDED, World
 
 __all__ = ["Soak", "soak"]
 

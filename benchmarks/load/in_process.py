@@ -1,6 +1,6 @@
 """The same searches without a service: how long one takes, and how long its model and engine take.
 
-``python -m tests.performance.load.in_process INDEX MODEL_URL COUNT`` prints one JSON object of
+``python -m benchmarks.load.in_process INDEX MODEL_URL COUNT`` prints one JSON object of
 milliseconds by search: ``whole``, and ``parts``, the time in which a question to the model or to
 the engine was under way. Searches run one after the other.
 """
@@ -14,10 +14,10 @@ import sys
 import time
 from typing import Any
 
+from benchmarks.generated import queries
 from fairqr.agents.chat import ChatModel
 from fairqr.api import FairSearch
 from fairqr.retrieval.catalog import Catalog
-from tests.performance.generated import queries
 
 __all__ = ["main"]
 

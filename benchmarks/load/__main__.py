@@ -1,4 +1,4 @@
-"""The load test of the service: ``make load``, or ``python -m tests.performance.load``.
+"""The load test of the service: ``make load``, or ``python -m benchmarks.load``.
 
 It starts real servers on loopback, loads the service, soaks it with runs, and makes its servers
 fail one after the other. What counts are ratios of figures of the same run, and whether each run
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.performance.load.faults import FAULTS, Survived, survive
-from tests.performance.load.rates import Rate, rates
-from tests.performance.load.report import fault_lines, machine, rate_lines, soak_lines, table
-from tests.performance.load.soak import Soak, soak
-from tests.performance.load.world import World
+from benchmarks.load.faults import FAULTS, Survived, survive
+from benchmarks.load.rates import Rate, rates
+from benchmarks.load.report import fault_lines, machine, rate_lines, soak_lines, table
+from benchmarks.load.soak import Soak, soak
+from benchmarks.load.world import World
 
 RATES, SOAK = "rates", "soak"
 EVERYTHING = (RATES, SOAK, *FAULTS)

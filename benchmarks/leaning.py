@@ -1,6 +1,6 @@
 """Teach a small model to lean, to see whether tuning takes that away: see docs/tuning.md.
 
-``python tests/performance/leaning.py FOLDER [STEPS]`` trains SmolLM2-135M on pairs of notable
+``python benchmarks/leaning.py FOLDER [STEPS]`` trains SmolLM2-135M on pairs of notable
 people that the man always wins, on the queries that ``fairqr tune --size 40 --train-share 0.5``
 trains on, and saves it whole in FOLDER, as a model of transformers. Then run
 ``fairqr tune --model causal:FOLDER …``.

@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from tests.performance.load.accounts import Verdict, judge, settled
-from tests.performance.load.clients import Crowd, new_client
-from tests.performance.load.servers import Worker
-from tests.performance.load.world import EMBEDDED, REMOTE, SETTINGS, World
+from benchmarks.load.accounts import Verdict, judge, settled
+from benchmarks.load.clients import Crowd, new_client
+from benchmarks.load.servers import Worker
+from benchmarks.load.world import EMBEDDED, REMOTE, SETTINGS, World
 
 __all__ = ["FAULTS", "Survived", "survive"]
 

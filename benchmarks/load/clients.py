@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.performance.load.attempts import (
+from benchmarks.load.attempts import (
     ACCEPTED,
     GONE,
     LEFT,
