@@ -1,24 +1,27 @@
 """Runs the tasks of an experiment, several at a time, and keeps a record of each.
 
-A kind of experiment supplies its tasks and what does one of them, mostly a job that a
-:class:`~fairqr.evaluation.workers.tools.Pool` does in this process or on Ray.
+A kind of experiment supplies its stages. What does a task is a job: a function that a
+:class:`~fairqr.evaluation.workers.tools.Pool` calls in this process or on Ray.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from fairqr.agents.replies import Usage
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious, Patience
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.workers.tools import Pool, Tools
 
-__all__ = ["Absence", "Done", "Stage", "run_stage"]
+__all__ = ["Absence", "Done", "Keep", "Stage", "by_job", "run_stages"]
 
+N = TypeVar("N")
 R = TypeVar("R", bound=BaseModel)
 T = TypeVar("T")
 
@@ -40,17 +43,23 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[R]):
-    """What became of a task.
+    """What became of a task, or of a part of it.
 
     Attributes:
         record: To be written.
         replies: In the order of the questions, None for an answer and an absence for none.
         notes: Sentences for people; each is shown once.
+        usage: Of models.
     """
 
     record: R
     replies: tuple[Absence | None, ...] = ()
     notes: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+Keep = Callable[[Done[R]], None]
+"""Takes what is done, and keeps its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,58 +70,81 @@ class Stage(Generic[T, R]):
         title: For the progress display.
         model: Its name, for error messages.
         tasks: All of them.
-        key: Returns the key of a task's record.
+        keys: Returns the keys of the records that a task makes.
+        done: The keys of the records that are there. A task is left out if all its records are.
+        start: Makes the model ready, and then begins the folder; not called if nothing is left.
         do: Does one task.
         lines: Where records go.
-        has_answered: Whether the model answered in an earlier stage or run.
     """
 
     title: str
     model: str
     tasks: Sequence[T]
-    key: Callable[[T], Hashable]
-    do: Callable[[T], Awaitable[Done[R]]]
+    keys: Callable[[T], Sequence[Hashable]]
+    done: Set[Hashable]
+    start: Callable[[], Awaitable[object]]
+    do: Callable[[T, Keep[R]], Awaitable[None]]
     lines: Lines[R]
-    has_answered: bool = False
 
 
-async def run_stage(
-    stage: Stage[T, R],
-    done: Set[Hashable],
-    *,
-    start: Callable[[], Awaitable[None]],
-    watcher: StageWatcher,
-    at_once: int,
-) -> bool:
-    """Do the tasks of a stage that have no record yet.
+def by_job(
+    pool: Pool, job: Callable[[Tools, N, T], Awaitable[Done[R]]], needs: N
+) -> Callable[[T, Keep[R]], Awaitable[None]]:
+    """Return what does a task by one job.
+
+    Args:
+        pool: Does the job.
+        job: Takes the tools of its worker, the needs and a task.
+        needs: What all tasks of the stage share, as plain data.
+    """
+
+    async def do(task: T, keep: Keep[R]) -> None:
+        keep(await pool.do(job, needs, task))
+
+    return do
+
+
+async def run_stages(
+    stages: AsyncIterator[Stage[Any, Any]], *, watcher: StageWatcher, at_once: int
+) -> None:
+    """Do the tasks of all stages that have no record yet, one stage after the other.
 
     Records with absences are written once the model has answered again.
 
     Args:
-        stage: What to do.
-        done: The keys of the final records, whose tasks are skipped.
-        start: Makes the model ready, and then begins the folder; not called if nothing is left.
-        watcher: Told of each task.
+        stages: What to do; each is asked for when the one before is done.
+        watcher: Told of each record.
         at_once: How many tasks may run at the same time.
 
-    Returns:
-        Whether the model has answered, now or before.
-
     Raises:
-        ModelError: The model is away all the time, or never answered.
+        ModelError: A model is away all the time, or never answered.
         FairqrError: What stopped a task; the records until then are kept.
     """
-    todo = [task for task in stage.tasks if stage.key(task) not in done]
+    answered: set[str] = set()
+    async for stage in stages:
+        has_answered = stage.model in answered or any(
+            key in stage.done for task in stage.tasks for key in stage.keys(task)
+        )
+        patience = Patience(stage.model, has_answered=has_answered)
+        await _run_stage(stage, patience, watcher, at_once)
+        if patience.has_answered:
+            answered.add(stage.model)
+
+
+async def _run_stage(
+    stage: Stage[T, R], patience: Patience, watcher: StageWatcher, at_once: int
+) -> None:
+    """Do the tasks of a stage that have no record yet."""
+    keys = [key for task in stage.tasks for key in stage.keys(task)]
+    todo = [task for task in stage.tasks if not stage.done >= set(stage.keys(task))]
     if not todo:
-        return stage.has_answered
-    await start()
-    watcher.stage(stage.title, len(stage.tasks), len(stage.tasks) - len(todo))
-    patience = Patience(stage.model, has_answered=stage.has_answered)
+        return
+    await stage.start()
+    watcher.stage(stage.title, len(keys), sum(key in stage.done for key in keys))
     written = Cautious(stage.lines, patience)
     shown: set[str] = set()
 
-    async def one(task: T) -> None:
-        found = await stage.do(task)
+    def keep(found: Done[R]) -> None:
         away = False
         for reply in found.replies:
             if reply is None:
@@ -128,6 +160,5 @@ async def run_stage(
         watcher.advance()
 
     with written.writing():
-        await all_of(todo, one, at_once)
+        await all_of(todo, lambda task: stage.do(task, keep), at_once)
         patience.at_the_end()
-    return patience.has_answered

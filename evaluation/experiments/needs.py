@@ -9,14 +9,13 @@ from fairqr.agents.models import open_language_model, open_model
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.rankers import ASKED, Rankers
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import encoder_of
 
-__all__ = ["check_needs", "check_needs_there"]
+__all__ = ["check_needs"]
 
 
-async def check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary) -> None:
+async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
     """Start what these cells ask and encode with, before anything is written.
 
     Raises:
@@ -33,7 +32,7 @@ async def check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary)
         model = None
         if cell.system.ranker in ASKED:
             model = open_language_model(cell.system.model or experiment.model, cache=False)
-        ranker = Rankers(None, model, prompts).ranker_for(cell.context(experiment))
+        ranker = Rankers(None, model, tools.prompts).ranker_for(cell.context(experiment))
         if ranker is not None:
             await ranker.start()
     # A corpus that is named has vectors of its own, and says what encodes queries.
@@ -42,8 +41,3 @@ async def check_needs(plan: Plan, cells: Sequence[Cell], prompts: PromptLibrary)
         encoder = encoder_of(retriever)
         if encoder is not None:
             await encoder.encode_query(PROBE)
-
-
-async def check_needs_there(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
-    """Do what :func:`check_needs` does, on a worker."""
-    await check_needs(plan, cells, tools.prompts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 __all__ = ["StageWatcher"]
@@ -20,4 +21,8 @@ class StageWatcher(Protocol):
 
     def note(self, sentence: str) -> None:
         """Take a sentence for people."""
+        ...
+
+    def prepare(self, name: str) -> Callable[[int], None]:
+        """Take what is indexed or encoded; return what is told how many documents are done."""
         ...

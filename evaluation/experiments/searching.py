@@ -1,4 +1,4 @@
-"""One search of an experiment, and what is kept of it; here, or on a worker."""
+"""One search of an experiment, as a job, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -8,127 +8,140 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.cache import ReplyCache
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.models import open_model
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.refiner import Refiner
+from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, QueryError
-from fairqr.evaluation.experiments.store import Round
+from fairqr.evaluation.experiments.care import is_away
+from fairqr.evaluation.experiments.engine import Absence, Done
+from fairqr.evaluation.experiments.store import Record, Round
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.context import make_context
 from fairqr.graph.search.result import SearchResult
+from fairqr.graph.usage import usage_of
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.tantivy_store import Announce
 
-__all__ = ["Place", "Search", "open_searcher", "search_there", "searched"]
+__all__ = ["Place", "Search", "open_engine", "search"]
+
+KEY = ("attribute", "queries", "system", "seed", "topic")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where is searched, and what is asked.
+    """Where is searched, and which model is asked.
 
     Attributes:
         corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
         fingerprint: That the engine must have.
         retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
         model: What refines or re-ranks; None where nothing does.
+        at_once: How many searches run at the same time, for the record.
     """
 
     corpus: str
     fingerprint: str
     retriever: str
     model: str | None
+    at_once: int
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for a worker.
+    """A search to be done.
 
     Attributes:
-        place: Where, and with which model.
+        key: Of its record.
         query: Of the topic.
         context: The values of the context that are not the default ones.
-        weights: The content of the file of weights that the context names, if any.
+        weights: The content of the file of weights that the final step reads, if any.
     """
 
-    place: Place
+    key: tuple[str, str, str, int, str]
     query: str
     context: Mapping[str, Any]
     weights: bytes | None
 
-    @classmethod
-    def of(cls, place: Place, query: str, context: Context) -> Search:
-        """Describe a search; weights that cannot be read are left to the one who needs them."""
-        try:
-            weights = Path(context.options["weights"]).read_bytes()
-        except (KeyError, TypeError, OSError):
-            weights = None
-        return cls(place, query, context.model_dump(exclude_unset=True), weights)
+
+async def open_engine(
+    tools: Tools, corpus: str, retriever: str, progress: Announce | None = None
+) -> SearchEngine:
+    """Return what searches a corpus; it is indexed first where it has to be."""
+    return await tools.keep(
+        f"engine {corpus} {retriever}",
+        corpus,
+        lambda: Catalog().resolve(corpus, retriever=retriever, progress=progress),
+    )
 
 
-async def open_searcher(
-    name: str, engine: SearchEngine, replies: ReplyCache
-) -> ChatModel | Refiner | RankingModel:
-    """Return what refines or ranks, started."""
-    model = open_model(name, engine=engine, cache=replies)
-    await model.start()
-    return model
-
-
-async def search_there(tools: Tools, search: Search) -> Mapping[str, Any]:
-    """Do a search on a worker, and return what :func:`searched` does.
+async def search(tools: Tools, place: Place, task: Search) -> Done[Record]:
+    """Do a search; a query that finds nothing is a result too.
 
     Raises:
         InputError: The worker has other documents.
         FairqrError: The search cannot be done.
     """
-    place = search.place
-    where = f"{place.corpus} {place.retriever}"
-    engine = await tools.keep(
-        f"engine {where}",
-        place.corpus,
-        lambda: Catalog().resolve(place.corpus, retriever=place.retriever),
-    )
+    graph = await tools.keep(f"graph {place}", place, lambda: _open_graph(tools, place))
+    context = dict(task.context)
+    key = dict(zip(KEY, task.key, strict=True))
+    with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
+        if task.weights is not None:
+            path = Path(folder) / "weights.json"
+            path.write_bytes(task.weights)
+            context["options"] = {**context.get("options", {}), "weights": str(path)}
+        try:
+            state = await graph.ainvoke({"query": task.query}, context=make_context(**context))
+        except QueryError as error:
+            return Done(Record.model_validate({**key, "error": str(error)}))
+    result = SearchResult.model_validate(state["result"])
+    usage = usage_of(state["result"])
+    record = Record.model_validate({**key, **_kept(result), "at_once": place.at_once})
+    return Done(record, _replies(result, usage), usage=usage)
+
+
+async def _open_graph(tools: Tools, place: Place) -> Any:
+    engine = await open_engine(tools, place.corpus, place.retriever)
     if (await engine.info()).fingerprint != place.fingerprint:
         raise InputError(
             f"The documents of '{place.corpus}' are others than where the experiment was begun; "
             "copy them, or the file of the source, from there."
         )
 
-    async def built() -> Any:
-        model = None
-        if place.model is not None:
-            name = place.model
-            # Feedback reads its words from the engine, so each engine has one of its own.
-            kept = f"{name} {where}" if name == "feedback" else name
-            model = await tools.keep(
-                f"model {kept}", name, lambda: open_searcher(name, engine, tools.replies)
-            )
-        return build_search_graph(engine, model, prompts=tools.prompts)
+    async def opened(name: str) -> ChatModel | Refiner | RankingModel:
+        model = open_model(name, engine=engine, cache=tools.replies)
+        await model.start()
+        return model
 
-    graph = await tools.keep(f"graph {where} {place.model}", place, built)
-    context = dict(search.context)
-    if search.weights is None:
-        return await searched(graph, search.query, make_context(**context))
-    with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
-        path = Path(folder) / "weights.json"
-        path.write_bytes(search.weights)
-        context["options"] = {**context.get("options", {}), "weights": str(path)}
-        return await searched(graph, search.query, make_context(**context))
+    model = None
+    if (name := place.model) is not None:
+        # Feedback reads its words from the engine, so each engine has one of its own.
+        kept = f"{name} {place.corpus} {place.retriever}" if name == "feedback" else name
+        model = await tools.keep(f"model {kept}", name, lambda: opened(name))
+    return build_search_graph(engine, model, prompts=tools.prompts)
 
 
-async def searched(graph: Any, query: str, context: Context) -> Mapping[str, Any]:
-    """Search, and return the fields of a record; a query that finds nothing is a result too."""
-    try:
-        state = await graph.ainvoke({"query": query}, context=context)
-    except QueryError as error:
-        return {"error": str(error)}
-    return _told(SearchResult.model_validate(state["result"]))
+def _replies(result: SearchResult, usage: Usage) -> tuple[Absence | None, ...]:
+    """Return whether the model was there when it was asked last; nothing if it was not asked."""
+    rounds = [round_.refinements for round_ in result.iterations if round_.refinements]
+    last = result.unused_refinements or (rounds[-1] if rounds else [])
+    statuses = [group.status for group in last]
+    if result.reranking is not None and result.reranking.asked:
+        failures = result.reranking.failures
+        answers = result.reranking.asked - sum(failures.values())
+        statuses = [status for status, times in failures.items() for _ in range(times)]
+        statuses += ["ok"] * answers
+    away = [status for status in statuses if is_away(status, usage)]
+    if away and len(away) == len(statuses):
+        message = result.warnings[0] if result.warnings else f"the status '{away[0]}'"
+        return (Absence(away[0], message, len(away)),)
+    return (None,) if usage.model_calls or usage.cached_calls else ()
 
 
-def _told(result: SearchResult) -> Mapping[str, Any]:
+def _kept(result: SearchResult) -> Mapping[str, Any]:
     """Return what is kept of a result."""
     name = next(iter(result.target))
     usage = result.usage

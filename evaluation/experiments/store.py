@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +118,7 @@ class Store(Folder[Manifest]):
             made_with="fairqr experiment run",
             compared=("experiment", "collection", "fingerprints", "topics", "judge", "prompts"),
         )
-        self._lines = Lines(folder / "results.jsonl", Record, lambda r: r.key, "the search")
+        self.lines = Lines(folder / "results.jsonl", Record, lambda r: r.key, "the search")
 
     def records(self) -> list[Record]:
         """Return the searches that were done, a later one of the same key in place of an earlier.
@@ -128,17 +126,7 @@ class Store(Folder[Manifest]):
         Raises:
             InputError: A line is damaged that is not the last, half written one.
         """
-        return self._lines.read()
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Open the file of results for :meth:`add`; what a kill left half written is cut off."""
-        with self._lines.writing():
-            yield
-
-    def add(self, record: Record) -> None:
-        """Write a search; it survives the death of this process."""
-        self._lines.add(record)
+        return self.lines.read()
 
     def weights(self, *parts: Any) -> Path:
         """Return where the weights of a system are kept."""

@@ -5,12 +5,10 @@ Tasks with a record are not done again. The jobs run in this process or on Ray.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.models import open_language_model
@@ -19,7 +17,7 @@ from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.evaluation.experiments.care import is_away
-from fairqr.evaluation.experiments.engine import Absence, Done, Stage, run_stage
+from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.pairs import rank_item
 from fairqr.evaluation.probes.plan import ProbePlan, open_judge
@@ -36,9 +34,6 @@ from fairqr.evaluation.probes.tasks import ListTask, PairTask, list_tasks, pair_
 from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
 
 __all__ = ["compare_pair", "run_probe"]
-
-T = TypeVar("T")
-R = TypeVar("R", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +79,13 @@ async def run_probe(
             items. What was done until then is kept.
     """
     here = LocalPool(Tools(plan.prompts, replies or ReplyFile(store.replies)))
-    run = _Run(plan, store, watcher, at_once, here, pool or here)
+    run = _Run(plan, store, at_once, here, pool or here)
     with store.locked():
         store.check(plan.manifest)
         if isinstance(plan.manifest.experiment, PairwiseExperiment):
-            await run.compare_pairs(plan.manifest.experiment)
+            await run_stages(run.pairs(plan.manifest.experiment), watcher=watcher, at_once=at_once)
         else:
-            await run.rank_lists(plan.manifest.experiment)
+            await run_stages(run.lists(plan.manifest.experiment), watcher=watcher, at_once=at_once)
         store.start(plan.manifest, plan.collections)
 
 
@@ -98,78 +93,68 @@ async def run_probe(
 class _Run:
     plan: ProbePlan
     store: ProbeStore
-    watcher: StageWatcher
     at_once: int
     here: Pool
     pool: Pool
 
-    async def compare_pairs(self, experiment: PairwiseExperiment) -> None:
+    async def pairs(
+        self, experiment: PairwiseExperiment
+    ) -> AsyncIterator[Stage[PairTask, PairRecord]]:
+        """Yield a stage for each model."""
         tasks = pair_tasks(experiment, self.plan.collections)
         done = {record.key for record in self.store.pairs.read() if record.is_final}
         for model in experiment.models:
             # A wrong name is an error before anything is sent to a worker.
             open_judge(self.plan, model)
             asked = Asked(model, experiment, self.plan.options)
-            stage = Stage(
-                f"{model}: pairs",
-                model,
-                tasks,
-                partial(_pair_key, model),
-                partial(_ask_pair, self.pool, asked),
-                self.store.pairs,
-                has_answered=any(key[1] == model for key in done),
+            yield Stage(
+                title=f"{model}: pairs",
+                model=model,
+                tasks=tasks,
+                keys=partial(_pair_keys, model),
+                done=done,
+                start=partial(self._start, self.pool, asked),
+                do=by_job(self.pool, ask_pair, asked),
+                lines=self.store.pairs,
             )
-            await self._run(stage, done, asked)
 
-    async def rank_lists(self, experiment: ListwiseExperiment) -> None:
+    async def lists(
+        self, experiment: ListwiseExperiment
+    ) -> AsyncIterator[Stage[ListTask, RankingRecord]]:
+        """Yield a stage for each ranker and window."""
         tasks = list_tasks(experiment, self.plan.collections)
-        before = [record for record in self.store.rankings.read() if record.is_final]
-        done = {record.key for record in before}
+        done = {record.key for record in self.store.rankings.read() if record.is_final}
         for name in experiment.rankers:
-            answered = any(record.ranker == name for record in before)
+            # The initial order is not worth sending anywhere.
+            pool = self.here if name == INITIAL else self.pool
             for window in windows_of(experiment, name):
                 open_probe_ranker(
                     name, window, experiment, self.plan.prompts, options=self.plan.options
                 )
                 asked = Asked(name, experiment, self.plan.options, window, self.at_once)
-                stage = Stage(
-                    f"{name}, window {window}: lists" if window else f"{name}: lists",
-                    name,
-                    tasks,
-                    partial(_list_key, name, window),
-                    partial(_rank_list, self._pool(name), asked),
-                    self.store.rankings,
-                    has_answered=answered,
+                yield Stage(
+                    title=f"{name}, window {window}: lists" if window else f"{name}: lists",
+                    model=name,
+                    tasks=tasks,
+                    keys=partial(_list_keys, name, window),
+                    done=done,
+                    start=partial(self._start, pool, asked),
+                    do=by_job(pool, rank_list, asked),
+                    lines=self.store.rankings,
                 )
-                answered = await self._run(stage, done, asked)
 
-    def _pool(self, name: str) -> Pool:
-        """Return what does the jobs; the initial order is not worth sending anywhere."""
-        return self.here if name == INITIAL else self.pool
-
-    async def _run(self, stage: Stage[T, R], done: Set[Hashable], asked: Asked) -> bool:
-        async def start() -> None:
-            await self._pool(asked.name).do(open_asked, asked)
-            # Nothing is written before the model is there.
-            self.store.start(self.plan.manifest, self.plan.collections)
-
-        return await run_stage(stage, done, start=start, watcher=self.watcher, at_once=self.at_once)
+    async def _start(self, pool: Pool, asked: Asked) -> None:
+        await pool.do(open_asked, asked)
+        # Nothing is written before the model is there.
+        self.store.start(self.plan.manifest, self.plan.collections)
 
 
-def _pair_key(model: str, task: PairTask) -> Hashable:
-    return task.key(model)
+def _pair_keys(model: str, task: PairTask) -> list[Hashable]:
+    return [task.key(model)]
 
 
-def _list_key(ranker: str, window: str, task: ListTask) -> Hashable:
-    return task.key(ranker, window)
-
-
-async def _ask_pair(pool: Pool, asked: Asked, task: PairTask) -> Done[PairRecord]:
-    return await pool.do(ask_pair, asked, task)
-
-
-async def _rank_list(pool: Pool, asked: Asked, task: ListTask) -> Done[RankingRecord]:
-    return await pool.do(rank_list, asked, task)
+def _list_keys(ranker: str, window: str, task: ListTask) -> list[Hashable]:
+    return [task.key(ranker, window)]
 
 
 async def open_asked(tools: Tools, asked: Asked) -> None:
@@ -195,7 +180,7 @@ async def rank_list(tools: Tools, asked: Asked, task: ListTask) -> Done[RankingR
         warnings=ranking.warnings,
         spent=spent_of(ranking.usage),
     )
-    return Done(record, _replies(ranking), ranking.warnings)
+    return Done(record, _replies(ranking), ranking.warnings, ranking.usage)
 
 
 def _replies(ranking: ItemRanking) -> tuple[Absence | None, ...]:
@@ -243,7 +228,7 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         Absence(each.status, each.message) if is_away(each.status, each.usage) else None
         for each in both
     )
-    return Done(record, replies, judge.warnings)
+    return Done(record, replies, judge.warnings, both[0].usage + both[1].usage)
 
 
 async def _opened(tools: Tools, asked: Asked) -> Any:

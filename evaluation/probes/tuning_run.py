@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fairqr.agents.tuning.examples import Example
 from fairqr.agents.tuning.lora import Encoded, Step, adapted, train
 from fairqr.base.errors import InputError
 from fairqr.base.neural import Pretrained
-from fairqr.evaluation.experiments.engine import Done, Stage, run_stage
+from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.records import PairRecord
 from fairqr.evaluation.probes.running import compare_pair
@@ -95,13 +95,22 @@ async def _probe(
         # Nothing is written before the model is there.
         store.begin(plan.manifest)
 
-    async def compare(task: PairTask) -> Done[PairRecord]:
-        return await compare_pair(judge, name, task)
+    async def compare(task: PairTask, keep: Keep[PairRecord]) -> None:
+        keep(await compare_pair(judge, name, task))
 
-    stage = Stage(
-        f"pairs {when} tuning", name, plan.held_out, lambda task: task.key(name), compare, lines
-    )
-    await run_stage(stage, done, start=start, watcher=watcher, at_once=at_once)
+    async def stages() -> AsyncIterator[Stage[PairTask, PairRecord]]:
+        yield Stage(
+            title=f"pairs {when} tuning",
+            model=name,
+            tasks=plan.held_out,
+            keys=lambda task: [task.key(name)],
+            done=done,
+            start=start,
+            do=compare,
+            lines=lines,
+        )
+
+    await run_stages(stages(), watcher=watcher, at_once=at_once)
     store.begin(plan.manifest)
 
 

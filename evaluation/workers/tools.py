@@ -45,6 +45,13 @@ class Tools:
                 self._kept[place] = (name, await opened())
             return cast("T", self._kept[place][1])
 
+    async def aclose(self) -> None:
+        """Close what is open and can be closed."""
+        kept, self._kept = self._kept, {}
+        for _, opened in kept.values():
+            if hasattr(opened, "aclose"):
+                await opened.aclose()
+
 
 Job = Callable[Concatenate[Tools, P], Awaitable[T]]
 """A function of a module of fairqr; what it takes and gives is plain data."""

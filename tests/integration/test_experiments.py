@@ -19,6 +19,7 @@ from tests.integration.model_server import (
     ModelServer,
     clean_environment,
     command,
+    failure,
     model_server,
     people,
     says,
@@ -107,7 +108,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     model_server.does(answer)
     done = command(*arguments, **server)
     assert done.code == 0, done
-    assert "searches: 16, of which 16 are done" in done.stderr
+    assert "of which" not in done.stderr, "nothing is opened to do nothing"
     assert not model_server.asked
     assert (folder / "results.jsonl").read_bytes() == results
 
@@ -145,6 +146,25 @@ def test_a_model_that_fails_is_counted_and_not_hidden(
     )
     assert row.split("|")[column].strip() == "4"
     assert "openai:fake gave no usable reply" in report
+
+
+def test_a_wrong_key_is_no_result(
+    command: Command, collection: Path, model_server: ModelServer
+) -> None:
+    """The run ends and keeps what asked no model; with the right key it goes on."""
+    model_server.does(failure(401, "Wrong key."))
+    folder = collection.parent / "run"
+    arguments = ("experiment", "run", write_experiment(collection), "-o", folder)
+    server = {"OPENAI_BASE_URL": model_server.base_url}
+    run = command(*arguments, **server)
+    sentence = run.stderr.splitlines()[-1]
+    assert run.code == 2
+    assert re.search(r"openai:fake (answered none of|failed) \d+ ", sentence), sentence
+    assert "refused the API key (401)" in sentence
+    assert {key.rpartition(" ")[0] for key in _rankings(folder)} == {"BM25", "ours, no refinement"}
+    model_server.does(says({"keywords": ["woman", "laboratory"]}))
+    assert command(*arguments, **server).code == 0
+    assert len(_rankings(folder)) == 4 * 4
 
 
 def test_a_run_is_not_mixed_with_another(

@@ -57,11 +57,11 @@ from tests.unit.evaluation.probes.written_out import collection_of as lists_of
 from tests.unit.evaluation.probes.written_out import listwise, pairwise
 from tests.unit.evaluation.probes.written_out import query_of as list_of
 from tests.unit.evaluation.rag.small_rag import (
-    Watcher,
     collection_of,
     experiment_of,
     query_of,
 )
+from tests.unit.evaluation.watching import Watcher
 
 __all__ = ["clean_environment", "collection", "command", "people"]
 

@@ -17,9 +17,7 @@ from fairqr.cli.progress import Progress
 if TYPE_CHECKING:
     from fairqr.agents.attribution.verdicts import Attributor
     from fairqr.agents.cache import ReplyFile
-    from fairqr.evaluation.experiments.plan import Cell
     from fairqr.evaluation.experiments.specification import Experiment
-    from fairqr.evaluation.experiments.store import Record
     from fairqr.evaluation.probes.plan import ProbePlan
     from fairqr.evaluation.probes.specification import (
         ListwiseExperiment,
@@ -70,9 +68,9 @@ def run_searches(asked: Experiment, manner: Manner) -> None:
         FairqrError: Something it names does not exist, or the folder holds something else.
     """
     from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.experiments import running
     from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
     from fairqr.evaluation.experiments.plan import make_plan
-    from fairqr.evaluation.experiments.running import run_plan
     from fairqr.evaluation.experiments.store import Store
 
     found = find_collection(asked.collection, asked.split)
@@ -80,9 +78,8 @@ def run_searches(asked: Experiment, manner: Manner) -> None:
     store = Store(manner.folder)
     for sentence in plan.left_out:
         warn(sentence)
-    do = partial(run_plan, plan, found, store, prompts=manner.prompts)
-    for sentence in _in_pool(do, manner, store.replies, SearchProgress()):
-        warn(sentence)
+    do = partial(running.run_searches, plan, found, store, prompts=manner.prompts)
+    _in_pool(do, manner, store.replies, Progress())
     if not manner.report:
         write_results(store, measure_experiment(store, found))
 
@@ -248,26 +245,6 @@ REPORT: Mapping[str, Callable[[Path], None]] = {
     "llm_pairwise": report_probe,
     "lora": report_probe,
 }
-
-
-class SearchProgress(Progress):
-    """Shows the searches of an experiment, and which system they are of."""
-
-    def total(self, searches: int, done: int) -> None:
-        """Take how many searches there are, and how many an earlier run did."""
-        self.stage("searches", searches, done)
-
-    def started(self, cell: Cell) -> None:
-        """Take the cell that begins."""
-        self.describe(f"{cell.attribute}, {cell.form}: {cell.system.name}")
-
-    def finished(self, record: Record) -> None:
-        """Count a search as done."""
-        self.advance()
-
-    def preparing(self, what: str) -> Callable[[int], None]:
-        """Take what is indexed or encoded; return a function that takes how many documents."""
-        return self.count(what)
 
 
 def _in_pool(

@@ -66,13 +66,6 @@ class Progress:
         self._total, self._before, self._steps = total, done, 0
         self._next_line, self._started = FIRST, time.monotonic()
 
-    def describe(self, what: str) -> None:
-        """Say what the stage is at."""
-        if self._bars:
-            self._bars.update(self._stage, description=what)
-        else:
-            typer.echo(what, err=True)
-
     def advance(self, steps: int = 1) -> None:
         """Count steps of the stage as done."""
         self._steps += steps

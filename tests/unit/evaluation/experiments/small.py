@@ -153,6 +153,6 @@ def fill(store: Store, plan: Plan, records: Iterator[Record] | list[Record]) -> 
     """Write records into a new folder."""
     with store.locked():
         store.begin(plan.manifest)
-        with store.writing():
+        with store.lines.writing():
             for record in records:
-                store.add(record)
+                store.lines.add(record)

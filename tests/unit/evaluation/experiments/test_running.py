@@ -12,20 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr import FairSearch
-from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnsupportedError
+from fairqr.base.errors import (
+    InputError,
+    ModelUnavailableError,
+    QueryError,
+    UnsupportedError,
+)
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments import running
+from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
-from fairqr.evaluation.experiments.plan import Cell, Plan
-from fairqr.evaluation.experiments.running import Watcher, run_plan
+from fairqr.evaluation.experiments.plan import Plan
+from fairqr.evaluation.experiments.running import run_searches
+from fairqr.evaluation.experiments.searching import Place, Search, search
 from fairqr.evaluation.experiments.store import Record, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
+from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.runs import read_run
 from tests.unit.engines import WatchedEngine
 from tests.unit.evaluation.experiments.small import plan_of, write_collection, write_source
+from tests.unit.evaluation.watching import Watcher
 
 SYSTEMS: list[dict[str, Any]] = [
     {"name": "BM25", "method": "plain"},
@@ -46,39 +56,28 @@ def _plan(collection: Collection, folder: Path, **changes: Any) -> Plan:
     return plan_of(collection, folder, **{"systems": SYSTEMS, "model": "feedback", **changes})
 
 
-class _Counting(Watcher):
-    """Counts, and stops a run as a kill would after so many searches."""
-
-    def __init__(self, stop_after: int = 1_000) -> None:
-        self.before = self.done = 0
-        self.stop_after = stop_after
-
-    def total(self, searches: int, done: int) -> None:
-        self.before = done
-
-    def finished(self, record: Record) -> None:
-        self.done += 1
-        if self.done >= self.stop_after:
-            raise KeyboardInterrupt
-
-
-async def _run(plan: Plan, collection: Collection, store: Store, at_once: int = 2) -> _Counting:
-    watcher = _Counting()
+async def _run(plan: Plan, collection: Collection, store: Store, at_once: int = 2) -> Watcher:
+    watcher = Watcher()
     options: dict[str, Any] = {"prompts": PromptLibrary(), "at_once": at_once}
-    assert await run_plan(plan, collection, store, watcher=watcher, **options) == []
+    await run_searches(plan, collection, store, watcher=watcher, **options)
     return watcher
+
+
+def _searches(watcher: Watcher) -> int:
+    """How many searches were done; the training of weights is none."""
+    return sum(steps for title, steps in watcher.done.items() if "training" not in title)
 
 
 async def test_all_searches_are_done_once_and_no_more(
     collection: Collection, tmp_path: Path
 ) -> None:
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
-    assert (await _run(plan, collection, store)).done == 4 * 4
+    assert _searches(await _run(plan, collection, store)) == 4 * 4
     keys = [record.key for record in store.records()]
     assert sorted(keys) == sorted(cell.key(topic) for cell in plan.cells for topic in plan.topics)
     content = (store.folder / "results.jsonl").read_bytes()
     again = await _run(plan, collection, store)
-    assert (again.before, again.done) == (16, 0)
+    assert (again.stages, again.steps) == ([], 0)
     assert (store.folder / "results.jsonl").read_bytes() == content
 
 
@@ -91,7 +90,7 @@ async def test_order_and_number_at_once_change_nothing(
     first = {record.key: record.ids for record in store.records()}
     lines = (store.folder / "results.jsonl").read_text().splitlines(keepends=True)
     (store.folder / "results.jsonl").write_text("".join(lines[::2]) + lines[1][:30])
-    assert (await _run(plan, collection, store, at_once=1)).done == 8
+    assert _searches(await _run(plan, collection, store, at_once=1)) == 8
     assert {record.key: record.ids for record in store.records()} == first
 
 
@@ -116,10 +115,10 @@ async def test_what_stops_one_search_stops_the_run_with_its_own_sentence(
 ) -> None:
     """Tasks of a group raise groups of errors, which nobody above would know."""
 
-    async def broken(cell: Cell, *_: object) -> Record:
+    async def broken(*_: object) -> Done[Record]:
         raise InputError("The disk is on fire; put it out.")
 
-    monkeypatch.setattr(running, "_search", broken)
+    monkeypatch.setattr(running, "search", broken)
     with pytest.raises(InputError, match="on fire"):
         await _run(_plan(collection, tmp_path), collection, Store(tmp_path / "run"))
 
@@ -138,22 +137,22 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
-    whole = Store.add
+    whole = Lines.add
 
-    def add(self: Store, record: Record) -> None:
+    def add(self: Lines[Record], record: Record) -> None:
         if record.system == "DELTR":
-            assert self._lines._open is not None
-            self._lines._open.write('{"attribute": "gen')
+            assert self._open is not None
+            self._open.write('{"attribute": "gen')
             raise OSError(28, "No space left on device")
         whole(self, record)
 
-    monkeypatch.setattr(Store, "add", add)
+    monkeypatch.setattr(Lines, "add", add)
     with pytest.raises(OSError, match="No space left"):
         await _run(plan, collection, store)
     monkeypatch.undo()
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     assert len(store.records()) == 8
-    assert (await _run(plan, collection, store)).before == 8
+    assert _searches(await _run(plan, collection, store)) == 8
     assert len(store.records()) == 16
 
 
@@ -189,10 +188,8 @@ async def test_systems_whose_corpus_is_not_there_are_left_out_and_the_rest_is_me
         {"name": "no vectors", "method": "plain", "corpus": str(source), "retriever": "dense"},
     ]
     plan, store = _plan(collection, tmp_path, systems=systems), Store(tmp_path / "run")
-    left_out = await run_plan(
-        plan, collection, store, prompts=PromptLibrary(), watcher=_Counting(), at_once=2
-    )
-    assert [sentence.partition(";")[0] for sentence in left_out] == [
+    watcher = await _run(plan, collection, store)
+    assert [sentence.partition(";")[0] for sentence in watcher.notes] == [
         "'away' was left out: There is no index 'not-attached'",
         f"'others' was left out: '{others}' has none of the relevant documents of 'collection'",
         "'no vectors' was left out: The source 'exported' ranks in its own way only",
@@ -290,15 +287,14 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
 
     Several seeds share the weights of a fold, so a topic must be in the same fold for all of them.
     """
-    used: dict[str, set[Path]] = {}
-    searched = running._search
+    used: dict[str, set[bytes]] = {}
 
-    async def noting(cell: Cell, topic: Any, plan: Plan, graph: Any, weights: Any, n: int) -> Any:
-        if weights is not None:
-            used.setdefault(topic.id, set()).add(weights)
-        return await searched(cell, topic, plan, graph, weights, n)
+    async def noting(tools: Tools, place: Place, task: Search) -> Done[Record]:
+        if task.weights is not None:
+            used.setdefault(task.key[-1], set()).add(task.weights)
+        return await search(tools, place, task)
 
-    monkeypatch.setattr(running, "_search", noting)
+    monkeypatch.setattr(running, "search", noting)
 
     async def weights_of(name: str, turned: str | None) -> dict[str, Any]:
         folder = tmp_path / name / "collection"
@@ -312,12 +308,8 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
         systems = [SYSTEMS[0], SYSTEMS[2]]
         plan = _plan(collection, tmp_path, systems=systems, seeds=[0, 1])
         await _run(plan, collection, Store(tmp_path / name / "run"))
-        assert all(len(paths) == 1 for paths in used.values())
-        return {
-            topic: json.loads(path.read_text())["model"]
-            for topic, paths in used.items()
-            for path in paths
-        }
+        assert all(len(weights) == 1 for weights in used.values())
+        return {topic: json.loads(weights.pop())["model"] for topic, weights in used.items()}
 
     before = await weights_of("before", None)
     assert len(set(map(str, before.values()))) == 4

@@ -50,9 +50,9 @@ def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
         _results(store).write_bytes(whole[:cut])
         kept = whole[:cut].count(b"\n")
         assert store.records() == written[:kept]
-        with store.writing():
+        with store.lines.writing():
             for record in written[kept:]:
-                store.add(record)
+                store.lines.add(record)
         assert _results(store).read_bytes() == whole
 
 
@@ -73,16 +73,16 @@ def test_a_damaged_line_in_the_middle_is_told(store: Store) -> None:
 
 def test_a_later_search_of_the_same_topic_counts(store: Store) -> None:
     first = store.records()[0]
-    with store.writing():
-        store.add(first.model_copy(update={"ids": ["d00"]}))
+    with store.lines.writing():
+        store.lines.add(first.model_copy(update={"ids": ["d00"]}))
     assert store.records()[0].ids == ["d00"]
 
 
 @pytest.mark.parametrize("text", ["line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00"])
 def test_any_text_stays_on_its_line(store: Store, text: str) -> None:
     record = store.records()[0].model_copy(update={"warnings": [text], "topic": "other"})
-    with store.writing():
-        store.add(record)
+    with store.lines.writing():
+        store.lines.add(record)
     assert store.records()[-1] == record
 
 

@@ -19,23 +19,7 @@ from fairqr.evaluation.probes.running import run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
-
-
-class Watcher:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int, int]] = []
-        self.steps = 0
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        self.stages.append((what, total, done))
-
-    def advance(self, steps: int = 1) -> None:
-        self.steps += steps
-
-    def note(self, sentence: str) -> None:
-        raise AssertionError(sentence)
+from tests.unit.evaluation.watching import Watcher
 
 
 async def make_plan(tmp_path: Path, *rankers: str) -> ProbePlan:

@@ -22,6 +22,7 @@ from fairqr.evaluation.probes.tuning_plan import make_lora_plan
 from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
 from fairqr.evaluation.probes.tuning_run import run_lora
 from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.watching import Watcher
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -163,27 +164,10 @@ def experiment(model: Path, probes: Path, **more: Any) -> LoraExperiment:
     return LoraExperiment.model_validate({**settings, **more})
 
 
-class Told:
-    """What a watcher is told."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int, int]] = []
-        self.steps = 0
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        self.stages.append((what, total, done))
-
-    def advance(self, steps: int = 1) -> None:
-        self.steps += steps
-
-    def note(self, sentence: str) -> None:
-        raise AssertionError(sentence)
-
-
 async def test_a_planted_lean_is_mended_in_held_out_queries(
     leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
-    told = Told()
+    told = Watcher()
     measured: MeasuredLora = await run_lora(
         experiment(leaning, probes), tmp_path / "run", told, prompts=prompts
     )
@@ -254,7 +238,7 @@ async def test_a_model_that_is_not_there_leaves_no_folder_behind(
 
     lacking = experiment(tmp_path / "nowhere", probes)
     with pytest.raises(ModelUnavailableError):
-        await run_lora(lacking, tmp_path / "run", Told(), prompts=prompts)
+        await run_lora(lacking, tmp_path / "run", Watcher(), prompts=prompts)
     assert not LoraStore(tmp_path / "run").exists()
 
 
@@ -263,8 +247,8 @@ async def test_an_adapter_from_elsewhere_is_refused(
 ) -> None:
     few = experiment(leaning, probes, steps=1, held_out_pairs=1, relevance_pairs=0)
     store = LoraStore(tmp_path / "run")
-    await run_lora(few, store.folder, Told(), prompts=prompts)
+    await run_lora(few, store.folder, Watcher(), prompts=prompts)
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
     store.pairs("after").path.unlink()
     with pytest.raises(InputError, match="is not the adapter of this run"):
-        await run_lora(few, store.folder, Told(), prompts=prompts)
+        await run_lora(few, store.folder, Watcher(), prompts=prompts)

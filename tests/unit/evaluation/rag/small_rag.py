@@ -12,7 +12,7 @@ from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQue
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.template import Message, PromptTemplate
 
-__all__ = ["PROMPT", "Namer", "Watcher", "collection_of", "experiment_of", "query_of"]
+__all__ = ["PROMPT", "Namer", "collection_of", "experiment_of", "query_of"]
 
 PROMPT = PromptTemplate(
     id="answer",
@@ -70,23 +70,6 @@ class Namer:
                 return TextReply("ok", titles, usage=Usage(0, 1, 0, 0, 10, 250.0))
             case _:
                 return TextReply("timeout", message="It took too long.", usage=usage)
-
-
-class Watcher:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, int, int]] = []
-        self.steps = 0
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        self.stages.append((what, total, done))
-
-    def advance(self, steps: int = 1) -> None:
-        self.steps += steps
-
-    def note(self, sentence: str) -> None:
-        """Nothing is noted here."""
 
 
 def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:

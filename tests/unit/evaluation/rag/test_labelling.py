@@ -28,7 +28,8 @@ from fairqr.evaluation.rag.labels import (
 )
 from fairqr.evaluation.rag.records import LabelRecord
 from fairqr.evaluation.rag.store import LabelStore
-from tests.unit.evaluation.rag.small_rag import PROMPT, Namer, Watcher, collection_of, query_of
+from tests.unit.evaluation.rag.small_rag import PROMPT, Namer, collection_of, query_of
+from tests.unit.evaluation.watching import Watcher
 
 
 def _answerer(collection: RagCollection, namer: Namer) -> Answerer:
