@@ -8,7 +8,6 @@ refines, answers and is probed.
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,14 +15,13 @@ from langgraph_sdk.runtime import ServerRuntime
 
 from fairqr.agents.attribution.attributors import DEFAULT_ATTRIBUTOR
 from fairqr.agents.models import open_model
-from fairqr.base.errors import InputError, one_line
 from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import Context, unknown_parameter
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -62,11 +60,7 @@ def _refuse_unknown(runtime: ServerRuntime[Any], kind: type[Context]) -> None:
     given = run.context if run is not None else None
     for name in given if isinstance(given, Mapping) else ():
         if name not in kind.model_fields:
-            near = difflib.get_close_matches(str(name), kind.model_fields, 1)
-            instead = (
-                f"did you mean '{near[0]}'?" if near else f"use {', '.join(kind.model_fields)}."
-            )
-            raise InputError(f"The context has no parameter '{one_line(str(name), 80)}'; {instead}")
+            raise unknown_parameter(str(name), kind.model_fields)
 
 
 async def _graphs() -> dict[str, Any]:

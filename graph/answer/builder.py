@@ -16,7 +16,14 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Model, model_of
+from fairqr.graph.search.context import require_context
+from fairqr.graph.search.rankers import (
+    GivenModel,
+    GivenRanker,
+    Model,
+    model_of,
+    require_method,
+)
 from fairqr.graph.search.state import InputState
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
 from fairqr.prompts.library import PromptLibrary
@@ -45,6 +52,7 @@ def answer_state_graph(
     Here ``concurrency`` is of the questions of a chat model that judges alone; for the rankings,
     set ``max_concurrency`` in the config.
     """
+    require_context(AnswerContext, context)
     model = model_of(model, engine)
     prompts, context = prompts or PromptLibrary(), context or AnswerContext()
     nodes = Nodes(
@@ -132,8 +140,9 @@ def _generator(
         return open_generator(generator)
     if isinstance(generator, BaseChatModel):
         return ChatGenerator(ChatModel.of(generator))
-    if generator is None and isinstance(model, ChatModel):
-        return ChatGenerator(model)
+    if generator is None:
+        return ChatGenerator(model) if isinstance(model, ChatModel) else None
+    require_method("generator", generator, "generate")
     return generator
 
 

@@ -87,9 +87,4 @@ def answer_context(**values: object) -> AnswerContext:
     Raises:
         InputError: One is wrong; the message names it and what is allowed.
     """
-    search = {name: value for name, value in values.items() if name not in _SETTINGS}
-    given = {name: values[name] for name in _SETTINGS if values.get(name) is not None}
-    return checked_context(AnswerContext, {**search, "answer": given or None})
-
-
-_SETTINGS = tuple(AnswerSettings.model_fields)
+    return checked_context(AnswerContext, values, "answer")

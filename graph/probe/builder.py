@@ -10,6 +10,7 @@ from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.nodes import Nodes, to_probe
 from fairqr.graph.probe.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
+from fairqr.graph.search.context import require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.state import InputState
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
@@ -32,6 +33,7 @@ def probe_state_graph(
     prompts: PromptLibrary | None = None,
 ) -> StateGraph[State, ProbeContext, InputState, OutputState]:
     """Return the graph that probes, not compiled; args are those of :func:`build_probe_graph`."""
+    require_context(ProbeContext, context)
     model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
     rankers = Rankers.of(ranker, model, prompts)

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairqr.agents.ranking.item_ranker import Asker, Shown
-from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
 from fairqr.graph.search.ranking_context import require_step
 from fairqr.retrieval.dimension import factors_of
@@ -138,11 +137,4 @@ def probe_context(**values: object) -> ProbeContext:
     Raises:
         InputError: One is wrong; the message names it and what is allowed.
     """
-    if "probe" in values:
-        raise InputError("The parameters of a probe are given one by one, without 'probe'.")
-    search = {name: value for name, value in values.items() if name not in _SETTINGS}
-    given = {name: values[name] for name in _SETTINGS if values.get(name) is not None}
-    return checked_context(ProbeContext, {**search, "probe": given})
-
-
-_SETTINGS = tuple(ProbeSettings.model_fields)
+    return checked_context(ProbeContext, values, "probe")

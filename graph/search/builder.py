@@ -8,7 +8,7 @@ from langgraph.graph import END, START, StateGraph
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.refiner import LLMRefiner, Refiner
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.expected_cost import Reserve
 from fairqr.graph.search.nodes import Nodes, RefinerFor
 from fairqr.graph.search.rankers import (
@@ -22,7 +22,7 @@ from fairqr.graph.search.rankers import (
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.graph.steps import Node, Route
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import SearchEngine, require_engine
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -48,6 +48,8 @@ def search_state_graph(
     Args are those of :func:`build_search_graph`. ``reserve`` returns the most that steps after the
     search will ask, which the search leaves them of the budget.
     """
+    require_engine(engine)
+    require_context(Context, context)
     model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
     rankers = Rankers.of(ranker, model, prompts)

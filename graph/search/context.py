@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.agents.ranking.rankers import RankerName
-from fairqr.base.errors import InputError, first_problem, raised_within
+from fairqr.base.errors import InputError, first_problem, one_line, raised_within
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
@@ -28,6 +29,8 @@ __all__ = [
     "WrittenTarget",
     "checked_context",
     "make_context",
+    "require_context",
+    "unknown_parameter",
 ]
 
 Method = Literal[
@@ -347,19 +350,37 @@ def make_context(**values: object) -> Context:
     return checked_context(Context, values)
 
 
-def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
+def checked_context(kind: type[C], values: Mapping[str, object], inner: str = "") -> C:
     """Check the values of a context; None means the default.
 
     Args:
         kind: The class of the context.
         values: The fields by name. ``attribute`` takes one attribute or several, in place of
             ``attributes``.
+        inner: A field with fields of its own, such as ``answer``. These stand among the values,
+            and take precedence over fields of the context that have the same name.
 
     Raises:
-        InputError: A value is wrong; the message names it and what is allowed.
+        InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     given = {name: value for name, value in values.items() if value is not None}
+    settings = _fields_of(kind, inner) if inner else ()
+    if inner and inner in given:
+        raise InputError(
+            f"Give the parameters of '{inner}' one by one, without '{inner}': "
+            f"{', '.join(settings)}."
+        )
+    known = {**kind.model_fields, **dict.fromkeys(settings)}
+    for name in given:
+        if name not in known and name != "attribute":
+            raise unknown_parameter(name, [name for name in known if name != inner])
+    if inner:
+        own = {name: given.pop(name) for name in settings if name in given}
+        if own or kind.model_fields[inner].is_required():
+            given[inner] = own
     if (attribute := given.pop("attribute", None)) is not None:
+        if "attributes" in given:
+            raise InputError("Give 'attribute' or 'attributes', not both.")
         given["attributes"] = [attribute] if isinstance(attribute, str) else attribute
     try:
         return kind.model_validate(given)
@@ -369,3 +390,28 @@ def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
         where, reason = first_problem(error)
         named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
         raise InputError(f"{named}: {reason}.") from None
+
+
+def unknown_parameter(name: str, known: Collection[str]) -> InputError:
+    """Return the error about a parameter that does not exist; it suggests one that does."""
+    near = difflib.get_close_matches(name, known, 1)
+    instead = f"did you mean '{near[0]}'?" if near else f"use {', '.join(known)}."
+    return InputError(f"There is no parameter '{one_line(name, 80)}'; {instead}")
+
+
+def require_context(kind: type[Context], given: object) -> None:
+    """Check that something is a context of a kind, or None.
+
+    Raises:
+        InputError: It is not.
+    """
+    if given is not None and not isinstance(given, kind):
+        raise InputError(
+            f"The context must be a fairqr.{kind.__name__}, not {type(given).__name__}."
+        )
+
+
+def _fields_of(kind: type[BaseModel], name: str) -> Collection[str]:
+    """Return the names of the fields that a field of a model has."""
+    inner: Any = kind.model_fields[name].annotation
+    return cast("type[BaseModel]", inner).model_fields

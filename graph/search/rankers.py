@@ -12,7 +12,7 @@ from fairqr.agents.ranking.item_ranker import ItemRanker
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerName, open_ranker
 from fairqr.agents.refiner import Refiner
-from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.graph.search.context import Context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -25,6 +25,7 @@ __all__ = [
     "Rankers",
     "is_language_model",
     "model_of",
+    "require_method",
     "require_refines",
 ]
 
@@ -56,6 +57,8 @@ class Rankers:
         prompts: PromptLibrary,
     ) -> None:
         self._given = ChatModel.of(ranker) if isinstance(ranker, BaseChatModel) else ranker
+        if not isinstance(ranker, BaseChatModel | str | None):
+            require_method("ranker", ranker, "rank", "weigh")
         self._model = model
         self._prompts = prompts
         # Weights are loaded once for all runs.
@@ -128,9 +131,31 @@ def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
 
     Raises:
         ModelUnavailableError: The name is none, or ``feedback`` has no engine.
+        InputError: It is no model.
     """
     if isinstance(given, str):
         return open_model(given, engine=engine)
     if isinstance(given, BaseChatModel):
         return ChatModel.of(given)
+    if given is not None:
+        require_method("model", given, "refine", "weigh")
     return given
+
+
+def require_method(role: str, given: object, *methods: str) -> None:
+    """Check that an object has one of the methods that its role needs.
+
+    Args:
+        role: The name of the argument.
+        given: Neither a name nor a chat model of LangChain's.
+        methods: Of which it needs one.
+
+    Raises:
+        InputError: It has none. That is so for what LangChain wraps around a chat model, such as
+            ``model.with_retry()``.
+    """
+    if not any(hasattr(given, method) for method in methods):
+        raise InputError(
+            f"The {role} must be a name, a chat model of LangChain's itself, or an object with a "
+            f"method '{methods[0]}', not {type(given).__name__}."
+        )

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fairqr.base.errors import UnsupportedError
+from fairqr.base.errors import InputError, UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
@@ -24,6 +24,7 @@ __all__ = [
     "best_first",
     "lexical_of",
     "require",
+    "require_engine",
 ]
 
 Capability = Literal[
@@ -168,6 +169,19 @@ class SearchEngine(Protocol):
     async def aclose(self) -> None:
         """Close files and connections."""
         ...
+
+
+def require_engine(given: object) -> None:
+    """Check that something is an open engine.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not hasattr(given, "capabilities"):
+        raise InputError(
+            f"A graph needs an open engine, not {type(given).__name__}; fairqr.open_engine opens "
+            "one, and fairqr.from_langchain makes one of a retriever or a vector store."
+        )
 
 
 def require(engine: SearchEngine, capability: Capability, purpose: str, instead: str = "") -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
 
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import TypeAdapter, ValidationError
@@ -28,7 +28,7 @@ from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.builder import build_search_graph, search_state_graph
-from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.context import Context, make_context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
@@ -233,7 +233,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = context or Context()
+        asked = _asked(Context, make_context, context, {})
         kind, name = _outcome(asked)
         result: dict[str, Any] | None = None
         steps = self.stream(query, asked, approve=approve)
@@ -258,7 +258,7 @@ class FairSearch:
         ``context.answer.stream`` is on. The run waits until you ask for the next step, and ends
         when you close the generator; to leave early, use ``contextlib.aclosing``.
         """
-        asked = _only(context, options) or make_context(**options)
+        asked = _asked(Context, make_context, context, options)
         graphs = await self._ready()
         if approve is not None:
             if _outcome(asked)[0] is not SearchResult:
@@ -295,8 +295,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = _only(context, options) or make_context(**options)
-        return await self.run(query, asked, approve=approve)
+        return await self.run(query, _search_context(context, options), approve=approve)
 
     async def answer(
         self, question: str, context: AnswerContext | None = None, **options: Any
@@ -314,7 +313,8 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self.run(question, _only(context, options) or answer_context(**options))
+        asked = _asked(AnswerContext, answer_context, context, options)
+        return await self.run(question, asked)
 
     async def probe(
         self, query: str, context: ProbeContext | None = None, **options: Any
@@ -333,7 +333,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self.run(query, _only(context, options) or probe_context(**options))
+        return await self.run(query, _asked(ProbeContext, probe_context, context, options))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
@@ -348,9 +348,7 @@ class FairSearch:
         """
         from fairqr.parts import FairRetriever
 
-        return FairRetriever(
-            search=self, context=_only(context, options) or make_context(**options)
-        )
+        return FairRetriever(search=self, context=_search_context(context, options))
 
     async def aclose(self) -> None:
         """Close everything this object opened, on this event loop and for :attr:`sync`."""
@@ -516,6 +514,12 @@ class Opening:
     def __init__(self, search: FairSearch) -> None:
         self._search = search
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"There is no '{name}' before FairSearch.open(…) is entered; write 'async with "
+            "FairSearch.open(…) as search:', or 'with' in code without async."
+        )
+
     async def __aenter__(self) -> FairSearch:
         try:
             await self._search._start()
@@ -608,13 +612,28 @@ def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywor
     return keywords
 
 
-def _only(context: C | None, options: Mapping[str, Any]) -> C | None:
-    """Return the context, if one is given.
+def _asked(
+    kind: type[C], make: Callable[..., C], context: C | None, options: Mapping[str, Any]
+) -> C:
+    """Return the context that is given, or make one of the options.
 
     Raises:
-        InputError: There are options as well as a context.
+        InputError: The context is of another kind, there are options as well, or one is wrong.
     """
+    if context is None:
+        return make(**options)
+    require_context(kind, context)
     given = sorted(name for name, value in options.items() if value is not None)
-    if context is not None and given:
+    if given:
         raise InputError(f"'{given[0]}' is given beside a context; put it into the context.")
     return context
+
+
+def _search_context(context: Context | None, options: Mapping[str, Any]) -> Context:
+    """Return the context of a search alone; see :func:`_asked`."""
+    asked = _asked(Context, make_context, context, options)
+    if _outcome(asked)[0] is not SearchResult:
+        raise InputError(
+            f"A search takes a fairqr.Context; give the {type(asked).__name__} to run."
+        )
+    return asked

@@ -32,7 +32,7 @@ from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch, SyncFairSearch
 from fairqr.base.errors import InputError, NoMatchError, one_line
 from fairqr.graph.search.builder import search_state_graph
-from fairqr.graph.search.context import Context, checked_context
+from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.result import RankedDocument, SearchResult
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.retrieval.documents import Document
@@ -97,7 +97,8 @@ def search_tool(
         name: The name of the tool.
 
     Raises:
-        InputError: A model is given beside a :class:`FairSearch`, which has its own.
+        InputError: A model is given beside a :class:`FairSearch`, which has its own; or ``source``
+            or ``context`` is of a wrong type.
     """
     if isinstance(source, SyncFairSearch):
         source = source.asynchronous
@@ -108,6 +109,7 @@ def search_tool(
     else:
         search = FairSearch(source, model)
     usual = Context(k=10) if context is None else context
+    require_context(Context, usual)
     given = {field: getattr(usual, field) for field in usual.model_fields_set & _OF_SEARCH}
 
     async def afair_search(

@@ -439,3 +439,24 @@ async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
         await graph.ainvoke(None, config)
     found = await graph.ainvoke(None, config, context=CONTEXT)
     assert found["result"]["attributes"] == ["gender"]
+
+
+async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> None:
+    build: Any = build_search_graph
+    model = GenericFakeChatModel(messages=iter([]))
+    with pytest.raises(InputError, match=r"open engine, not str; fairqr\.open_engine opens one"):
+        build("notables")
+    with pytest.raises(InputError, match=r"The model must be .* not RunnableRetry"):
+        build(engine, model.with_retry())
+    with pytest.raises(InputError, match=r"The ranker must be .* not RunnableRetry"):
+        build(engine, model, ranker=model.with_retry())
+    with pytest.raises(InputError, match=r"must be a fairqr\.Context, not dict"):
+        build(engine, model, context={"k": 5})
+    answering: Any = build_answer_graph
+    with pytest.raises(InputError, match=r"The generator must be .* not RunnableRetry"):
+        answering(engine, generator=model.with_retry())
+    with pytest.raises(InputError, match=r"must be a fairqr\.AnswerContext, not Context"):
+        answering(engine, model, context=CONTEXT)
+    probing: Any = build_probe_graph
+    with pytest.raises(InputError, match=r"must be a fairqr\.ProbeContext, not Context"):
+        probing(engine, model, context=CONTEXT)

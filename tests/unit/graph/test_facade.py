@@ -100,6 +100,37 @@ async def test_opening_reports_what_is_wrong_before_anything_is_searched(
         FairSearch.open(5)  # type: ignore[arg-type]
 
 
+async def test_opening_has_to_be_entered(engine: SearchEngine) -> None:
+    opening: Any = FairSearch.open(engine)
+    with pytest.raises(AttributeError, match=r"no 'search' before .* write 'async with"):
+        await opening.search("physicist")
+
+
+WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
+    ("search", {"attribut": "gender"}, "There is no parameter 'attribut'; did you mean 'attrib"),
+    ("search", {"samples": 2}, "There is no parameter 'samples'; use attributes, intersect,"),
+    ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
+    ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
+    ("search", {"context": AnswerContext()}, "give the AnswerContext to run"),
+    ("run", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
+    ("answer", {"sample": 2}, "did you mean 'samples'?"),
+    ("answer", {"answer": {"samples": 2}}, "one by one, without 'answer': alpha,"),
+    ("answer", {"context": CONTEXT}, r"must be a fairqr\.AnswerContext, not Context"),
+    ("probe", {"probe": PROBE.probe}, "one by one, without 'probe': attribute,"),
+    ("probe", {"context": CONTEXT}, r"must be a fairqr\.ProbeContext, not Context"),
+    ("probe", {"protected": "female"}, "'probe.attribute' is wrong: Field required"),
+]
+
+
+@pytest.mark.parametrize(("method", "given", "sentence"), WRONG_CALLS)
+async def test_what_a_call_does_not_take_is_refused_in_one_sentence(
+    engine: SearchEngine, method: str, given: dict[str, Any], sentence: str
+) -> None:
+    search: Any = FairSearch(engine, Proposing())
+    with pytest.raises(InputError, match=sentence):
+        await getattr(search, method)("physicist", **given)
+
+
 def test_opening_without_async_reports_the_same_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with pytest.raises(IndexNotFoundError, match="nowhere"), FairSearch.open("nowhere"):

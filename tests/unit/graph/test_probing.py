@@ -388,7 +388,7 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
         ({"askers": ["protected", "protected"]}, InputError, "each once"),
         ({"pairs": 0}, InputError, "'probe.pairs' is wrong"),
         ({"window": 10, "step": 10}, InputError, "step is 10"),
-        ({"nonsense": 1}, InputError, "'nonsense' is wrong"),
+        ({"nonsense": 1}, InputError, "no parameter 'nonsense'"),
         ({"prompts": {"pairwise": "v9"}}, PromptError, "pairwise/v9"),
     ],
 )

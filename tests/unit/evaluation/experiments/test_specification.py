@@ -116,7 +116,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
         (_systems(settings={"k": 5}), "'k' is set for the whole experiment, not in settings."),
         (_systems(vary={"seed": [1]}), "'seed' is set for the whole experiment, not in settings."),
         (_systems(vary={"patience": []}), "'patience' varies over no value; list at least one."),
-        (_systems(settings={"depht": 5}), "The parameter 'depht' is wrong: Extra inputs"),
+        (_systems(settings={"depht": 5}), "There is no parameter 'depht'; did you mean 'depth'?"),
         (_systems(settings={"depth": 4}), "'other': The parameters do not fit: depth is 4, but k"),
         (_systems(vary={"depth": [50, 4]}), "'other, depth=4': The parameters do not fit: depth"),
         (
