@@ -50,12 +50,15 @@ class Done(Generic[R]):
         replies: In the order of the questions, None for an answer and an absence for none.
         notes: Sentences for people; each is shown once.
         usage: Of models.
+        is_held: Whether the record is written only once the model has answered again, as one with
+            an absence is.
     """
 
     record: R
     replies: tuple[Absence | None, ...] = ()
     notes: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    is_held: bool = False
 
 
 Keep = Callable[[Done[R]], None]
@@ -85,6 +88,11 @@ class Stage(Generic[T, R]):
     start: Callable[[], Awaitable[object]]
     do: Callable[[T, Keep[R]], Awaitable[None]]
     lines: Lines[R]
+
+    @property
+    def left(self) -> list[T]:
+        """The tasks that lack a record."""
+        return [task for task in self.tasks if not self.done >= set(self.keys(task))]
 
 
 def by_job(
@@ -136,8 +144,7 @@ async def _run_stage(
 ) -> None:
     """Do the tasks of a stage that have no record yet."""
     keys = [key for task in stage.tasks for key in stage.keys(task)]
-    todo = [task for task in stage.tasks if not stage.done >= set(stage.keys(task))]
-    if not todo:
+    if not stage.left:
         return
     await stage.start()
     watcher.stage(stage.title, len(keys), sum(key in stage.done for key in keys))
@@ -145,7 +152,7 @@ async def _run_stage(
     shown: set[str] = set()
 
     def keep(found: Done[R]) -> None:
-        away = False
+        away = found.is_held
         for reply in found.replies:
             if reply is None:
                 patience.answered()
@@ -160,5 +167,5 @@ async def _run_stage(
         watcher.advance()
 
     with written.writing():
-        await all_of(todo, lambda task: stage.do(task, keep), at_once)
+        await all_of(stage.left, lambda task: stage.do(task, keep), at_once)
         patience.at_the_end()

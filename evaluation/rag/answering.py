@@ -5,73 +5,62 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from fairqr.agents.generators import GenerationRequest, Generator
-from fairqr.agents.replies import TextReply
+from fairqr.agents.generators import GenerationRequest, Generator, open_generator
+from fairqr.agents.replies import TextReply, Usage
 from fairqr.evaluation.experiments.care import Patience
+from fairqr.evaluation.experiments.engine import Absence
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
+from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.template import PromptTemplate
 
-__all__ = ["Answered", "Answerer", "Spent"]
-
-
-@dataclass(slots=True)
-class Spent:
-    """What answers cost, cached ones as when they were made.
-
-    Attributes:
-        model_calls: Requests.
-        tokens: Read and written.
-        milliseconds: How long it took.
-    """
-
-    model_calls: int = 0
-    tokens: int = 0
-    milliseconds: float = 0.0
-
-    def add(self, other: Spent) -> None:
-        """Add what something else cost."""
-        self.model_calls += other.model_calls
-        self.tokens += other.tokens
-        self.milliseconds += other.milliseconds
+__all__ = ["Answerer", "Asked", "open_answerer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What came of asking.
+class Asked:
+    """What is asked, as a job needs it.
 
     Attributes:
-        generation: The answer, or why there is none.
-        utility: Of the answer; 0 of an empty one, None of one that failed.
-        spent: What it cost.
+        generator: As :func:`fairqr.agents.generators.open_generator` takes it.
+        task: Of the queries.
+        prompt: Which asks.
     """
 
-    generation: TextReply
-    utility: float | None
-    spent: Spent
+    generator: str
+    task: RagTask
+    prompt: PromptTemplate
 
 
 @dataclass(slots=True)
 class Answerer:
-    """Asks one generator for answers to the queries of one task.
+    """Asks a generator for answers, and counts what they cost.
 
     Attributes:
         generator: Which has been started.
         task: Of the queries.
         prompt: Which asks.
-        patience: With the generator.
+        usage: Of all that was asked, judgements of attribution included.
+        milliseconds: How long that took, cached replies as when they were made.
+        replies: Whether the generator answered, in the order of the questions.
     """
 
     generator: Generator
     task: RagTask
     prompt: PromptTemplate
-    patience: Patience = field(init=False)
+    usage: Usage = field(default_factory=Usage, init=False)
+    milliseconds: float = field(default=0.0, init=False)
+    replies: list[Absence | None] = field(default_factory=list, init=False)
+    _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
-        self.patience = Patience(self.generator.name)
+        self._patience = Patience(self.generator.name)
 
-    async def answer(self, query: RagQuery, ranking: Sequence[int]) -> Answered:
-        """Return the answer to a query.
+    async def answer(
+        self, query: RagQuery, ranking: Sequence[int]
+    ) -> tuple[TextReply, float | None]:
+        """Return the answer to a query, and its utility: 0 if it is empty, None if it failed.
 
         Args:
             query: Which one.
@@ -84,25 +73,45 @@ class Answerer:
         begun = time.perf_counter()
         sources = [query.pool[place].fields for place in ranking]
         request = GenerationRequest(self.prompt, query.question, sources)
-        generation = await self.generator.generate(request)
+        reply = await self.generator.generate(request)
+        self.spend(reply.usage, begun)
+        if reply.status not in ("ok", "empty"):
+            self.replies.append(Absence(reply.status, reply.message))
+            self._patience.failed(reply.status, reply.message)
+            return reply, None
+        self.replies.append(None)
+        self._patience.answered()
+        return reply, self.task.utility(reply.text, query.golds) if reply.text else 0.0
+
+    def spend(self, usage: Usage, begun: float) -> None:
+        """Count what something cost that was begun at a time of ``time.perf_counter``."""
         took = (time.perf_counter() - begun) * 1000
-        self._count(generation)
-        usage = generation.usage
-        spent = Spent(
-            usage.model_calls + usage.cached_calls,
-            usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
-            # What the cache answered took no time now.
-            usage.cached_milliseconds + (took if usage.model_calls else 0.0),
-        )
-        return Answered(generation, self._utility(generation, query), spent)
+        self.usage += usage
+        # What the cache answered took no time now.
+        self.milliseconds += usage.cached_milliseconds + (took if usage.model_calls else 0.0)
 
-    def _utility(self, generation: TextReply, query: RagQuery) -> float | None:
-        if generation.status == "ok":
-            return self.task.utility(generation.text, query.golds)
-        return 0.0 if generation.status == "empty" else None
+    def spent(self) -> dict[str, Any]:
+        """Return what all of it cost, as records have it; cached replies as when they were made."""
+        usage = self.usage
+        return {
+            "model_calls": usage.model_calls + usage.cached_calls,
+            "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+            "milliseconds": round(self.milliseconds, 1),
+        }
 
-    def _count(self, generation: TextReply) -> None:
-        if generation.status in ("ok", "empty"):
-            self.patience.answered()
-        else:
-            self.patience.failed(generation.status, generation.message)
+
+async def open_answerer(tools: Tools, asked: Asked) -> Answerer:
+    """Return what answers, started.
+
+    Raises:
+        ModelUnavailableError: The generator is not there.
+    """
+
+    async def opened() -> Generator:
+        generator = open_generator(asked.generator, cache=tools.replies)
+        await generator.start()
+        return generator
+
+    # One place for all, since large models do not fit side by side.
+    generator = await tools.keep("generator", asked.generator, opened)
+    return Answerer(generator, asked.task, asked.prompt)

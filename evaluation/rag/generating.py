@@ -1,149 +1,189 @@
-"""One query of an experiment: its policies' rankings, the answers from them, and what they used."""
+"""One policy on one query, as a job: its rankings, the answers from them, and what they used."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.verdicts import Attributor, Pair, hypothesis_of
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
-from fairqr.evaluation.rag.answering import Answerer, Spent
+from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.rag.answering import Answerer, Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.policies import Draw, Rankings, draw_rankings
+from fairqr.evaluation.rag.policies import Draw, draw_rankings
 from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
 from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.workers.tools import Tools
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.pools.base import PoolRetriever
+from fairqr.retrieval.pools.open import open_pool_retriever
 
-__all__ = ["QueryWork"]
+__all__ = ["Policies", "PolicyTask", "answer_policy", "open_policies", "score_pool"]
 
 
-@dataclass(slots=True)
-class QueryWork:
-    """Makes the records of one query; equal rankings of its policies are answered once.
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What the policies of a collection and a generator need.
 
     Attributes:
-        experiment: What is asked.
+        experiment: How much is drawn and answered.
         collection: The name of the collection.
-        generator: The name of the generator, as the experiment has it.
-        query: Which one.
-        useful: The positions of its useful documents.
-        answerer: What answers.
-        attributor: What judges; None leaves attribution out.
+        asked: Of the generator.
+        attributor: What judges, as it names itself; empty leaves attribution out.
         hypothesis: The template that makes answers into hypotheses.
     """
 
     experiment: FairRagExperiment
     collection: str
-    generator: str
+    asked: Asked
+    attributor: str
+    hypothesis: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTask:
+    """A policy on a query.
+
+    Attributes:
+        query: Which one.
+        useful: The positions of its useful documents.
+        draw: Of which policy.
+        scores: Of the retriever, for the documents of the pool; None for the oracle.
+        known: Answers that other policies had from this query, which are not asked for again.
+    """
+
     query: RagQuery
     useful: tuple[int, ...]
-    answerer: Answerer
-    attributor: Attributor | None
-    hypothesis: str
-    _answers: dict[tuple[int, ...], AnswerRecord] = field(default_factory=dict, init=False)
-    _verdicts: dict[tuple[int, str], bool] = field(default_factory=dict, init=False)
+    draw: Draw
+    scores: FloatArray | None
+    known: tuple[AnswerRecord, ...] = ()
 
-    def remember(self, records: Iterable[PolicyRecord]) -> None:
-        """Take records of this query that were made before, so that nothing is asked again."""
-        for record in records:
-            for answer in record.answers:
-                self._answers[answer.ranking] = answer
 
-    async def record(self, draw: Draw, scores: Mapping[str, FloatArray]) -> PolicyRecord:
-        """Draw the rankings of a policy, and answer from the first of them.
+async def open_policies(tools: Tools, policies: Policies) -> None:
+    """Make ready what draws, answers and judges."""
+    await open_answerer(tools, policies.asked)
+    await _open_attributor(tools, policies.attributor)
+    for name in policies.experiment.retrievers:
+        await _open_retriever(tools, name)
 
-        Args:
-            draw: Which policy.
-            scores: By retriever, of the documents of the pool.
 
-        Raises:
-            ModelError: The generator fails all the time.
-        """
-        names = dict(
-            zip(
-                ("collection", "generator", "retriever", "policy", "alpha", "seed", "query"),
-                draw.key(self.collection, self.generator, self.query.id),
-                strict=True,
-            )
-        )
-        parts = {
-            **names,
-            "pool": tuple(document.id for document in self.query.pool),
-            "useful": self.useful,
-            "k": self.experiment.k,
-        }
-        try:
-            samples = self._rankings(draw, scores)
-        except InputError as error:
-            return PolicyRecord.model_validate({**parts, "failure": str(error)})
-        spent = Spent()
-        times = Counter(samples[: draw.answered(self.experiment)])
-        answers = [
-            (await self._answer(ranking, spent)).model_copy(update={"times": count})
-            for ranking, count in times.items()
-        ]
-        return PolicyRecord.model_validate(
-            {
-                **parts,
-                "samples": samples,
-                "answers": tuple(answers),
-                "model_calls": spent.model_calls,
-                "tokens": spent.tokens,
-                "milliseconds": round(spent.milliseconds, 1),
-            }
-        )
+async def score_pool(tools: Tools, retriever: str, query: RagQuery) -> FloatArray:
+    """Return a retriever's scores of the documents of a query's pool."""
+    opened = await _open_retriever(tools, retriever)
+    return await opened.scores(query.query, [document.text for document in query.pool])
 
-    def _rankings(self, draw: Draw, scores: Mapping[str, FloatArray]) -> Rankings:
-        return draw_rankings(
+
+async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> Done[PolicyRecord]:
+    """Draw the rankings of a policy, and answer from the first of them.
+
+    Raises:
+        ModelError: The generator fails all the time.
+    """
+    experiment, query, draw = policies.experiment, task.query, task.draw
+    names = ("collection", "generator", "retriever", "policy", "alpha", "seed", "query")
+    key = draw.key(policies.collection, policies.asked.generator, query.id)
+    parts = {
+        **dict(zip(names, key, strict=True)),
+        "pool": tuple(document.id for document in query.pool),
+        "useful": task.useful,
+        "k": experiment.k,
+    }
+    try:
+        samples = draw_rankings(
             draw,
-            scores[draw.retriever] if draw.retriever else None,
-            self.useful,
-            len(self.query.pool),
-            self.experiment,
-            (self.collection, self.query.id),
+            task.scores,
+            task.useful,
+            len(query.pool),
+            experiment,
+            (policies.collection, query.id),
         )
+    except InputError as error:
+        return Done(PolicyRecord.model_validate({**parts, "failure": str(error)}))
+    attributor = await _open_attributor(tools, policies.attributor)
+    answerer = await open_answerer(tools, policies.asked)
+    answers = _Answers(query, answerer, attributor, policies.hypothesis, task.known)
+    times = Counter(samples[: draw.answered(experiment)])
+    answered = [
+        (await answers.of(ranking)).model_copy(update={"times": count})
+        for ranking, count in times.items()
+    ]
+    record = PolicyRecord.model_validate(
+        {**parts, "samples": samples, "answers": tuple(answered), **answerer.spent()}
+    )
+    failed = any(answer.utility is None for answer in answered)
+    return Done(record, tuple(answerer.replies), usage=answerer.usage, is_held=failed)
 
-    async def _answer(self, ranking: tuple[int, ...], spent: Spent) -> AnswerRecord:
-        """Return the answer from a ranking; what it cost is added where it is asked for first."""
+
+class _Answers:
+    """The answers from the rankings of a query: each ranking and each judgement is asked once."""
+
+    def __init__(
+        self,
+        query: RagQuery,
+        answerer: Answerer,
+        attributor: Attributor | None,
+        hypothesis: str,
+        known: tuple[AnswerRecord, ...],
+    ) -> None:
+        self._query = query
+        self._answerer = answerer
+        self._attributor = attributor
+        self._hypothesis = hypothesis
+        self._answers = {answer.ranking: answer for answer in known}
+        self._verdicts = {
+            (place, hypothesis_of(answer.text, hypothesis)): used
+            for answer in known
+            for place, used in zip(answer.ranking, answer.used, strict=False)
+            if used is not None
+        }
+
+    async def of(self, ranking: tuple[int, ...]) -> AnswerRecord:
+        """Return the answer from a ranking."""
         if ranking not in self._answers:
-            answered = await self.answerer.answer(self.query, ranking)
-            spent.add(answered.spent)
-            text = answered.generation.text
+            reply, utility = await self._answerer.answer(self._query, ranking)
             self._answers[ranking] = AnswerRecord(
                 ranking=ranking,
                 times=1,
-                status=answered.generation.status,
-                text=text,
-                utility=answered.utility,
-                used=() if answered.utility is None else await self._used(ranking, text, spent),
+                status=reply.status,
+                text=reply.text,
+                utility=utility,
+                used=() if utility is None else await self._used(ranking, reply.text),
             )
         return self._answers[ranking]
 
-    async def _used(
-        self, ranking: tuple[int, ...], answer: str, spent: Spent
-    ) -> tuple[bool | None, ...]:
-        """Tell which documents an answer used; each document and answer are judged once."""
-        if self.attributor is None:
+    async def _used(self, ranking: tuple[int, ...], answer: str) -> tuple[bool | None, ...]:
+        """Return for each document of a ranking whether an answer used it."""
+        if self._attributor is None:
             return ()
-        hypothesis = hypothesis_of(answer, self.hypothesis)
+        hypothesis = hypothesis_of(answer, self._hypothesis)
         asked = [place for place in ranking if (place, hypothesis) not in self._verdicts]
         begun = time.perf_counter()
-        verdicts = await self.attributor.judge(
-            [Pair(self.query.pool[place].text, hypothesis) for place in asked]
+        verdicts = await self._attributor.judge(
+            [Pair(self._query.pool[place].text, hypothesis) for place in asked]
         )
-        took = (time.perf_counter() - begun) * 1000
-        usage = sum((verdict.usage for verdict in verdicts), Usage())
-        spent.add(
-            Spent(
-                usage.model_calls + usage.cached_calls,
-                usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
-                usage.cached_milliseconds + (took if usage.model_calls else 0.0),
-            )
-        )
+        self._answerer.spend(sum((verdict.usage for verdict in verdicts), Usage()), begun)
         for place, verdict in zip(asked, verdicts, strict=True):
             if verdict.attributed is not None:
                 self._verdicts[place, hypothesis] = verdict.attributed
         return tuple(self._verdicts.get((place, hypothesis)) for place in ranking)
+
+
+async def _open_attributor(tools: Tools, name: str) -> Attributor | None:
+    async def opened() -> Attributor:
+        attributor = open_attributor(name, cache=tools.replies, prompts=tools.prompts)
+        await attributor.start()
+        return attributor
+
+    return await tools.keep("attributor", name, opened) if name else None
+
+
+async def _open_retriever(tools: Tools, name: str) -> PoolRetriever:
+    async def opened() -> PoolRetriever:
+        retriever = open_pool_retriever(name)
+        await retriever.start()
+        return retriever
+
+    return await tools.keep(f"retriever {name}", name, opened)

@@ -8,30 +8,31 @@ and a generator.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 from fairqr.agents.cache import ReplyFile
-from fairqr.agents.generators import open_generator
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.at_once import all_of
-from fairqr.evaluation.experiments.care import Cautious
+from fairqr.evaluation.experiments.engine import Done, Stage, by_job, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.rag.answering import Answerer, Spent
+from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.records import LabelRecord
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore
 from fairqr.evaluation.versions import now, versions_of
+from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
+from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = [
     "check_labels",
     "check_pools",
+    "given_labels",
     "label_collection",
     "label_manifest",
-    "label_queries",
+    "label_query",
+    "label_stage",
     "labelling_calls",
-    "take_labels",
 ]
 
 
@@ -75,7 +76,8 @@ async def label_collection(
     pool: int | None,
     watcher: StageWatcher,
     at_once: int = 4,
-) -> list[LabelRecord]:
+    workers: Pool | None = None,
+) -> None:
     """Label a collection into a folder of its own, but for the queries that have labels there.
 
     Args:
@@ -84,98 +86,92 @@ async def label_collection(
         prompt: Which asks for answers.
         store: Where labels go; locked while this runs.
         pool: At most so many documents of each query are in the collection; None for all.
-        watcher: Told of each answer.
-        at_once: How many queries may be under way at the same time.
+        watcher: Told of each query.
+        at_once: How many queries may run at the same time.
+        workers: Do the jobs; default to this process.
 
     Raises:
         ModelUnavailableError: The generator is not there; nothing is written then.
         ModelError: It fails all the time; whole queries that were labelled are kept.
         InputError: The folder holds something else.
     """
+    workers = workers or LocalPool(Tools(PromptLibrary(), ReplyFile(store.replies)))
+    asked = Asked(generator, collection.task, prompt)
+    manifest = label_manifest(collection, generator, prompt, pool)
+
+    async def start() -> None:
+        await workers.do(open_answerer, asked)
+        store.begin(manifest)
+
+    async def stages() -> AsyncIterator[Stage[RagQuery, LabelRecord]]:
+        yield label_stage(collection, asked, store, workers, start)
+
     with store.locked():
-        opened = open_generator(generator, cache=ReplyFile(store.replies))
-        await opened.start()
-        store.begin(label_manifest(collection, generator, prompt, pool))
-        answerer = Answerer(opened, collection.task, prompt)
-        return await label_queries(
-            collection.queries, answerer, store, watcher=watcher, at_once=at_once
-        )
+        store.check(manifest)
+        await run_stages(stages(), watcher=watcher, at_once=at_once)
+        store.begin(manifest)
 
 
-async def label_queries(
-    queries: Sequence[RagQuery],
-    answerer: Answerer,
+def label_stage(
+    collection: RagCollection,
+    asked: Asked,
     store: LabelStore,
-    *,
-    watcher: StageWatcher,
-    at_once: int = 4,
-) -> list[LabelRecord]:
-    """Label the queries that have no labels yet.
+    pool: Pool,
+    start: Callable[[], Awaitable[object]],
+    given: Collection[str] = (),
+) -> Stage[RagQuery, LabelRecord]:
+    """Return the stage that labels the queries of a collection that have no labels yet.
 
     Args:
-        queries: Which are to have labels.
-        answerer: What is asked.
-        store: Where labels go; begun, and locked by the caller.
-        watcher: Told of each answer.
-        at_once: How many queries may be under way at the same time.
-
-    Returns:
-        The labels, in the order of the queries.
-
-    Raises:
-        ModelError: The generator fails all the time; whole queries that were labelled are kept.
+        collection: Whose queries.
+        asked: Of the generator.
+        store: Where labels go; locked by the caller.
+        pool: Does the jobs.
+        start: Makes the generator ready, and begins the folder.
+        given: The ids of queries whose labels are taken from elsewhere.
     """
-    done = {label.query: label for label in store.lines.read()}
-    todo = [query for query in queries if query.id not in done]
-    calls = labelling_calls(queries)
-    manifest = store.manifest()
-    watcher.stage(
-        f"{manifest.collection}, {manifest.generator}: labels",
-        calls,
-        calls - labelling_calls(todo),
+    return Stage(
+        title=f"{collection.name}, {asked.generator}: labels",
+        model=asked.generator,
+        tasks=collection.queries,
+        keys=lambda query: [query.id],
+        done={label.query for label in store.lines.read()} | set(given),
+        start=start,
+        do=by_job(pool, label_query, asked),
+        lines=store.lines,
     )
 
-    async def one(query: RagQuery) -> None:
-        label = await _label(query, answerer, watcher)
-        kept.add(label, has_failures=bool(label.failures))
-        done[query.id] = label
 
-    kept = Cautious(store.lines, answerer.patience)
-    with kept.writing():
-        await all_of(todo, one, at_once)
-    return [done[query.id] for query in queries]
+async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[LabelRecord]:
+    """Label the documents of a query.
 
-
-async def _label(query: RagQuery, answerer: Answerer, watcher: StageWatcher) -> LabelRecord:
-    spent = Spent()
+    Raises:
+        ModelError: The generator fails all the time.
+    """
+    answerer = await open_answerer(tools, asked)
     failures: Counter[str] = Counter()
 
     async def utility(ranking: Sequence[int]) -> float | None:
-        answered = await answerer.answer(query, ranking)
-        spent.add(answered.spent)
-        if answered.utility is None:
-            failures[answered.generation.status] += 1
-        watcher.advance()
-        return answered.utility
+        reply, found = await answerer.answer(query, ranking)
+        if found is None:
+            failures[reply.status] += 1
+        return found
 
     without = await utility(())
     gains: dict[str, float | None] = {document.id: None for document in query.pool}
-    if without is None:
-        # No gain can be told, and the query will be dropped.
-        watcher.advance(len(query.pool))
-    else:
+    # Without it no gain can be told, and the query will be dropped.
+    if without is not None:
         for place, document in enumerate(query.pool):
             alone = await utility((place,))
             gains[document.id] = None if alone is None else alone - without
-    return LabelRecord(
+    record = LabelRecord(
         query=query.id,
         without=without,
         gains=gains,
         failures=dict(failures),
-        model_calls=spent.model_calls,
-        tokens=spent.tokens,
-        milliseconds=round(spent.milliseconds, 1),
+        **answerer.spent(),
     )
+    return Done(record, tuple(answerer.replies), usage=answerer.usage)
 
 
 def check_labels(given: LabelStore, wanted: LabelManifest) -> None:
@@ -225,24 +221,22 @@ def check_pools(folder: Path, queries: Sequence[RagQuery]) -> None:
             )
 
 
-def take_labels(folder: Path, queries: Sequence[RagQuery], store: LabelStore) -> None:
-    """Copy given labels into a folder that was begun, those of these queries alone.
+def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]:
+    """Return the labels of a folder for these queries, cut to the documents of their pools.
 
     Args:
         folder: Of the labels, which were checked.
         queries: Which need labels; those without are labelled later.
-        store: Where they go; what is there already stays.
 
     Raises:
         InputError: A query has documents that were not looked at.
     """
     check_pools(folder, queries)
     given = {label.query: label for label in LabelStore(folder).lines.read()}
-    there = {label.query for label in store.lines.read()}
-    with store.lines.writing():
-        for query in queries:
-            label = given.get(query.id)
-            if label is None or query.id in there:
-                continue
-            gains = {document.id: label.gains[document.id] for document in query.pool}
-            store.lines.add(label.model_copy(update={"gains": gains}))
+    return [
+        given[query.id].model_copy(
+            update={"gains": {it.id: given[query.id].gains[it.id] for it in query.pool}}
+        )
+        for query in queries
+        if query.id in given
+    ]

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import open_generator
-from fairqr.evaluation.at_once import all_of
-from fairqr.evaluation.experiments.care import Cautious
+from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.rag.answering import Answerer
+from fairqr.evaluation.rag.answering import Asked
 from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.generating import QueryWork
+from fairqr.evaluation.rag.generating import (
+    Policies,
+    PolicyTask,
+    answer_policy,
+    open_policies,
+    score_pool,
+)
 from fairqr.evaluation.rag.labelling import (
     check_labels,
     check_pools,
+    given_labels,
     label_manifest,
-    label_queries,
-    take_labels,
+    label_stage,
 )
 from fairqr.evaluation.rag.labels import useful_positions, why_dropped
 from fairqr.evaluation.rag.plan import Cost, Part, RagPlan, cost_of
-from fairqr.evaluation.rag.policies import Draw
+from fairqr.evaluation.rag.policies import Key
 from fairqr.evaluation.rag.records import LabelRecord, PolicyRecord
-from fairqr.evaluation.rag.remote import generator_there, judge_there, retriever_there
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore, RagStore
-from fairqr.evaluation.workers.tools import Pool
+from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.pools.base import PoolRetriever
-from fairqr.retrieval.pools.open import open_pool_retriever
 
 __all__ = ["match_labels", "remaining_cost", "run_fair_rag"]
 
@@ -86,16 +90,12 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     for part in plan.parts:
         for generator in experiment.generators:
             pair = (part.collection.name, generator)
-            labels = {label.query: label for label in store.labels(*pair).lines.read()}
+            labels = store.labels(*pair).lines.read()
             if pair in given:
-                found = LabelStore(given[pair]).lines.read()
-                labels = {label.query: label for label in found} | labels
-            kept = {
-                label.query
-                for label in labels.values()
-                if why_dropped(label, experiment.min_useful) is None
-            }
-            total += cost_of(part, generator, experiment, labelled=labels, kept=kept, done=done)
+                labels = [*given_labels(given[pair], part.collection.queries), *labels]
+            found = {label.query: label for label in labels}
+            kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
+            total += cost_of(part, generator, experiment, labelled=found, kept=kept, done=done)
     return total
 
 
@@ -103,7 +103,7 @@ async def run_fair_rag(
     plan: RagPlan,
     store: RagStore,
     *,
-    attributor: Attributor | None,
+    prompts: PromptLibrary,
     watcher: StageWatcher,
     at_once: int = 4,
     folders: Sequence[Path] = (),
@@ -114,143 +114,154 @@ async def run_fair_rag(
     Args:
         plan: What is to be done.
         store: Where results go; locked while this runs.
-        attributor: What judges; None leaves attribution out.
+        prompts: Where prompts come from.
         watcher: Told how far it has come.
-        at_once: How many queries may be under way at the same time.
+        at_once: How many queries may run at the same time.
         folders: Of labels that are given; what they lack is labelled.
-        pool: Workers that generate, judge and retrieve; this process does where None.
+        pool: Does the jobs; defaults to this process.
 
     Raises:
         FairqrError: It cannot go on for a reason that concerns more than one answer; what was done
             until then is kept.
     """
-    given = match_labels(plan, folders)
+    here = LocalPool(Tools(prompts, ReplyFile(store.replies)))
+    run = _Run(plan, store, watcher, match_labels(plan, folders), here, pool or here)
     with store.locked():
-        if store.exists() and remaining_cost(plan, store, folders).is_nothing:
-            store.begin(plan.manifest)
-            return
-        if attributor is not None:
-            attributor = judge_there(attributor, pool) if pool else attributor
-            await attributor.start()
-        run = _Run(plan, store, attributor, watcher, at_once, given, pool)
-        await run.start_retrievers()
-        for name in plan.manifest.experiment.generators:
-            # One at a time, since large models do not fit side by side: the one before is let go.
-            await run.work_with(name)
+        store.check(plan.manifest)
+        await run_stages(run.stages(), watcher=watcher, at_once=at_once)
+        store.begin(plan.manifest)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
     plan: RagPlan
     store: RagStore
-    attributor: Attributor | None
     watcher: StageWatcher
-    at_once: int
     given: Mapping[tuple[str, str], Path]
-    pool: Pool | None
-    _retrievers: dict[str, PoolRetriever] = field(default_factory=dict, init=False)
+    here: Pool
+    pool: Pool
     _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
 
-    async def start_retrievers(self) -> None:
-        for name in self.plan.manifest.experiment.retrievers:
-            opened = retriever_there(name, self.pool) if self.pool else open_pool_retriever(name)
-            self._retrievers[name] = opened
-            await self._retrievers[name].start()
+    async def stages(self) -> AsyncIterator[Stage[Any, Any]]:
+        """Yield the labels and then the rankings of each generator and collection.
 
-    async def work_with(self, name: str) -> None:
-        """Do all that a generator is needed for; it is started before anything is written."""
-        generator = (
-            generator_there(name, self.pool)
-            if self.pool
-            else open_generator(name, cache=ReplyFile(self.store.replies))
+        One generator after the other, since large models do not fit side by side.
+        """
+        for generator in self.plan.manifest.experiment.generators:
+            for part in self.plan.parts:
+                policies = self._policies(part, generator)
+                labels = self.store.labels(part.collection.name, generator)
+                given = self._given(part, generator, labels)
+                start = partial(self._start, part, policies, labels, given)
+                labelling = label_stage(
+                    part.collection,
+                    policies.asked,
+                    labels,
+                    self.pool,
+                    start,
+                    [label.query for label in given],
+                )
+                yield labelling
+                found = {label.query: label for label in [*given, *labels.lines.read()]}
+                rankings = self._rankings(part, policies, found, start)
+                dropped = len(found) - len(rankings.tasks)
+                if dropped and (labelling.left or rankings.left):
+                    self.watcher.note(
+                        f"{part.collection.name}, {generator}: {dropped} of {len(found)} queries "
+                        f"are left out, since they have fewer than {self._least} useful documents "
+                        "or could not be labelled."
+                    )
+                yield rankings
+
+    @property
+    def _least(self) -> int:
+        return self.plan.manifest.experiment.min_useful
+
+    def _policies(self, part: Part, generator: str) -> Policies:
+        return Policies(
+            self.plan.manifest.experiment,
+            part.collection.name,
+            Asked(generator, part.collection.task, part.prompt),
+            self.plan.manifest.attributor,
+            part.hypothesis,
         )
-        await generator.start()
-        self.store.begin(self.plan.manifest)
-        for part in self.plan.parts:
-            answerer = Answerer(generator, part.collection.task, part.prompt)
-            labels = await self.label(part, name, answerer)
-            await self.answer(part, name, answerer, labels)
 
-    async def label(self, part: Part, generator: str, answerer: Answerer) -> list[LabelRecord]:
-        """Label the queries of a collection, but for those that have labels."""
-        name, queries = part.collection.name, part.collection.queries
-        labels = self.store.labels(name, generator)
-        labels.begin(_wanted(self.plan, part, generator))
-        if (name, generator) in self.given:
-            take_labels(self.given[name, generator], queries, labels)
-        return await label_queries(
-            queries, answerer, labels, watcher=self.watcher, at_once=self.at_once
-        )
+    def _given(self, part: Part, generator: str, labels: LabelStore) -> list[LabelRecord]:
+        """Return the given labels that the folder does not have."""
+        folder = self.given.get((part.collection.name, generator))
+        if folder is None:
+            return []
+        there = {label.query for label in labels.lines.read()}
+        given = given_labels(folder, part.collection.queries)
+        return [label for label in given if label.query not in there]
 
-    async def answer(
-        self, part: Part, generator: str, answerer: Answerer, labels: Sequence[LabelRecord]
+    async def _start(
+        self, part: Part, policies: Policies, labels: LabelStore, given: Sequence[LabelRecord]
     ) -> None:
-        """Make the records of the queries that are kept."""
-        name, draws = part.collection.name, self.plan.draws
-        least = self.plan.manifest.experiment.min_useful
+        """Make the models ready, and then begin the folders."""
+        open_generator(policies.asked.generator, cache=False)  # a wrong name is an error here
+        await self.pool.do(open_policies, policies)
+        self.store.begin(self.plan.manifest)
+        labels.begin(_wanted(self.plan, part, policies.asked.generator))
+        there = {label.query for label in labels.lines.read()}
+        with labels.lines.writing():
+            for label in given:
+                if label.query not in there:
+                    labels.lines.add(label)
+
+    def _rankings(
+        self,
+        part: Part,
+        policies: Policies,
+        found: Mapping[str, LabelRecord],
+        start: Callable[[], Awaitable[None]],
+    ) -> Stage[RagQuery, PolicyRecord]:
+        """Return the stage that makes the records of the queries that are kept."""
+        name, generator = part.collection.name, policies.asked.generator
         kept = [
-            (query, label)
-            for query, label in zip(part.collection.queries, labels, strict=True)
-            if why_dropped(label, least) is None
+            query
+            for query in part.collection.queries
+            if query.id in found and why_dropped(found[query.id], self._least) is None
         ]
-        if dropped := len(labels) - len(kept):
-            self.watcher.note(
-                f"{name}, {generator}: {dropped} of {len(labels)} queries are left out, since they "
-                f"have fewer than {least} useful documents or could not be labelled."
-            )
-        there: dict[str, list[PolicyRecord]] = {}
+        before: dict[str, list[PolicyRecord]] = {}
         for record in self.store.records():
             if (record.collection, record.generator) == (name, generator):
-                there.setdefault(record.query, []).append(record)
-        done = {record.key for records in there.values() for record in records}
-        keys = [draw.key(name, generator, query.id) for query, _ in kept for draw in draws]
-        self.watcher.stage(
-            f"{name}, {generator}: rankings", len(keys), sum(key in done for key in keys)
+                before.setdefault(record.query, []).append(record)
+        done = {record.key for records in before.values() for record in records}
+
+        def keys(query: RagQuery) -> list[Key]:
+            return [draw.key(name, generator, query.id) for draw in self.plan.draws]
+
+        async def do(query: RagQuery, keep: Keep[PolicyRecord]) -> None:
+            known = {a.ranking: a for record in before.get(query.id, ()) for a in record.answers}
+            useful = useful_positions(query, found[query.id])
+            for draw in self.plan.draws:
+                if draw.key(name, generator, query.id) in done:
+                    continue
+                scores = await self._score(draw.retriever, name, query) if draw.retriever else None
+                task = PolicyTask(query, useful, draw, scores, tuple(known.values()))
+                answered = await self.pool.do(answer_policy, policies, task)
+                known |= {answer.ranking: answer for answer in answered.record.answers}
+                keep(answered)
+
+        return Stage(
+            title=f"{name}, {generator}: rankings",
+            model=generator,
+            tasks=kept,
+            keys=keys,
+            done=done,
+            start=start,
+            do=do,
+            lines=self.store.lines,
         )
 
-        async def one(query_and_label: tuple[RagQuery, LabelRecord]) -> None:
-            query, label = query_and_label
-            todo = [draw for draw in draws if draw.key(name, generator, query.id) not in done]
-            if todo:
-                work = self._work(part, generator, answerer, query, label)
-                work.remember(there.get(query.id, ()))
-                await self._do(work, todo, written)
-
-        written = Cautious(self.store.lines, answerer.patience)
-        with written.writing():
-            await all_of(kept, one, self.at_once)
-
-    def _work(
-        self, part: Part, generator: str, answerer: Answerer, query: RagQuery, label: LabelRecord
-    ) -> QueryWork:
-        return QueryWork(
-            experiment=self.plan.manifest.experiment,
-            collection=part.collection.name,
-            generator=generator,
-            query=query,
-            useful=useful_positions(query, label),
-            answerer=answerer,
-            attributor=self.attributor,
-            hypothesis=part.hypothesis,
-        )
-
-    async def _do(
-        self, work: QueryWork, draws: Sequence[Draw], written: Cautious[PolicyRecord]
-    ) -> None:
-        names = dict.fromkeys(draw.retriever for draw in draws if draw.retriever)
-        scores = {name: await self._score(name, work) for name in names}
-        for draw in draws:
-            record = await work.record(draw, scores)
-            failed = any(answer.utility is None for answer in record.answers)
-            written.add(record, has_failures=failed)
-            self.watcher.advance()
-
-    async def _score(self, retriever: str, work: QueryWork) -> FloatArray:
+    async def _score(self, retriever: str, collection: str, query: RagQuery) -> FloatArray:
         """Return a retriever's scores of a pool, which are the same for every generator."""
-        key = (retriever, work.collection, work.query.id)
+        key = (retriever, collection, query.id)
         if key not in self._scores:
-            texts = [document.text for document in work.query.pool]
-            self._scores[key] = await self._retrievers[retriever].scores(work.query.query, texts)
+            # What BM25 does is quicker than to send it anywhere.
+            pool = self.here if retriever == "bm25" else self.pool
+            self._scores[key] = await pool.do(score_pool, retriever, query)
         return self._scores[key]
 
 

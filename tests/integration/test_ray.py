@@ -1,4 +1,4 @@
-"""Experiments on a real Ray on loopback: the same records as in one process, whatever dies."""
+"""The engine on a real Ray on loopback: the same records as in one process, whatever dies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -24,17 +23,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.base.errors import ModelError, WorkersError
-from fairqr.evaluation.experiments.folder import Lines
-from fairqr.evaluation.probes.files import write_probe_collection
-from fairqr.evaluation.probes.plan import make_probe_plan
-from fairqr.evaluation.probes.running import run_probe
-from fairqr.evaluation.probes.store import ProbeStore
-from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.plan import make_rag_plan
-from fairqr.evaluation.rag.running import run_fair_rag
-from fairqr.evaluation.rag.store import RagStore
 from fairqr.evaluation.workers import ray_pool
 from fairqr.evaluation.workers.choice import Workers
 from fairqr.evaluation.workers.ray_pool import opened_pool
@@ -50,18 +39,9 @@ from tests.integration.model_server import (
     command,
     people,
     says,
-    weighs,
 )
 from tests.integration.test_experiments import collection, write_experiment
-from tests.unit.evaluation.probes.written_out import collection_of as lists_of
-from tests.unit.evaluation.probes.written_out import listwise, pairwise
-from tests.unit.evaluation.probes.written_out import query_of as list_of
-from tests.unit.evaluation.rag.small_rag import (
-    collection_of,
-    experiment_of,
-    query_of,
-)
-from tests.unit.evaluation.watching import Watcher
+from tests.integration.test_jobs import records, timeless
 
 __all__ = ["clean_environment", "collection", "command", "people"]
 
@@ -165,37 +145,6 @@ def _keywords(asked: Asked) -> Answer:
     return says({"keywords": [words[place % 7], words[place // 7 % 7]]})
 
 
-def _judges(asked: Asked) -> Answer:
-    """Says a share, a preference, a list or an answer, by the question alone."""
-    share = hashlib.sha256(asked.last_message.encode()).digest()[0] / 256 * 0.8 + 0.1
-    if asked.body.get("logprobs"):
-        labels = ("A", "B") if "<first>" in asked.last_message else ("Yes", "No")
-        return weighs(dict(zip(labels, (share, 1 - share), strict=True)))
-    numbers = re.findall(r"^\[(\d+)\]", asked.last_message, re.MULTILINE)
-    if numbers and "What of" not in asked.last_message:
-        return says(
-            " > ".join(
-                f"[{it}]"
-                for it in sorted(numbers, key=lambda n: hashlib.sha256(n.encode()).digest())
-            )
-        )
-    # Without a document it is never right, so that documents are useful.
-    return says("a" if share > 0.5 and "Text " in asked.last_message else "x")
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, in the order of their keys, without what is a time."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    kept = [_timeless(line) for line in lines]
-    return sorted(kept, key=json.dumps)
-
-
-def _timeless(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _timeless(v) for k, v in value.items() if k != "milliseconds"}
-    return [_timeless(it) for it in value] if isinstance(value, list) else value
-
-
 def _workers_of(pid: int) -> list[int]:
     """The processes of Ray that do jobs and descend from a process."""
     parents: dict[int, int] = {}
@@ -239,8 +188,8 @@ def test_searches_on_ray_are_those_of_one_process(
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, out + err
     assert "Traceback" not in err
-    found = _records(there / "results.jsonl")
-    assert found == _records(here / "results.jsonl")
+    found = records(there / "results.jsonl")
+    assert found == records(here / "results.jsonl")
     assert len(found) == 4 * 4
     assert any(record["model_calls"] for record in found)
     assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()
@@ -251,7 +200,7 @@ def test_searches_on_ray_are_those_of_one_process(
 def _replies(folder: Path) -> dict[str, Any]:
     with contextlib.closing(sqlite3.connect(folder / "replies.sqlite")) as replies:
         rows = replies.execute("SELECT key, value FROM replies").fetchall()
-    return {key: _timeless(json.loads(value)) for key, value in rows}
+    return {key: timeless(json.loads(value)) for key, value in rows}
 
 
 def test_an_interrupted_run_ends_its_work(
@@ -275,74 +224,6 @@ def test_an_interrupted_run_ends_its_work(
     assert err.endswith("fairqr: interrupted\n")
     assert "Traceback" not in err
     _wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
-
-
-async def test_fair_rag_on_ray_is_that_of_one_process(
-    clean_environment: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", cluster.models.base_url)
-    prompts = PromptLibrary()
-    attributor = "llm:openai:fake"
-    experiment = experiment_of(
-        generators=["openai:fake"],
-        retrievers=["bm25", "dense"],
-        attributor=attributor,
-        samples=6,
-        generated=3,
-        min_useful=1,
-        prompts={"answer": "v1"},
-    )
-    found = collection_of(*(_with_texts(query_of(f"q{n}")) for n in range(2)))
-    plan = make_rag_plan(experiment, [found], prompts, attributor)
-    written = []
-    for name in ("here", "there"):
-        cluster.models.does(_judges)
-        store = RagStore(clean_environment / name)
-        workers = Workers() if name == "here" else cluster.workers
-        async with opened_pool(workers, prompts, store.replies) as pool:
-            judge = open_attributor(attributor, prompts=prompts, cache=False)
-            await run_fair_rag(
-                plan, store, attributor=judge, watcher=Watcher(), at_once=2, pool=pool
-            )
-        labels = store.labels("letters", "openai:fake").lines
-        written.append((_of(store.lines), _of(labels), len(cluster.models.asked)))
-    assert written[0][:2] == written[1][:2]
-    assert any(answer["used"] for record in written[0][0] for answer in record["answers"])
-    assert written[1][2] > 10
-
-
-def _with_texts(query: RagQuery) -> RagQuery:
-    pool = [dataclasses.replace(it, fields={**it.fields, "text": it.text}) for it in query.pool]
-    return dataclasses.replace(query, pool=tuple(pool))
-
-
-async def test_lists_and_pairs_on_ray_are_those_of_one_process(
-    clean_environment: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", cluster.models.base_url)
-    prompts = PromptLibrary()
-    built = clean_environment / "built"
-    write_probe_collection(lists_of(*(list_of(f"q{n}", 2, 2, 2, 2) for n in range(3))), built)
-    source = ({"folder": str(built)},)
-    lists = listwise(sources=source, rankers=("initial", "openai:fake", "pairwise:openai:fake"))
-    pairs = pairwise(sources=source, models=("openai:fake",))
-    cluster.models.does(_judges)
-    plans = [await make_probe_plan(experiment, prompts) for experiment in (lists, pairs)]
-    written = []
-    for name in ("here", "there"):
-        stores = [ProbeStore(clean_environment / f"{name} {kind}") for kind in ("lists", "pairs")]
-        workers = Workers() if name == "here" else cluster.workers
-        async with opened_pool(workers, prompts, clean_environment / f"{name}.sqlite") as pool:
-            for plan, store in zip(plans, stores, strict=True):
-                await run_probe(plan, store, watcher=Watcher(), at_once=2, pool=pool)
-        written.append((_of(stores[0].rankings), _of(stores[1].pairs)))
-    assert written[0] == written[1]
-    assert len(written[0][0]) == 3 * 9
-    assert written[0][1]
-
-
-def _of(lines: Lines[Any]) -> list[dict[str, Any]]:
-    return _records(lines.path) if lines.path.exists() else []
 
 
 async def _dies(tools: Tools) -> None:

@@ -130,7 +130,7 @@ def run_fair_rag(experiment: FairRagExperiment, manner: Manner) -> None:
     for sentence in plan.manifest.notes:
         warn(sentence)
     typer.echo(cost_in_words(cost), err=True)
-    do = partial(running.run_fair_rag, plan, store, attributor=attributor, folders=manner.labels)
+    do = partial(running.run_fair_rag, plan, store, prompts=manner.prompts, folders=manner.labels)
     _in_pool(do, manner, store.replies, Progress())
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.replies import TextReply, Usage
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.workers.tools import Tools
+from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import Message, PromptTemplate
 
-__all__ = ["PROMPT", "Namer", "collection_of", "experiment_of", "query_of"]
+__all__ = ["PROMPT", "Namer", "collection_of", "experiment_of", "query_of", "tools_with"]
 
 PROMPT = PromptTemplate(
     id="answer",
@@ -70,6 +75,18 @@ class Namer:
                 return TextReply("ok", titles, usage=Usage(0, 1, 0, 0, 10, 250.0))
             case _:
                 return TextReply("timeout", message="It took too long.", usage=usage)
+
+
+async def tools_with(folder: Path, **opened: Any) -> Tools:
+    """Return tools in which a generator, or an attributor, is open under its own name."""
+    tools = Tools(PromptLibrary(), ReplyFile(folder / "replies.sqlite"))
+    for place, thing in opened.items():
+        await tools.keep(place, thing.name, partial(_itself, thing))
+    return tools
+
+
+async def _itself(thing: Any) -> Any:
+    return thing
 
 
 def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:

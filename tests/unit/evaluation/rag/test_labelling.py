@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairqr.base.errors import InputError, ModelError
 from fairqr.evaluation.experiments.care import GIVE_UP
-from fairqr.evaluation.rag.answering import Answerer
+from fairqr.evaluation.experiments.engine import Stage, run_stages
+from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import (
     check_labels,
+    given_labels,
     label_manifest,
-    label_queries,
+    label_stage,
     labelling_calls,
-    take_labels,
 )
 from fairqr.evaluation.rag.labels import (
     NO_BASELINE,
@@ -28,12 +32,15 @@ from fairqr.evaluation.rag.labels import (
 )
 from fairqr.evaluation.rag.records import LabelRecord
 from fairqr.evaluation.rag.store import LabelStore
-from tests.unit.evaluation.rag.small_rag import PROMPT, Namer, collection_of, query_of
+from fairqr.evaluation.workers.tools import LocalPool, Pool
+from tests.unit.evaluation.rag.small_rag import (
+    PROMPT,
+    Namer,
+    collection_of,
+    query_of,
+    tools_with,
+)
 from tests.unit.evaluation.watching import Watcher
-
-
-def _answerer(collection: RagCollection, namer: Namer) -> Answerer:
-    return Answerer(namer, collection.task, PROMPT)
 
 
 def _store(folder: Path, collection: RagCollection) -> LabelStore:
@@ -43,15 +50,27 @@ def _store(folder: Path, collection: RagCollection) -> LabelStore:
 
 
 async def _label(
-    folder: Path, collection: RagCollection, namer: Namer, at_once: int = 4
+    folder: Path,
+    collection: RagCollection,
+    namer: Namer,
+    at_once: int = 4,
+    watcher: Watcher | None = None,
 ) -> list[LabelRecord]:
-    return await label_queries(
-        collection.queries,
-        _answerer(collection, namer),
-        _store(folder, collection),
-        watcher=Watcher(),
+    store = _store(folder, collection)
+    await run_stages(
+        _stages(collection, store, LocalPool(await tools_with(folder, generator=namer))),
+        watcher=watcher or Watcher(),
         at_once=at_once,
     )
+    found = {label.query: label for label in store.lines.read()}
+    return [found[query.id] for query in collection.queries]
+
+
+async def _stages(
+    collection: RagCollection, store: LabelStore, pool: Pool
+) -> AsyncIterator[Stage[Any, Any]]:
+    asked = Asked("namer", collection.task, PROMPT)
+    yield label_stage(collection, asked, store, pool, partial(pool.do, open_answerer, asked))
 
 
 async def test_the_gain_is_over_the_answer_without_documents(tmp_path: Path) -> None:
@@ -81,21 +100,18 @@ async def test_labels_do_not_depend_on_concurrency_nor_on_where_it_stopped(tmp_p
     assert len(namer.asked) == labelling_calls(collection.queries[2:])
 
 
-async def test_progress_counts_every_answer_also_those_that_are_not_asked_for(
+async def test_the_documents_of_a_query_without_a_baseline_are_not_asked_about(
     tmp_path: Path,
 ) -> None:
-    collection = collection_of(query_of("q0"), query_of("q1"))
-    watcher, namer = Watcher(), Namer({"": "fails"})
-    labels = await label_queries(
-        collection.queries,
-        _answerer(collection, namer),
-        _store(tmp_path / "l", collection),
-        watcher=watcher,
-    )
-    assert watcher.stages == [("letters, namer: labels", 12, 0)]
-    assert watcher.steps == 12
-    assert len(namer.asked) == 2
-    assert {why_dropped(label, 2) for label in labels} == {NO_BASELINE}
+    collection = collection_of(query_of("q0"), query_of("q1"), query_of("q2"))
+    watcher, namer = Watcher(), Namer()
+    await _label(tmp_path / "l", collection_of(query_of("q2")), namer)
+    asked, namer.ends = len(namer.asked), {"": "fails"}
+    labels = await _label(tmp_path / "l", collection, namer, watcher=watcher)
+    assert watcher.stages == [("letters, namer: labels", 3, 1)]
+    assert watcher.steps == 2
+    assert len(namer.asked) == asked + 2
+    assert [why_dropped(label, 2) for label in labels] == [NO_BASELINE, NO_BASELINE, None]
 
 
 async def test_what_the_cache_answered_costs_what_it_cost_then(tmp_path: Path) -> None:
@@ -183,15 +199,10 @@ def test_labels_of_something_else_are_refused(
 async def test_given_labels_are_cut_to_the_pools(tmp_path: Path) -> None:
     collection = collection_of(query_of("q0", 5), query_of("q1", 5))
     await _label(tmp_path / "given", collection, Namer())
-    small = collection_of(query_of("q0", 3), query_of("q2", 3))
-    store = _store(tmp_path / "own", small)
-    for _ in range(2):
-        take_labels(tmp_path / "given", small.queries, store)
-        (taken,) = store.lines.read()
-        assert list(taken.gains) == ["q0-a", "q0-b", "q0-c"]
-    large = collection_of(query_of("q0", 6), query_of("q1", 6))
+    (taken,) = given_labels(tmp_path / "given", [query_of("q0", 3), query_of("q2", 3)])
+    assert list(taken.gains) == ["q0-a", "q0-b", "q0-c"]
     with pytest.raises(InputError, match=r"about 1 documents of the query 'q0'; make them with a"):
-        take_labels(tmp_path / "given", large.queries, _store(tmp_path / "large", large))
+        given_labels(tmp_path / "given", [query_of("q0", 6), query_of("q1", 6)])
 
 
 async def test_one_that_stops_stops_the_others(tmp_path: Path) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict
+from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import find_experiment, load_experiment
-from fairqr.evaluation.rag.answering import Answerer
+from fairqr.evaluation.rag.answering import Asked
 from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.generating import QueryWork
+from fairqr.evaluation.rag.generating import Policies, PolicyTask, answer_policy
 from fairqr.evaluation.rag.plan import cost_of, make_rag_plan, open_collections
 from fairqr.evaluation.rag.policies import Draw, draw_rankings, draws_of
-from fairqr.evaluation.rag.records import PolicyRecord
+from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.exposure import FloatArray
@@ -28,6 +29,7 @@ from tests.unit.evaluation.rag.small_rag import (
     collection_of,
     experiment_of,
     query_of,
+    tools_with,
 )
 
 
@@ -57,36 +59,54 @@ class LetterJudge:
         return Verdict("ok", letter in pair.hypothesis.split())
 
 
-def _work(
-    query: RagQuery,
-    namer: Namer,
-    judge: Attributor | None,
-    experiment: FairRagExperiment | None = None,
-    hypothesis: str = "{answer}",
-) -> QueryWork:
-    task = collection_of(query).task
-    return QueryWork(
-        experiment=experiment or experiment_of(),
-        collection="letters",
-        generator="namer",
-        query=query,
-        useful=(0, 1),
-        answerer=Answerer(namer, task, PROMPT),
-        attributor=judge,
-        hypothesis=hypothesis,
-    )
+class Work:
+    """Does the policies of a query one after the other, as a run does.
+
+    Attributes:
+        known: The answers until now.
+    """
+
+    def __init__(
+        self,
+        query: RagQuery,
+        namer: Namer,
+        judge: LetterJudge | None,
+        experiment: FairRagExperiment | None = None,
+        hypothesis: str = "{answer}",
+    ) -> None:
+        self._query = query
+        self._opened = {"generator": namer, **({"attributor": judge} if judge else {})}
+        self._policies = Policies(
+            experiment=experiment or experiment_of(),
+            collection="letters",
+            asked=Asked("namer", collection_of(query).task, PROMPT),
+            attributor="letters" if judge else "",
+            hypothesis=hypothesis,
+        )
+        self.known: dict[tuple[int, ...], AnswerRecord] = {}
+
+    async def record(self, draw: Draw, scores: dict[str, FloatArray]) -> PolicyRecord:
+        tools = await tools_with(Path(), **self._opened)
+        known = tuple(self.known.values())
+        task = PolicyTask(self._query, (0, 1), draw, scores.get(draw.retriever), known)
+        record = (await answer_policy(tools, self._policies, task)).record
+        self.remember([record])
+        return record
+
+    def remember(self, records: Sequence[PolicyRecord]) -> None:
+        self.known |= {answer.ranking: answer for it in records for answer in it.answers}
 
 
 SCORES: dict[str, FloatArray] = {"bm25": np.array([1.0, 5.0, 3.0, 4.0, 2.0])}
 
 
-async def _records(work: QueryWork, experiment: FairRagExperiment) -> list[PolicyRecord]:
+async def _records(work: Work, experiment: FairRagExperiment) -> list[PolicyRecord]:
     return [await work.record(draw, SCORES) for draw in draws_of(experiment)]
 
 
 async def test_equal_rankings_of_all_policies_are_answered_and_judged_once() -> None:
     namer, judge, experiment = Namer(), LetterJudge(), experiment_of(seeds=[0, 1], generated=20)
-    records = await _records(_work(query_of("q0"), namer, judge, experiment), experiment)
+    records = await _records(Work(query_of("q0"), namer, judge, experiment), experiment)
     rankings = {answer.ranking for record in records for answer in record.answers}
     assert len(namer.asked) == len(rankings)
     assert set(namer.asked) == {
@@ -110,12 +130,19 @@ def _counts(pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
 
 async def test_what_was_recorded_before_is_not_asked_again() -> None:
     experiment = experiment_of()
-    whole = await _records(_work(query_of("q0"), Namer(), LetterJudge(), experiment), experiment)
+    whole = await _records(Work(query_of("q0"), Namer(), LetterJudge(), experiment), experiment)
     namer, judge = Namer(), LetterJudge()
-    work = _work(query_of("q0"), namer, judge, experiment)
+    work = Work(query_of("q0"), namer, judge, experiment)
     work.remember(whole[:2])
     again = [await work.record(draw, SCORES) for draw in draws_of(experiment)[2:]]
     assert _timeless(again) == _timeless(whole[2:])
+    judged = {pair for pair in judge.pairs if not pair[0].startswith("Text e")}
+    assert not judged & {
+        (f"Text {'abcde'[place]}.", answer.text)
+        for record in whole[:2]
+        for answer in record.answers
+        for place in answer.ranking
+    }
     known = {answer.ranking for record in whole[:2] for answer in record.answers}
     new = {answer.ranking for record in whole[2:] for answer in record.answers} - known
     assert len(namer.asked) == len(new)
@@ -128,27 +155,27 @@ def _timeless(records: Sequence[PolicyRecord]) -> list[PolicyRecord]:
 async def test_failures_and_empty_answers_are_told_apart() -> None:
     namer, judge = Namer({"b d c": "fails"}), LetterJudge()
     fixed = Draw("bm25", "deterministic", None, 0)
-    failed = (await _work(query_of("q0"), namer, judge).record(fixed, SCORES)).answers
+    failed = (await Work(query_of("q0"), namer, judge).record(fixed, SCORES)).answers
     assert [(a.status, a.text, a.utility, a.used) for a in failed] == [("timeout", "", None, ())]
     assert not judge.pairs
     namer = Namer({"b d c": "empty"})
-    (empty,) = (await _work(query_of("q0"), namer, judge).record(fixed, SCORES)).answers
+    (empty,) = (await Work(query_of("q0"), namer, judge).record(fixed, SCORES)).answers
     assert (empty.status, empty.utility) == ("empty", 0.0)
     assert [hypothesis for _, hypothesis in judge.pairs] == ["", "", ""]
 
 
 async def test_the_hypothesis_is_the_answer_or_a_sentence_of_it() -> None:
     judge, fixed = LetterJudge(), Draw("bm25", "deterministic", None, 0)
-    work = _work(query_of("q0"), Namer(), judge, hypothesis="The letter is {answer}.")
+    work = Work(query_of("q0"), Namer(), judge, hypothesis="The letter is {answer}.")
     await work.record(fixed, SCORES)
     assert {hypothesis for _, hypothesis in judge.pairs} == {"The letter is b d c."}
-    record = await _work(query_of("q0"), Namer(), None).record(fixed, SCORES)
+    record = await Work(query_of("q0"), Namer(), None).record(fixed, SCORES)
     assert record.answers[0].used == ()
 
 
 async def test_scores_that_are_no_numbers_are_a_failure_of_that_policy_alone() -> None:
     scores = {"bm25": np.array([1.0, math.nan, 3.0, 4.0, 2.0])}
-    work = _work(query_of("q0"), Namer(), None)
+    work = Work(query_of("q0"), Namer(), None)
     failed = await work.record(Draw("bm25", "plackett-luce", 1.0, 0), scores)
     assert "finite" in failed.failure
     assert (failed.samples, failed.answers) == ((), ())
@@ -217,7 +244,7 @@ async def test_the_cost_that_is_printed_is_never_exceeded() -> None:
     for generated in (1, 3, 30):
         experiment = experiment_of(generated=generated, seeds=[0, 1], k=2)
         namer, judge = Namer(), LetterJudge()
-        work = _work(query, namer, judge, experiment)
+        work = Work(query, namer, judge, experiment)
         scores = {"bm25": np.array([1.0, 5.0, 3.0, 4.0])}
         for draw in draws_of(experiment):
             await work.record(draw, scores)
