@@ -6,8 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -304,7 +303,7 @@ class Context(BaseModel):
             )
         return self
 
-    @cached_property
+    @property
     def strategy(self) -> Strategy:
         """The method's strategy, with this context's overrides."""
         own = METHODS[self.method]
@@ -321,12 +320,6 @@ class Context(BaseModel):
             evidence=own.evidence if self.evidence is None else self.evidence,
             depth=max(self.depth or own.depth or self.k, self.k, self.ranking.depth or 0),
         )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy, with other values where ``update`` gives them."""
-        copy = super().model_copy(update=update, deep=deep)
-        copy.__dict__.pop("strategy", None)  # computed from the old values
-        return copy
 
     def _reranked_by(self, own: Strategy) -> tuple[Order, RankerName | None]:
         """Return the order before a ranker, and the ranker."""

@@ -88,10 +88,7 @@ async def assemble(
         unused_refinements=[RefinedGroup(**record) for record in unused],
         attributes=attributes,
         target=state["target"],
-        iterations=[
-            Iteration.model_validate({k: v for k, v in record.items() if k != "unknown"})
-            for record in state["iterations"]
-        ],
+        iterations=[Iteration.model_validate(record) for record in state["iterations"]],
         best_iteration=best.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",
         ranking=_places(best.ranking, documents, groups),

@@ -276,7 +276,6 @@ class Nodes:
             exposure=measured.exposure,
             divergences=measured.divergences,
             divergence=measured.divergence,
-            unknown=measured.unknown,
         )
         iterations = [*state.get("iterations", []), record]
         spent = Usage(**state["usage"])

@@ -82,7 +82,6 @@ class IterationRecord(TypedDict):
     exposure: dict[str, dict[str, float]]
     divergences: dict[str, float | None]
     divergence: float | None
-    unknown: dict[str, float]
 
 
 class CostRecord(TypedDict):

@@ -81,7 +81,7 @@ def rows_of(
     if type(one) is not type(other):
         kinds = [type(it).__name__.removesuffix("Result").lower() for it in (one, other)]
         raise InputError(
-            f"One result is of a {kinds[0]}, the other of a {kinds[1]}; compare two of one kind."
+            f"One result is of '{kinds[0]}', the other of '{kinds[1]}'; compare two of one kind."
         )
     ones, others = (_cells(it.model_dump(mode="json")) for it in (one, other))
     keys = dict.fromkeys([*ones, *others])

@@ -118,7 +118,7 @@ def test_what_is_no_result_is_refused(compared: Any, content: str) -> None:
 
 
 def test_two_kinds_cannot_be_compared(compared: Any) -> None:
-    with pytest.raises(InputError, match="One result is of a search, the other of a probe;"):
+    with pytest.raises(InputError, match="One result is of 'search', the other of 'probe';"):
         compared(recorded("searches", "plain"), recorded("probes", "gender"))
 
 

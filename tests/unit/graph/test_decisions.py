@@ -35,7 +35,6 @@ def rounds(*divergences: float | None) -> list[IterationRecord]:
             exposure={},
             divergences={"gender": divergence},
             divergence=divergence,
-            unknown={},
         )
         for index, divergence in enumerate(divergences)
     ]
@@ -154,10 +153,6 @@ def test_what_a_context_says_wins_over_its_method() -> None:
 
 
 class TestStrategyOfAContext:
-    def test_it_is_computed_once(self) -> None:
-        context = Context(method="fair-qr", k=10)
-        assert context.strategy is context.strategy
-
     def test_a_copy_with_other_values_has_another_strategy(self) -> None:
         """Whether or not the strategy of the first was asked for before."""
         context = Context(method="fair-qr", k=10)
