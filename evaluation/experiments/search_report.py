@@ -39,7 +39,7 @@ __all__ = ["figures_of", "values_of", "write_search_report"]
 FIGURES = ("trade_off", "exposure", "divergence", "drift")
 MOST_GROUPS = 7
 MOST_WARNINGS = 20
-NOTED = ("unknown_relevant", "unknown_documents", "graded", "no_relevant", "missing_queries")
+NOTED = ("unknown_relevant", "unknown_documents", "no_relevant", "missing_queries")
 _NUMBERS = re.compile(r"(?<!\w)[0-9]+(?:[.,][0-9]+)*(?!\w)")
 
 
