@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.building import ImportReport
+from fairqr.evaluation.collections.from_ir_datasets import import_ir_dataset
 from fairqr.evaluation.collections.plain import import_jsonl, import_subset, is_subset
 from fairqr.evaluation.collections.trec_fair import import_trec_fair, is_trec_fair
 from fairqr.retrieval.documents import Progress
@@ -53,6 +54,12 @@ LOADERS = {
             "the folder with biographies of TREC Fair 2022, joined with Pantheon",
             is_subset,
             import_subset,
+        ),
+        Loader(
+            "ir-datasets",
+            "trec-fair/2021 or trec-fair/2022, which ir_datasets fetches",
+            None,
+            import_ir_dataset,
         ),
         Loader("jsonl", "your documents, schema, topics and qrels", None, import_jsonl),
     )

@@ -7,7 +7,7 @@ with their number.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fairqr.evaluation.collections.collection import About
 from fairqr.evaluation.collections.topics import write_topics
 from fairqr.evaluation.collections.trec_files import (
     TEXTS,
+    TopicSet,
     TrecFiles,
     json_lines,
     read_topic_sets,
@@ -27,7 +28,7 @@ from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.files import write_beside
 
-__all__ = ["import_trec_fair", "is_trec_fair"]
+__all__ = ["ABOUT", "import_trec_fair", "is_trec_fair", "write_schema", "write_topic_sets"]
 
 SCHEMAS = Path(__file__).parent / "schemas"
 ABOUT: dict[Year, About] = {
@@ -86,7 +87,7 @@ def import_trec_fair(
         raise CorpusError(
             "The topics have no relevant documents; add the file that has their rel_docs."
         )
-    write_beside(folder / "schema.yaml", (SCHEMAS / f"trec-fair-{year}.yaml").read_bytes())
+    write_schema(folder, year)
     with DiskTable(folder / ".metadata") as table, DocumentWriter(folder, progress) as writer:
         _store_metadata(files, table, report)
         for id_, title, text, url in _articles(files.corpus):
@@ -97,19 +98,31 @@ def import_trec_fair(
             elif fields is None:
                 report.unlabelled += 1
         report.documents = writer.count
-        for split, found in sets.items():
-            if not any(found.relevant.values()):
-                report.left_out.append(f"{split}: topics without judgements were left out")
-                continue
-            report.topics[split] = len(found.topics)
-            report.judgements[split] = sum(map(len, found.relevant.values()))
-            judged = {id_ for ids in found.relevant.values() for id_ in ids}
-            report.missing[split] = sum(not writer.has(id_) for id_ in judged)
-            write_topics(folder / f"topics-{split}.jsonl", found.topics)
-            qrels = {topic: dict.fromkeys(ids, 1) for topic, ids in found.relevant.items()}
-            write_qrels(folder / f"qrels-{split}.txt", qrels)
+        write_topic_sets(folder, sets, writer, report)
     ABOUT[year].model_copy(update={"documents": report.documents}).write(folder)
     return report
+
+
+def write_schema(folder: Path, year: Year) -> None:
+    """Write the attributes of a year, with the populations of the track."""
+    write_beside(folder / "schema.yaml", (SCHEMAS / f"trec-fair-{year}.yaml").read_bytes())
+
+
+def write_topic_sets(
+    folder: Path, sets: Mapping[str, TopicSet], writer: DocumentWriter, report: ImportReport
+) -> None:
+    """Write topics and judgements by their split; those without judgements are left out."""
+    for split, found in sets.items():
+        if not any(found.relevant.values()):
+            report.left_out.append(f"{split}: topics without judgements were left out")
+            continue
+        report.topics[split] = len(found.topics)
+        report.judgements[split] = sum(map(len, found.relevant.values()))
+        judged = {id_ for ids in found.relevant.values() for id_ in ids}
+        report.missing[split] = sum(not writer.has(id_) for id_ in judged)
+        write_topics(folder / f"topics-{split}.jsonl", found.topics)
+        qrels = {topic: dict.fromkeys(ids, 1) for topic, ids in found.relevant.items()}
+        write_qrels(folder / f"qrels-{split}.txt", qrels)
 
 
 def _store_metadata(files: TrecFiles, table: DiskTable, report: ImportReport) -> None:

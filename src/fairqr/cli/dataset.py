@@ -70,9 +70,17 @@ def info(
 @app.command("import")
 def import_(
     loader: Annotated[
-        str, typer.Argument(help="trec-fair-2021, trec-fair-2022, trec2022-subset or jsonl.")
+        str,
+        typer.Argument(
+            help="trec-fair-2021, trec-fair-2022, trec2022-subset, ir-datasets or jsonl."
+        ),
     ],
-    paths: Annotated[list[Path], typer.Argument(help="The files, or the folder with them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="The files, or the folder with them; for ir-datasets the id of the dataset."
+        ),
+    ],
     name: Annotated[str, typer.Option(help="The name of the collection.")],
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a collection of that name.")

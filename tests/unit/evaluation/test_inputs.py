@@ -11,11 +11,13 @@ import ir_datasets
 import ir_measures
 import pandas as pd
 import pytest
+import yaml
 
 import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.corpus import Corpus
+from tests.unit.evaluation.experiments.small import write_collection, write_source
 
 RUN: Mapping[str, Mapping[str, float]] = {
     "q1": {"f1": 4.0, "m1": 3.0, "m2": 2.5, "f2": 1.0},
@@ -232,3 +234,19 @@ def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert fairqr.evaluate(RUN, QRELS, "AP").mean == found.mean
     with pytest.raises(InputError, match=r"pip install 'fairqr\[evaluation\]'"):
         found.to_frame()
+
+
+def test_groups_may_come_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source is asked for the groups of these documents, by its file or as an object."""
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    collection = write_collection(tmp_path / "people")
+    path = write_source(tmp_path, "people", documents=str(tmp_path / "people/documents.jsonl"))
+    run = {topic: sorted(judged)[:6] for topic, judged in collection.qrels.items()}
+    measures, gender = "AWRF@5,nDCG@5", ["gender"]
+    known = fairqr.evaluate(
+        run, collection.qrels, measures, groups=collection.corpus, attributes=gender
+    )
+    for source in (path, fairqr.Source.model_validate(yaml.safe_load(path.read_text()))):
+        asked = fairqr.evaluate(run, collection.qrels, measures, groups=source, attributes=gender)
+        assert asked.mean == known.mean
+        assert asked.by_group == known.by_group

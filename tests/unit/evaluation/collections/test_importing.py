@@ -465,3 +465,63 @@ def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
     assert sum(map(len, collection.qrels.values())) == 13_371
     assert collection.about.documents == 19_488
     assert collection.topics[0].text(2) == "Agriculture cultivated agricultural"
+
+
+def _ir_datasets(tmp_path: Path, dataset: str) -> subprocess.CompletedProcess[str]:
+    """Import through the real ir_datasets, which finds small files where its downloads lie.
+
+    In a process of its own: the library reads where its home is when it is imported.
+    """
+    command = [sys.executable, "-m", "fairqr", "dataset", "import", "ir-datasets", dataset]
+    return subprocess.run(
+        [*command, "--name", "fair22"],
+        env={
+            **os.environ,
+            "FAIRQR_DATA_DIR": str(tmp_path),
+            "IR_DATASETS_HOME": str(tmp_path / "home"),
+            "IR_DATASETS_TMP": str(tmp_path / "tmp"),
+            # Nothing is fetched, whatever this machine can reach.
+            "HTTPS_PROXY": "http://127.0.0.1:9",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_collection_of_2022_through_ir_datasets(tmp_path: Path) -> None:
+    raw = write_2022(tmp_path / "home" / "trec-fair" / "2022")
+    topics = raw / "trec_2022_train_reldocs.jsonl"
+    records = [json.loads(line) for line in topics.read_text().splitlines()]
+    lines(topics, [{**record, "url": "https://en.wikipedia.org"} for record in records])
+    done = _ir_datasets(tmp_path, "trec-fair/2022")
+    assert done.returncode == 0, done.stderr
+    mine, _ = import_collection(LOADERS["trec-fair-2022"], [raw], "mine", data=tmp_path)
+    documents, own = fields_of(tmp_path / "collections" / "fair22"), fields_of(mine)
+    assert list(documents) == list(own)
+    # Of metadata that stand twice, as those of 12 do, ir_datasets takes the last, we the first.
+    assert {id_: documents[id_] for id_ in documents if id_ != "12"} == {
+        id_: own[id_] for id_ in own if id_ != "12"
+    }
+    train = find_collection("fair22", "train", data=tmp_path)
+    assert train.qrels == find_collection("mine", "train", data=tmp_path).qrels
+    assert [topic.title for topic in train.topics] == ["Agriculture", "Astronomy"]
+    assert train.about.target == "trec2022"
+    with pytest.raises(InputError):
+        find_collection("fair22", "eval", data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ("msmarco-passage", "is no collection of TREC Fair in ir_datasets; name trec-fair/2021"),
+        ("trec-fair/2021", "ir_datasets cannot give trec-fair/2021"),
+    ],
+)
+def test_what_ir_datasets_cannot_give(tmp_path: Path, dataset: str, said: str) -> None:
+    """A library that it needs is missing, the files cannot be fetched, or it is another dataset."""
+    done = _ir_datasets(tmp_path, dataset)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "collections" / "fair22").exists()
