@@ -204,6 +204,7 @@ class Endpoint:
                     self.name,
                     base_url=self.base_url,
                     api_key=self._options.get("api_key"),
+                    is_given=self._given is not None and not self._speaks_openai,
                 ) from None
         else:
             answer = answer_of(message)

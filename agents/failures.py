@@ -29,7 +29,12 @@ def no_answer_within(model: str, seconds: float) -> str:
 
 
 def translated(
-    error: BaseException, model: str, *, base_url: str | None = None, api_key: Any = None
+    error: BaseException,
+    model: str,
+    *,
+    base_url: str | None = None,
+    api_key: Any = None,
+    is_given: bool = False,
 ) -> ModelError:
     """Return the typed error that says what an error of the client means.
 
@@ -38,6 +43,7 @@ def translated(
         model: The name to call the model by.
         base_url: Where its server was looked for, if not at the provider's own address.
         api_key: What was given to the client, a text or a ``SecretStr``; it is not shown.
+        is_given: Whether the client is the caller's own.
     """
     code = status_of(error)
     name = type(error).__name__
@@ -60,6 +66,9 @@ def translated(
     elif "Connect" in name:
         where = f" at {_shown(base_url)}" if base_url else ""
         kind, what = "unavailable", f"cannot be reached{where}; check that its server runs"
+    elif is_given:
+        # Its text is not shown: it may hold a secret of the client that we do not know of.
+        kind, what = "parse_error", f"failed with {name}; call the chat model itself to see why"
     else:
         kind = "parse_error"
         what = f"answered what is no chat completion ({name}); check the base URL and the model"

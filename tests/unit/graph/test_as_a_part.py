@@ -256,6 +256,20 @@ async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: Sea
     assert len(Fixed.asked) == found["usage"]["model_calls"] == 1
 
 
+async def test_an_error_of_a_model_that_was_given_is_named_without_its_text(
+    engine: SearchEngine,
+) -> None:
+    class Failing(Fixed):
+        def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+            raise RuntimeError("the key s3cret is wrong")
+
+    graph = build_search_graph(engine, Failing(messages=iter([])), context=CONTEXT)
+    result = (await graph.ainvoke({"query": "physicist"}))["result"]
+    assert result["stop_reason"] == "model_failed"
+    (warning,) = result["warnings"]
+    assert "failed with RuntimeError; call the chat model itself to see why." in warning
+
+
 @pytest.mark.parametrize(("own", "told"), [({"temperature": 0.2}, 0.2), ({}, None)])
 async def test_a_result_says_the_temperature_of_a_model_that_was_given(
     engine: SearchEngine, own: dict[str, Any], told: float | None
