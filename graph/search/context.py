@@ -281,8 +281,8 @@ class Context(BaseModel):
     )
     seed: int | None = Field(
         None,
-        description="The seed of refinement, if the model takes one, and of sampled rankings; "
-        "drawn and reported by default.",
+        description="The seed of refinement, if the model takes one, and of sampled rankings, "
+        "for which one is drawn and reported by default.",
     )
     budget: Budget = Field(
         Budget(), description="What models may spend; the best result so far is then returned."

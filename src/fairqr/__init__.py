@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from fairqr.graph.answer.context import AnswerContext, AnswerSettings
     from fairqr.graph.answer.result import AnswerResult
     from fairqr.graph.probe.builder import build_probe_graph, probe_state_graph
-    from fairqr.graph.probe.context import ProbeContext
+    from fairqr.graph.probe.context import ProbeContext, ProbeSettings
     from fairqr.graph.probe.result import ProbeResult
     from fairqr.graph.search.builder import build_search_graph, search_state_graph
-    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import SearchResult
     from fairqr.parts import FairReranker, FairRetriever, search_tool
     from fairqr.retrieval.engines.langchain import from_langchain
@@ -27,6 +27,7 @@ __all__ = [
     "AnswerContext",
     "AnswerResult",
     "AnswerSettings",
+    "Budget",
     "Context",
     "FairReranker",
     "FairRetriever",
@@ -34,6 +35,7 @@ __all__ = [
     "FairqrError",
     "ProbeContext",
     "ProbeResult",
+    "ProbeSettings",
     "Progress",
     "SearchResult",
     "Source",
@@ -57,6 +59,7 @@ _HOMES = {
     "AnswerContext": "fairqr.graph.answer.context",
     "AnswerResult": "fairqr.graph.answer.result",
     "AnswerSettings": "fairqr.graph.answer.context",
+    "Budget": "fairqr.graph.search.context",
     "Context": "fairqr.graph.search.context",
     "FairReranker": "fairqr.parts",
     "FairRetriever": "fairqr.parts",
@@ -64,6 +67,7 @@ _HOMES = {
     "FairqrError": "fairqr.base.errors",
     "ProbeContext": "fairqr.graph.probe.context",
     "ProbeResult": "fairqr.graph.probe.result",
+    "ProbeSettings": "fairqr.graph.probe.context",
     "Progress": "fairqr.api",
     "SearchResult": "fairqr.graph.search.result",
     "Source": "fairqr.retrieval.source",
@@ -92,3 +96,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fairqr' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, which are not there before they are used."""
+    return sorted({*globals(), *__all__})

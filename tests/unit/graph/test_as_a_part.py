@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from fairqr import (
     AnswerContext,
+    Budget,
     Context,
     FairSearch,
     ProbeContext,
@@ -32,7 +33,6 @@ from fairqr import (
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import TextReply
 from fairqr.base.errors import InputError
-from fairqr.graph.search.context import Budget
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people

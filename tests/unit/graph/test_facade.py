@@ -14,10 +14,12 @@ import pytest
 from fairqr import (
     AnswerContext,
     AnswerResult,
+    Budget,
     Context,
     FairSearch,
     ProbeContext,
     ProbeResult,
+    ProbeSettings,
     SearchResult,
     SyncFairSearch,
     open_engine,
@@ -25,8 +27,6 @@ from fairqr import (
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import Keywords
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError
-from fairqr.graph.probe.context import ProbeSettings
-from fairqr.graph.search.context import Budget
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.golden.record import AlphabeticalModel, EchoingGenerator
 from tests.integration.model_server import write_people
