@@ -44,7 +44,7 @@ __all__ = [
     "WorkersError",
     "first_problem",
     "one_line",
-    "raised_within",
+    "parameter_error",
 ]
 
 
@@ -279,10 +279,16 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return where, first["msg"].removeprefix("Value error, ").rstrip(".")
 
 
-def raised_within(error: ValidationError) -> FairqrError | None:
-    """Return the first of our errors that a validator raised; None if there is none.
+def parameter_error(error: ValidationError) -> FairqrError:
+    """Return the error about the first parameter that pydantic refused.
 
-    Pydantic wraps every ``ValueError`` of a validator, and so every :class:`InputError`.
+    Pydantic wraps every ``ValueError`` of a validator, and so every :class:`InputError`. Such an
+    error of ours is returned itself.
     """
     causes = (problem.get("ctx", {}).get("error") for problem in error.errors())
-    return next((cause for cause in causes if isinstance(cause, FairqrError)), None)
+    for cause in causes:
+        if isinstance(cause, FairqrError):
+            return cause
+    where, reason = first_problem(error)
+    named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
+    return InputError(f"{named}: {one_line(reason)}.")

@@ -8,10 +8,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fairqr.agents.ranking.rankers import RankerName
-from fairqr.base.errors import InputError, first_problem, one_line, raised_within
+from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
@@ -294,6 +302,16 @@ class Context(BaseModel):
             raise ValueError(f"depth is {self.depth}, but k is {self.k}; retrieve at least as many")
         return self
 
+    @field_validator("target")
+    @classmethod
+    def _needs_no_judgements(cls, target: Target) -> Target:
+        if "relevance" in target.parts:
+            raise TargetError(
+                "The target part 'relevance' is only available in evaluation; a search knows no "
+                "judgements, so take 'retrieved' instead."
+            )
+        return target
+
     @model_validator(mode="after")
     def _ranking_is_for_a_ranker(self) -> Context:
         if self.ranking != RankingSettings() and self.strategy.ranker is None:
@@ -378,11 +396,7 @@ def checked_context(kind: type[C], values: Mapping[str, object], inner: str = ""
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        if (ours := raised_within(error)) is not None:
-            raise ours from None
-        where, reason = first_problem(error)
-        named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
-        raise InputError(f"{named}: {reason}.") from None
+        raise parameter_error(error) from None
 
 
 def unknown_parameter(name: str, known: Collection[str]) -> InputError:

@@ -29,7 +29,7 @@ from typing import (
 import typer
 from typer.core import TyperCommand
 
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, first_problem, one_line, parameter_error
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -200,9 +200,7 @@ def checked(model: type[M], values: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        where, reason = first_problem(error)
-        named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
-        raise InputError(f"{named}: {one_line(reason)}.") from None
+        raise parameter_error(error) from None
 
 
 def explain(models: Iterable[type[BaseModel]]) -> None:

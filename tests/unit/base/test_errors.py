@@ -12,7 +12,7 @@ from fairqr.base.errors import (
     InputError,
     QueryError,
     TargetError,
-    raised_within,
+    parameter_error,
 )
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.context import Context, make_context
@@ -56,4 +56,4 @@ def test_only_our_errors_are_found_in_one_of_pydantic() -> None:
     for text, kind in (("ours", QueryError), ("theirs", type(None))):
         with pytest.raises(ValidationError) as caught:
             Asked.model_validate({"n": "x", "text": text})
-        assert isinstance(raised_within(caught.value), kind)
+        assert isinstance(parameter_error(caught.value), kind)

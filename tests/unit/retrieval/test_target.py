@@ -102,6 +102,12 @@ def test_a_structured_target_is_checked_as_a_written_one_is(target: dict[str, ob
         make_context(target=target)
 
 
+@pytest.mark.parametrize("target", ["relevance:1", "relevance:0.5,population:0.5"])
+def test_a_search_refuses_the_part_that_only_judgements_give(target: str) -> None:
+    with pytest.raises(TargetError, match="'relevance' is only available in evaluation"):
+        make_context(target=target)
+
+
 def test_a_target_given_twice_is_refused() -> None:
     for texts in (["gender=female:1", "gender=male:1"], ["uniform:1", "population:1"]):
         with pytest.raises(TargetError, match="twice"):
