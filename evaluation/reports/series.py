@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairqr.evaluation.reports.drawing import LONGEST, bare, new_figure, shortened, svg_of
 from fairqr.evaluation.reports.style import GREY, INK, LINES
 
-__all__ = ["Point", "Series", "draw_series"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-
-class Point(NamedTuple):
-    """A policy.
-
-    Attributes:
-        x, y: Its means.
-        label: What stands beside it, such as its α; may be empty.
-    """
-
-    x: float
-    y: float
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A line.
-
-    Attributes:
-        name: In the legend.
-        points: In the order in which they are joined; one alone is a mark.
-        own: Whether it stands apart from the others, as the oracle does.
-    """
-
-    name: str
-    points: tuple[Point, ...]
-    own: bool = False
+__all__ = ["draw_series"]
 
 
 def draw_series(
-    series: Sequence[Series],
+    points: DataFrame,
     x_label: str,
     y_label: str,
     *,
+    star: str | None = None,
     diagonal: bool = False,
     ticks: Sequence[tuple[float, str]] = (),
 ) -> str:
     """Draw lines.
 
     Args:
-        series: The lines; beyond twelve, colours begin again.
+        points: With columns ``line``, its name in the legend, ``x``, ``y``, and ``label``, what
+            stands beside the point. The points of a line stand in the order in which they are
+            joined. Beyond twelve lines, colours begin again.
         x_label: What x is.
         y_label: What y is.
+        star: The line that stands apart from the others, as the oracle does.
         diagonal: Whether to draw y = x, with one scale for both.
         ticks: Places of the x axis with what stands there, where x is no number of its own.
 
@@ -63,15 +41,16 @@ def draw_series(
     with new_figure(6.6, 4.4) as figure:
         axes = figure.subplots()
         bare(axes)
-        handles = []
-        for number, line in enumerate(series):
-            colour, marker = (INK, "*") if line.own else LINES[number % len(LINES)]
-            x, y = [point.x for point in line.points], [point.y for point in line.points]
+        names, handles = [], []
+        for number, (name, line) in enumerate(points.groupby("line", sort=False)):
+            own = name == star
+            colour, marker = (INK, "*") if own else LINES[number % len(LINES)]
+            names.append(shortened(name))
             handles += axes.plot(
-                x, y, color=colour, marker=marker, markersize=10 if line.own else 5,
-                linewidth=0 if line.own else 1.4, zorder=3,
+                line.x, line.y, color=colour, marker=marker, markersize=10 if own else 5,
+                linewidth=0 if own else 1.4, zorder=3,
             )  # fmt: skip
-            for point in line.points:
+            for point in line.itertuples():
                 axes.annotate(
                     point.label, (point.x, point.y), (4, 4), textcoords="offset points",
                     fontsize=7, color=colour, parse_math=False,
@@ -83,7 +62,7 @@ def draw_series(
             _draw_diagonal(axes)
         axes.set_xlabel(x_label, parse_math=False)
         axes.set_ylabel(y_label, parse_math=False)
-        _draw_legend(figure, handles, series)
+        _draw_legend(figure, handles, names)
         return svg_of(figure)
 
 
@@ -95,8 +74,7 @@ def _draw_diagonal(axes: Any) -> None:
     axes.set_ylim(least, most)
 
 
-def _draw_legend(figure: Any, handles: Sequence[Any], series: Sequence[Series]) -> None:
-    names = [shortened(line.name) for line in series]
+def _draw_legend(figure: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
     legend = figure.legend(
         handles, ["" for _ in handles], loc="outside upper left",
         ncols=2 if max(map(len, names)) < LONGEST // 2 else 1, frameon=False, fontsize=8.5,

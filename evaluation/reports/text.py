@@ -7,7 +7,7 @@ escaped, except for :class:`Markdown`, which the functions of this module make.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "counted",
     "difference",
     "escaped",
+    "listed",
     "p_value",
     "percent",
     "plain",
@@ -124,6 +125,12 @@ def amounts(numbers: Sequence[float]) -> Markdown:
 def counted(number: int, one: str, many: str = "") -> Markdown:
     """Write a number of things, such as ``1 topic`` or ``57 topics``."""
     return Markdown(f"{number:,} {escaped(one if number == 1 else many or one + 's')}")
+
+
+def listed(counts: Mapping[str, int]) -> Markdown:
+    """Write how many there are of each kind, such as ``1 × refused; 2 × timeout``."""
+    kinds = sorted(counts.items())
+    return Markdown("; ".join(f"{count} × {escaped(name)}" for name, count in kinds))
 
 
 def _is_missing(number: float | None) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.evaluation.rag.analysis.names import Name
+from fairqr.evaluation.rag.analysis.names import OF_USE, Name
 from fairqr.evaluation.rag.measures import attribution, retrieval
 from fairqr.evaluation.rag.measures.groups import GroupExposure, group_exposure
 from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds, is_answer
@@ -17,47 +18,26 @@ from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["Cell", "Counts", "measure_record"]
+__all__ = ["Cell", "measure_record"]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Over how many things the values of a cell are.
-
-    Attributes:
-        samples: Rankings drawn.
-        distinct: Different rankings among those that were generated from.
-        generated: Samples that were generated from.
-        failed: Of these, how many by the status of a generation that failed.
-        empty: Of these, how many have an empty answer, which counts.
-        pairs: Pairs of a document and a distinct answer that could be judged.
-        unjudged: Those without a verdict.
-    """
-
-    samples: int = 0
-    distinct: int = 0
-    generated: int = 0
-    failed: Mapping[str, int] = field(default_factory=dict)
-    empty: int = 0
-    pairs: int = 0
-    unjudged: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """The measures of one policy on one query.
 
     Attributes:
         record: What was measured.
         values: By name.
-        groups: By attribute; empty where the collection has no groups or nothing was drawn.
-        counts: Over how many things they are.
+        groups: By attribute; empty if the collection has no groups or nothing was drawn.
+        counts: Over how many things the values are: rankings ``drawn``; ``distinct`` ones among
+            those that were ``generated`` from; of the generations, how many ``failed``, by status,
+            and how many gave an answer that is ``empty``, which counts; ``pairs`` of a document
+            and a distinct answer, and those that are ``unjudged``.
     """
 
     record: PolicyRecord
     values: Mapping[Name, Score]
     groups: Mapping[str, GroupExposure]
-    counts: Counts
+    counts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +67,14 @@ class _Answers:
             judged=np.array([[used is not None for used in row] for row in verdicts]),
         )
 
+    def shown(self, n: int) -> FloatArray:
+        """Return the exposure of each of n documents in what was answered."""
+        return retrieval.item_exposure(self.rankings, n, self.times)
+
+    def used(self, n: int) -> FloatArray:
+        """Return the attributed exposure of each of n documents."""
+        return attribution.attributed_exposure(self.rankings, self.attributed, self.times, n)
+
 
 def _verdicts(answer: AnswerRecord) -> tuple[bool | None, ...]:
     length = len(answer.ranking)
@@ -110,7 +98,7 @@ def measure_record(
     """
     if not record.samples or not record.pool:
         missing = Undefined(Reason.MISSING, record.failure)
-        return Cell(record, dict.fromkeys(Name, missing), {}, Counts())
+        return Cell(record, dict.fromkeys(Name, missing), {}, _count(record, None))
     useful = np.zeros(len(record.pool), dtype=bool)
     useful[list(record.useful)] = True
     answers = _Answers.of(record)
@@ -120,8 +108,9 @@ def measure_record(
         **_of_use(answers, useful),
     }
     exposure = retrieval.item_exposure(record.samples, useful.size)
+    of_answers = (answers.shown(useful.size), answers.used(useful.size)) if answers else ()
     groups = {
-        name: _of_groups(rows, exposure, useful, record.k, answers)
+        name: group_exposure(rows, exposure, useful, record.k, *of_answers)
         for name, rows in (memberships or {}).items()
     }
     # In the order of the names, so that files repeat.
@@ -161,24 +150,13 @@ def _of_utility(
     }
 
 
-_OF_USE = (
-    Name.EAR,
-    Name.EE_D_K_ANSWERED,
-    Name.EAE_D_K,
-    Name.SHARE,
-    Name.SHARE_EXCESS,
-    Name.USED_NOT_USEFUL,
-)
-
-
 def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, Score]:
     if answers is None:
-        return dict.fromkeys(_OF_USE, Undefined(Reason.NO_ANSWER))
+        return dict.fromkeys(OF_USE, Undefined(Reason.NO_ANSWER))
     if not answers.judged.any():
-        return dict.fromkeys(_OF_USE, Undefined(Reason.NO_VERDICT))
+        return dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
     n, k = useful.size, answers.rankings.shape[1]
-    shown = retrieval.item_exposure(answers.rankings, n, answers.times)
-    used = attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n)
+    shown, used = answers.shown(n), answers.used(n)
     even = float(shown @ shown) / k
     share = attribution.attribution_share(used)
     return {
@@ -193,37 +171,17 @@ def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, S
     }
 
 
-def _of_groups(
-    rows: FloatArray,
-    exposure: FloatArray,
-    useful: NDArray[np.bool_],
-    k: int,
-    answers: _Answers | None,
-) -> GroupExposure:
-    if answers is None:
-        return group_exposure(rows, exposure, useful, k)
-    n = useful.size
-    return group_exposure(
-        rows,
-        exposure,
-        useful,
-        k,
-        retrieval.item_exposure(answers.rankings, n, answers.times),
-        attribution.attributed_exposure(answers.rankings, answers.attributed, answers.times, n),
-    )
-
-
-def _count(record: PolicyRecord, answers: _Answers | None) -> Counts:
+def _count(record: PolicyRecord, answers: _Answers | None) -> dict[str, Any]:
     failed: Counter[str] = Counter()
     for answer in record.answers:
         if not is_answer(answer):
             failed[answer.status] += answer.times
-    return Counts(
-        samples=len(record.samples),
-        distinct=len(record.answers),
-        generated=sum(answer.times for answer in record.answers),
-        failed=dict(sorted(failed.items())),
-        empty=sum(answer.times for answer in record.answers if answer.status == "empty"),
-        pairs=int(answers.judged.size) if answers else 0,
-        unjudged=int((~answers.judged).sum()) if answers else 0,
-    )
+    return {
+        "drawn": len(record.samples),
+        "distinct": len(record.answers),
+        "generated": sum(answer.times for answer in record.answers),
+        "failed": failed,
+        "empty": sum(answer.times for answer in record.answers if answer.status == "empty"),
+        "pairs": answers.judged.size if answers else 0,
+        "unjudged": int((~answers.judged).sum()) if answers else 0,
+    }

@@ -1,33 +1,31 @@
 """What policies of one retriever say together: tests between α, slope and area, five intervals.
 
-All tests are paired randomisation tests over queries, corrected by Holm over the rows of their
-table.
+All tests are paired randomisation tests over queries. Those of one table are one family for Holm.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
-from fairqr.evaluation.rag.analysis.frames import QUERY, by_query
 from fairqr.evaluation.rag.analysis.names import Name
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 __all__ = [
     "EDGES",
     "LEVEL",
-    "Curve",
-    "compare_policies",
     "curve_of",
-    "excess_tests",
-    "interval_table",
+    "curves_of",
+    "differences_of",
+    "excess_of",
+    "intervals_of",
+    "points_of",
 ]
 
 LEVEL = 0.05
@@ -39,132 +37,149 @@ EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 FIXED = 1e-9
 """A normalised EE-D that is nearer to 1 is that of a fixed ranking; rounding makes no interval."""
 
+CONVENTIONS = {
+    "bounds": (Name.EE_D, Name.EE_R),
+    "fair-rag": (Name.EE_D_K, Name.EE_R_FAIR_RAG),
+}
+"""EE-D and EE-R, normalised by what can be reached, and as "Towards Fair RAG" does."""
 
-def _tested(differences: Sequence[float], name: str) -> float | None:
-    """Return the p value of the randomisation test of these differences, one for each query."""
-    found = paired_randomisation(differences, stream(0, name))
-    return found.p if found else None
 
+def _family(
+    values: DataFrame, keys: Sequence[str], samples: Mapping[tuple[object, ...], Series]
+) -> DataFrame:
+    """Test whether means are 0, as one family for Holm.
 
-def _corrected(rows: list[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
-    """Return the rows with their p values corrected by Holm for all of them."""
+    Args:
+        values: What the samples are from, whose order of names is kept.
+        keys: The names of what tells the samples apart.
+        samples: A value for each query.
+
+    Returns:
+        The keys, the mean ``difference``, over how many ``queries`` it is, ``p`` as corrected, the
+        number of ``tests`` in the family, whether the difference ``holds``, and whether it could:
+        ``too_few`` if no values of so many queries would hold in this family.
+    """
     import pandas as pd
 
-    frame = pd.DataFrame(rows, columns=[*columns, "p"])
-    p_values = [None if p is None or np.isnan(p) else float(p) for p in frame.p]
-    frame["p_corrected"] = [np.nan if p is None else p for p in corrected_by_holm(p_values)]
-    frame["holds"] = frame.p_corrected <= LEVEL
-    return frame
+    rows = []
+    for key, sample in samples.items():
+        # Differences by rounding alone are none.
+        cleaned = np.where(np.abs(sample) > FIXED, sample, 0.0)
+        tested = paired_randomisation(cleaned, stream(0, "\n".join(map(str, key))))
+        rows.append((*key, sample.mean(), len(sample), tested.p if tested else None))
+    found = pd.DataFrame(rows, columns=[*keys, "difference", "queries", "p"])
+    found["tests"] = sum(row[-1] is not None for row in rows)
+    found["p"] = np.array(corrected_by_holm([row[-1] for row in rows]), dtype=np.float64)
+    found["holds"] = found.p <= LEVEL
+    least = [None if row[-1] is None else 2.0 ** (1 - row[-2]) for row in rows]
+    found["too_few"] = ~(np.array(corrected_by_holm(least), dtype=np.float64) <= LEVEL)
+    return found.astype({name: values[name].dtype for name in keys if name in values})
 
 
-def compare_policies(cells: DataFrame, name: Name) -> DataFrame:
+def _by_query(values: DataFrame, keys: Sequence[str], name: str) -> Series:
+    """Return the value of each query that has one: the mean over its rows with one."""
+    return values.groupby([*keys, "query"], observed=True)[name].mean().dropna()
+
+
+def differences_of(values: DataFrame, name: Name = Name.EE_D) -> DataFrame:
     """Test each two α of every retriever against each other; generators are averaged by query.
 
     Args:
-        cells: Of one collection.
+        values: Of one collection.
         name: The measure.
 
     Returns:
-        ``retriever``, ``one``, ``other``, the mean ``difference`` of other − one, over how many
-        ``queries``, ``p``, ``p_corrected`` and ``holds``.
+        The tests of ``other`` less ``one``, by ``retriever``.
     """
-    rows: list[dict[str, Any]] = []
-    random = cells[cells.kind == "plackett-luce"]
-    for retriever, mine in random.groupby("retriever", observed=True):
-        values = {
-            policy: by_query(found, name) for policy, found in mine.groupby("policy", observed=True)
-        }
-        for one, other in itertools.combinations(values, 2):
-            differences = (values[other] - values[one]).dropna()
-            rows.append(
-                {
-                    "retriever": retriever,
-                    "one": one,
-                    "other": other,
-                    "difference": differences.mean(),
-                    "queries": len(differences),
-                    "p": _tested(differences.to_numpy(), f"{retriever}\n{one}\n{other}\n{name}"),
-                }
-            )
-    return _corrected(rows, ["retriever", "one", "other", "difference", "queries"])
+    samples: dict[tuple[object, ...], Series] = {}
+    random = values[values.kind == "plackett-luce"]
+    for retriever, own in random.groupby("retriever", observed=True):
+        by_policy = _by_query(own, ["policy"], name).unstack("policy")
+        for one, other in itertools.combinations(by_policy, 2):
+            samples[retriever, one, other] = (by_policy[other] - by_policy[one]).dropna()
+    return _family(values, ["retriever", "one", "other"], samples)
 
 
-def excess_tests(cells: DataFrame) -> DataFrame:
+def excess_of(values: DataFrame) -> DataFrame:
     """Test whether what is used is more concentrated than what is shown, for every α.
 
     Args:
-        cells: Of one collection.
+        values: Of one collection.
 
     Returns:
-        ``generator``, ``retriever``, ``policy``, the mean ``excess``, over how many ``queries``,
-        ``p``, ``p_corrected`` and ``holds``.
+        The tests by ``generator``, ``retriever`` and ``policy``.
     """
-    rows: list[dict[str, Any]] = []
     keys = ["generator", "retriever", "policy"]
-    random = cells[cells.kind == "plackett-luce"]
-    for key, found in random.groupby(keys, observed=True):
-        values = by_query(found, Name.SHARE_EXCESS)
-        # Differences by rounding alone are none.
-        values = values.where(values.abs() > FIXED, 0.0)
-        rows.append(
-            {
-                **dict(zip(keys, key, strict=True)),
-                "excess": values.mean(),
-                "queries": len(values),
-                "p": _tested(values.to_numpy(), "\n".join(map(str, key))),
-            }
-        )
-    return _corrected(rows, [*keys, "excess", "queries"])
+    by_query = _by_query(values[values.kind == "plackett-luce"], keys, Name.SHARE_EXCESS)
+    return _family(values, keys, dict(iter(by_query.groupby(level=keys, observed=True))))
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A measure against another over the policies of a retriever.
+def points_of(values: DataFrame, keys: Sequence[str], x: Name, y: Name) -> DataFrame:
+    """Return the means of two measures over the queries that have both.
 
-    Attributes:
-        slope: Of the least-squares line of y on x; None where all x are the same.
-        area: Under the points joined in order of x (trapezoids), over the range of x there is;
-            None where all x are the same.
-        low, high: That range. Areas over different ranges cannot be compared: see ``height``.
-        points: How many policies it is over.
+    Args:
+        values: Of one collection.
+        keys: The columns to group by.
+        x: The one measure.
+        y: The other.
+
+    Returns:
+        The keys, ``x`` and ``y``.
     """
-
-    slope: float | None
-    area: float | None
-    low: float
-    high: float
-    points: int
-
-    @property
-    def height(self) -> float | None:
-        """The area by the width of the range: the mean of y."""
-        return None if self.area is None else self.area / (self.high - self.low)
+    by_query = values.groupby([*keys, "query"], observed=True)[[x, y]].mean().dropna()
+    found = by_query.groupby(level=list(keys), observed=True).mean()
+    return found.set_axis(["x", "y"], axis=1).reset_index()
 
 
-def curve_of(points: Sequence[tuple[float, float]]) -> Curve | None:
-    """Return slope and area of points (x, y), as in Table 1 of "Towards Fair RAG".
+def curves_of(values: DataFrame) -> DataFrame:
+    """Return EE-R as a function of EE-D over the policies of each retriever.
+
+    Args:
+        values: Of one collection.
+
+    Returns:
+        By ``retriever`` and ``normalisation``, what :func:`curve_of` returns.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(
+        {"retriever": retriever, "normalisation": name, **curve_of(points.x, points.y)}
+        for retriever, own in values[values.kind != "oracle"].groupby("retriever", observed=True)
+        for name, (x, y) in CONVENTIONS.items()
+        for points in [points_of(own, ["policy"], x, y)]
+    )
+
+
+def curve_of(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
+    """Return slope and area of points, as in Table 1 of "Towards Fair RAG".
 
     Points with the same x are averaged for the area. The paper says neither over which range its
     areas are nor how its lines are fitted (reconstructed).
 
     Returns:
-        None without points.
+        The ``slope`` of the least-squares line, the ``area`` under the points joined in order of x
+        (trapezoids), over the range from ``low`` to ``high`` that there is, the ``height``, which
+        is the area by the width of that range, and the number of ``points``. Areas over different
+        ranges cannot be compared, heights can. NaN if all x are the same, or there are no points.
     """
-    if not points:
-        return None
-    x, y = np.array(sorted(points)).T
-    low, high = float(x[0]), float(x[-1])
-    if high - low <= FIXED:
-        return Curve(None, None, low, high, len(points))
-    centred = x - x.mean()
-    slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    distinct, places = np.unique(x, return_inverse=True)
-    heights = np.bincount(places, y) / np.bincount(places)
-    area = float((np.diff(distinct) * (heights[1:] + heights[:-1]) / 2).sum())
-    return Curve(slope, area, low, high, len(points))
+    across, upward = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    slope = area = height = low = high = np.nan
+    if len(across):
+        low, high = float(across.min()), float(across.max())
+    if high - low > FIXED:
+        centred = across - across.mean()
+        slope = float(centred @ (upward - upward.mean()) / (centred @ centred))
+        distinct, places = np.unique(across, return_inverse=True)
+        heights = np.bincount(places, upward) / np.bincount(places)
+        area = float((np.diff(distinct) * (heights[1:] + heights[:-1]) / 2).sum())
+        height = area / (high - low)
+    return {
+        "slope": slope, "area": area, "height": height, "low": low, "high": high,
+        "points": len(across),
+    }  # fmt: skip
 
 
-def interval_table(cells: DataFrame, disparity: Name, utility: Name) -> tuple[DataFrame, DataFrame]:
+def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame:
     """Return the five-interval table (Table 2 of "Towards Fair RAG").
 
     Random rankings are compared with the deterministic one, by how uneven their exposure is. The
@@ -172,55 +187,34 @@ def interval_table(cells: DataFrame, disparity: Name, utility: Name) -> tuple[Da
     not independent.
 
     Args:
-        cells: All policies.
+        values: All policies.
         disparity: Of which normalisation EE-D is.
         utility: Which utility is compared.
 
     Returns:
-        For each collection, generator, retriever and ``interval`` of :data:`EDGES`, the mean
-        ``difference`` of utility from the deterministic ranking's, over how many ``pairs`` and
-        ``queries``, ``p``, ``p_corrected`` and ``holds``. And for each collection, generator and
-        retriever, the ``deterministic`` utility and over how many ``queries`` it is; how many
-        pairs are ``fixed``: all their rankings were the same, so that EE-D is 1; and how many are
-        ``left_out``: without EE-D, without utility, or without that of the deterministic ranking.
+        By ``collection``, ``generator``, ``retriever`` and ``interval`` of :data:`EDGES` the tests
+        of the utility less the deterministic ranking's, and the number of ``pairs``; and, the same
+        for all intervals, the ``deterministic`` utility and over how many
+        ``deterministic_queries`` it is; how many pairs are ``fixed``: all their rankings were the
+        same, so that EE-D is 1; and how many are ``left_out``: without EE-D, without utility, or
+        without that of the deterministic ranking.
     """
     import pandas as pd
 
     keys = ["collection", "generator", "retriever"]
-    rows: list[dict[str, Any]] = []
-    outside = []
-    for key, mine in cells[cells.retriever != ""].groupby(keys, observed=True):
-        named = dict(zip(keys, key, strict=True))
-        baseline = by_query(mine[mine.kind == "deterministic"], utility)
-        pairs = mine[mine.kind == "plackett-luce"].set_index(QUERY)
-        difference = pairs[utility] - baseline.reindex(pairs.index)
+    samples: dict[tuple[object, ...], Series] = {}
+    rows = []
+    for key, own in values[values.kind != "oracle"].groupby(keys, observed=True):
+        baseline = _by_query(own[own.kind == "deterministic"], [], utility)
+        pairs = own[own.kind == "plackett-luce"]
+        difference = pairs[utility] - pairs["query"].map(baseline).astype(float)
         known = difference.notna() & pairs[disparity].notna()
         fixed = known & (pairs[disparity] >= 1 - FIXED)
-        inside = known & ~fixed
         # Rounding can leave −1e−17 for a uniform policy.
-        places = (pairs[disparity][inside].round(12) * (len(EDGES) - 1)).astype(int)
-        places = places.clip(0, len(EDGES) - 2)
+        places = np.floor(pairs[disparity].round(12) * (len(EDGES) - 1)).clip(0, len(EDGES) - 2)
         for place in range(len(EDGES) - 1):
-            own = difference[inside][places == place]
-            by = own.groupby(level=QUERY, sort=False, observed=True).mean()
-            rows.append(
-                {
-                    **named,
-                    "interval": place,
-                    "difference": by.mean(),
-                    "pairs": len(own),
-                    "queries": len(by),
-                    "p": _tested(by.to_numpy(), "\n".join((*map(str, key), str(place)))),
-                }
-            )
-        outside.append(
-            {
-                **named,
-                "deterministic": baseline.mean(),
-                "queries": len(baseline),
-                "fixed": int(fixed.sum()),
-                "left_out": int((~known).sum()),
-            }
-        )
-    columns = [*keys, "interval", "difference", "pairs", "queries"]
-    return _corrected(rows, columns), pd.DataFrame(outside)
+            inside = difference[known & ~fixed & (places == place)]
+            samples[*key, place] = inside.groupby(pairs["query"]).mean()
+            rows.append((len(inside), baseline.mean(), len(baseline), fixed.sum(), (~known).sum()))
+    names = ["pairs", "deterministic", "deterministic_queries", "fixed", "left_out"]
+    return _family(values, [*keys, "interval"], samples).join(pd.DataFrame(rows, columns=names))

@@ -7,12 +7,11 @@ mean says over how many queries it is.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,59 +19,51 @@ from fairqr.base.errors import InputError
 from fairqr.base.statistics import mean_interval
 from fairqr.evaluation.rag.analysis.cells import Cell, measure_record
 from fairqr.evaluation.rag.analysis.names import Name
-from fairqr.evaluation.rag.analysis.official import Official, official_of_deterministic
-from fairqr.evaluation.rag.collection import PoolDocument, RagCollection
-from fairqr.evaluation.rag.labels import LabelSummary, summarise_labels
+from fairqr.evaluation.rag.analysis.official import official_of_deterministic
+from fairqr.evaluation.rag.collection import RagCollection
+from fairqr.evaluation.rag.labels import summarise_labels
 from fairqr.evaluation.rag.measures.groups import memberships_of
 from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds
 from fairqr.evaluation.rag.records import LabelRecord, Policy, PolicyRecord
 from fairqr.evaluation.rag.store import RagManifest
-from fairqr.evaluation.scores import Reason, Undefined
+from fairqr.evaluation.scores import Undefined
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.schema import UNKNOWN, Schema
+from fairqr.retrieval.schema import UNKNOWN
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 __all__ = [
     "KEYS",
-    "LabelKey",
-    "Mean",
+    "OF_GROUPS",
+    "POLICY",
     "MeasuredRag",
-    "by_query",
+    "counts_of",
     "frame_of",
     "frames_of",
-    "mean_of",
+    "means_of",
     "measure_fair_rag",
     "policy_name",
-    "undefined",
+    "shares_of",
     "values_as_csv",
 ]
 
-KEYS = ["collection", "generator", "retriever", "policy", "seed", "query"]
+POLICY = ["collection", "generator", "retriever", "policy"]
+KEYS = [*POLICY, "seed", "query"]
 """The columns that say what a row is of. The oracle has no retriever."""
 
-QUERY = ["collection", "query"]
+COST = ("model_calls", "tokens", "milliseconds")
+OF_GROUPS = {
+    "EE-D by group": "disparity",
+    "EE-R by group": "relevance",
+    "EE-L by group": "loss",
+    "EAE-D by group": "attributed_disparity",
+}
+SHARES = ["exposure", "target", "useful_exposure", "attributed"]
+_ORDER: tuple[Policy, ...] = ("plackett-luce", "deterministic", "oracle")
 
 LabelKey = tuple[str, str]
 """The names of the collection and of the generator."""
-
-_ORDER: tuple[Policy, ...] = ("plackett-luce", "deterministic", "oracle")
-
-
-class Mean(NamedTuple):
-    """A mean over queries; NaN if no query has a value.
-
-    Attributes:
-        mean: The mean.
-        low, high: Its 95% interval; NaN if there are too few queries to tell.
-        queries: Over how many queries it is.
-    """
-
-    mean: float
-    low: float
-    high: float
-    queries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +72,30 @@ class MeasuredRag:
 
     Attributes:
         manifest: What it was run with.
-        cells: One row for each policy on each query and seed, in the order of the experiment:
+        values: One row for each policy on each query and seed, in the order of the experiment:
             :data:`KEYS`, the ``kind`` of the policy, every measure by its name (NaN if it has no
             value), over how many things they are (see
-            :class:`fairqr.evaluation.rag.analysis.cells.Counts`), and what they cost.
+            :class:`fairqr.evaluation.rag.analysis.cells.Cell`), what they cost, and why there is
+            nothing (``failure``).
         reasons: For each row, and each measure without a value, the reason.
-        groups: What each group got: :data:`KEYS`, ``attribute``, ``group``, and the sums of
-            :class:`fairqr.evaluation.rag.measures.groups.GroupExposure`; empty without groups.
-        group_measures: Expected exposure by group, one row for each attribute.
-        labels: What the labels of each collection and generator are like.
-        label_records: The labels themselves.
-        schemas: By collection its groups; collections without groups are absent.
-        official: LaMP's own measures of deterministic rankings, by the names of the collection, the
-            generator and the retriever; absent for other collections.
+        groups: What each group got: :data:`KEYS`, ``attribute``, ``group``, the sums of
+            :class:`fairqr.evaluation.rag.measures.groups.GroupExposure`, and the ``rate`` of use.
+        group_measures: Expected exposure by group, one row for each attribute; see
+            :data:`OF_GROUPS`.
+        labels: One row for each collection and generator: what its labels are like (see
+            :class:`fairqr.evaluation.rag.labels.LabelSummary`), and what they cost.
+        official: LaMP's own measures of deterministic rankings; see
+            :func:`fairqr.evaluation.rag.analysis.official.official_of_deterministic`.
         warnings: Sentences on what is missing, for the report and whoever asks for it.
     """
 
     manifest: RagManifest
-    cells: DataFrame
+    values: DataFrame
     reasons: DataFrame
     groups: DataFrame
     group_measures: DataFrame
-    labels: Mapping[LabelKey, LabelSummary]
-    label_records: Mapping[LabelKey, Sequence[LabelRecord]]
-    schemas: Mapping[str, Schema]
-    official: Mapping[tuple[str, str, str], Official]
+    labels: DataFrame
+    official: DataFrame
     warnings: tuple[str, ...] = ()
 
 
@@ -142,29 +132,23 @@ def measure_fair_rag(
             "those given; name the collections that it was run on."
         )
     bounds = UtilityBounds(records)
-    memberships = _Memberships(collections)
-    ordered = sorted(records, key=_Order(manifest, collections))
-    measured = [measure_record(record, bounds, memberships.of(record)) for record in ordered]
-    schemas = {
-        name: collection.schema
-        for name, collection in collections.items()
-        if collection.schema is not None
-    }
-    cells, reasons = frame_of(measured)
+    memberships = _memberships(collections)
+    ordered = sorted(records, key=_order(manifest, collections))
+    cells = [
+        measure_record(record, bounds, memberships(record.collection, record.query, record.pool))
+        for record in ordered
+    ]
+    values, reasons = frame_of(cells)
+    groups, group_measures = _groups_of(cells, collections, values)
     return MeasuredRag(
         manifest=manifest,
-        cells=cells,
+        values=values,
         reasons=reasons,
-        groups=_groups(measured, schemas),
-        group_measures=_group_measures(measured),
-        labels={
-            key: summarise_labels(found, manifest.experiment.min_useful)
-            for key, found in labels.items()
-        },
-        label_records=labels,
-        schemas=schemas,
-        official=official_of_deterministic(records, collections),
-        warnings=tuple(_without_labels(manifest, records, labels)),
+        groups=groups,
+        group_measures=group_measures,
+        labels=_labels_of(labels, manifest.experiment.min_useful),
+        official=official_of_deterministic(ordered, collections),
+        warnings=tuple(_without_labels(manifest, values, labels)),
     )
 
 
@@ -176,140 +160,163 @@ def frame_of(cells: Sequence[Cell]) -> tuple[DataFrame, DataFrame]:
     """
     import pandas as pd
 
-    rows = [
+    values = pd.DataFrame(
         {
-            **_keys(cell),
-            "kind": cell.record.policy,
-            **{
-                str(name): np.nan if isinstance(score, Undefined) else score
-                for name, score in cell.values.items()
-            },
-            "drawn": cell.counts.samples,
-            "distinct": cell.counts.distinct,
-            "generated": cell.counts.generated,
-            "failed": cell.counts.failed,
-            "empty_answers": cell.counts.empty,
-            "pairs": cell.counts.pairs,
-            "unjudged": cell.counts.unjudged,
-            "failure": cell.record.failure,
-            "model_calls": cell.record.model_calls,
-            "tokens": cell.record.tokens,
-            "milliseconds": cell.record.milliseconds,
+            **_keys(record),
+            "kind": record.policy,
+            **{name: np.nan if isinstance(s, Undefined) else s for name, s in scores.items()},
+            **counts,
+            **{name: getattr(record, name) for name in COST},
+            "failure": record.failure,
         }
-        for cell in cells
-    ]
-    reasons = [
-        {
-            str(name): score.reason if isinstance(score, Undefined) else None
-            for name, score in cell.values.items()
-        }
-        for cell in cells
-    ]
+        for record, scores, _, counts in cells
+    )
+    reasons = pd.DataFrame(
+        {name: str(s.reason) if isinstance(s, Undefined) else None for name, s in scores.items()}
+        for _, scores, _, _ in cells
+    )
     policies = sorted(
         {(cell.record.policy, cell.record.alpha) for cell in cells},
         key=lambda policy: (_ORDER.index(policy[0]), policy[1] or 0.0),
     )
-    frame = pd.DataFrame(rows)
-    for name in ("collection", "generator", "retriever"):
-        found = sorted(dict.fromkeys(frame[name]), key=lambda value: not value)
-        frame[name] = pd.Categorical(frame[name], found, ordered=True)
-    frame["policy"] = pd.Categorical(
-        frame["policy"], [policy_name(*policy) for policy in policies], ordered=True
-    )
-    return frame, pd.DataFrame(reasons, columns=[str(name) for name in Name])
+    for name in POLICY:
+        found = sorted(values[name].unique(), key=lambda value: not value)
+        if name == "policy":
+            found = [policy_name(*policy) for policy in policies]
+        values[name] = pd.Categorical(values[name], found, ordered=True)
+    return values, reasons
 
 
-def _keys(cell: Cell) -> dict[str, object]:
-    record = cell.record
-    return {
-        "collection": record.collection,
-        "generator": record.generator,
-        "retriever": record.retriever,
-        "policy": policy_name(record.policy, record.alpha),
-        "seed": record.seed,
-        "query": record.query,
-    }
+def _keys(record: PolicyRecord) -> dict[str, object]:
+    plain = {name: getattr(record, name) for name in KEYS}
+    return plain | {"policy": policy_name(record.policy, record.alpha)}
 
 
-def _groups(cells: Sequence[Cell], schemas: Mapping[str, Schema]) -> DataFrame:
+def _groups_of(
+    cells: Sequence[Cell], collections: Mapping[str, RagCollection], values: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Return what each group got, and expected exposure by group, in the order of the values."""
     import pandas as pd
 
-    sums = ("exposure", "target", "useful_exposure", "answered", "attributed")
-    rows = [
-        {
-            **_keys(cell),
-            "attribute": attribute,
-            "group": group,
-            **{name: float(getattr(found, name)[place]) for name in sums},
-            "rate": np.nan if isinstance(rate, Undefined) else rate,
-        }
-        for cell in cells
-        for attribute, found in cell.groups.items()
-        for place, (group, rate) in enumerate(
-            zip(
-                (*schemas[cell.record.collection].attributes[attribute].groups, UNKNOWN),
-                found.rates(),
-                strict=True,
+    schemas = {name: found.schema for name, found in collections.items() if found.schema}
+    rows, measures = [], []
+    for record, _, groups, _ in cells:
+        for name, found in groups.items():
+            keys = {**_keys(record), "attribute": name}
+            measures.append(
+                {**keys, **{title: getattr(found, field) for title, field in OF_GROUPS.items()}}
             )
-        )
-    ]
-    return pd.DataFrame(rows, columns=[*KEYS, "attribute", "group", *sums, "rate"])
+            rates = [np.nan if isinstance(rate, Undefined) else rate for rate in found.rates()]
+            for place, group in enumerate(
+                (*schemas[record.collection].attributes[name].groups, UNKNOWN)
+            ):
+                sums = {share: getattr(found, share)[place] for share in (*SHARES, "answered")}
+                rows.append({**keys, "group": group, **sums, "rate": rates[place]})
+    columns = [*KEYS, "attribute"]
+    order = {name: values[name].dtype for name in POLICY}
+    return (
+        pd.DataFrame(rows, columns=None if rows else [*columns, "group"]).astype(order),
+        pd.DataFrame(measures, columns=None if measures else columns).astype(order),
+    )
 
 
-def _group_measures(cells: Sequence[Cell]) -> DataFrame:
+def _labels_of(labels: Mapping[LabelKey, Sequence[LabelRecord]], min_useful: int) -> DataFrame:
     import pandas as pd
 
-    rows = [
+    found = pd.DataFrame(
         {
-            **_keys(cell),
-            "attribute": attribute,
-            "EE-D by group": found.disparity,
-            "EE-R by group": found.relevance,
-            "EE-L by group": found.loss,
-            "EAE-D by group": found.attributed_disparity,
+            "collection": collection,
+            "generator": generator,
+            **asdict(summarise_labels(own, min_useful)),
+            "failures": sum((Counter(label.failures) for label in own), Counter[str]()),
+            **{name: sum(getattr(label, name) for label in own) for name in COST},
         }
-        for cell in cells
-        for attribute, found in cell.groups.items()
+        for (collection, generator), own in labels.items()
+    )
+    return found.astype(dict.fromkeys(("useful_mean", "useful_sd", "share"), float))
+
+
+def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> DataFrame:
+    """Return the means over queries of measures, for each combination of keys.
+
+    Args:
+        found: Rows with a ``query``, of one collection unless that is among the keys.
+        keys: The columns to group by.
+        names: The measures.
+
+    Returns:
+        The keys, ``measure``, ``mean``, the ends ``low`` and ``high`` of its 95% interval, and over
+        how many ``queries`` it is. What there is not is NaN.
+    """
+    import pandas as pd
+
+    keys, names = list(keys), list(names)
+    by_query = found.groupby([*keys, "query"], observed=True)[names].mean().reset_index()
+    rows = [
+        (*key, name, *_mean(own[name].dropna().to_numpy()))
+        for key, own in by_query.groupby(keys, observed=True)
+        for name in names
     ]
-    return pd.DataFrame(rows)
+    columns = [*keys, "measure", "mean", "low", "high", "queries"]
+    means = pd.DataFrame(rows, columns=columns)
+    return means.astype({name: found[name].dtype for name in keys})
 
 
-def by_query(found: DataFrame, name: str) -> Series:
-    """Return the value of each query that has one: the mean over its rows with one."""
-    return found.groupby(QUERY, sort=False, observed=True)[name].mean().dropna()
-
-
-def mean_of(found: DataFrame, name: str) -> Mean:
-    """Return the mean over queries of a measure."""
-    values = by_query(found, name).to_numpy()
-    if not len(values):
-        return Mean(np.nan, np.nan, np.nan, 0)
+def _mean(values: FloatArray) -> tuple[float, float, float, int]:
     interval = mean_interval(values)
-    low, high = (interval.low, interval.high) if interval else (np.nan, np.nan)
-    return Mean(float(values.mean()), low, high, len(values))
+    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+    return float(values.mean()) if len(values) else np.nan, *ends, len(values)
 
 
-def undefined(reasons: DataFrame, name: str) -> dict[Reason, int]:
-    """Return how many rows have no value of a measure, by reason."""
-    return dict(sorted(Counter(reasons[name].dropna()).items()))
+def shares_of(groups: DataFrame) -> DataFrame:
+    """Return the shares of each group, as means over the queries that have them.
+
+    Args:
+        groups: What each group got, of one attribute of one collection.
+
+    Returns:
+        By generator, retriever, policy and ``group``: its share of ``exposure``, of the ``target``,
+        of the ``useful_exposure``, and of what was used (``attributed``), and its attribution
+        ``rate``; and over how many ``queries`` they are, ``useful_queries`` and ``used_queries``.
+    """
+    keys = POLICY[1:]
+    sums = groups.groupby([*keys, "query", "group"], observed=True)[[*SHARES, "rate"]].mean()
+    totals = sums[SHARES].groupby(level=[*keys, "query"], observed=True).transform("sum")
+    sums[SHARES] = sums[SHARES] / totals.where(totals > 0)
+    by_group = sums.groupby(level=[*keys, "group"], observed=True)
+    names = {
+        "exposure": "queries",
+        "useful_exposure": "useful_queries",
+        "attributed": "used_queries",
+    }
+    counts = by_group[list(names)].count().rename(columns=names)
+    return by_group.mean().join(counts).reset_index()
+
+
+def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return over how many things the values of each policy are, and what they cost in all.
+
+    ``rows`` are queries and seeds, ``undrawn`` those without any ranking; the others are the sums
+    of their columns, ``failed`` by status.
+    """
+    numbers = ["drawn", "generated", "distinct", "empty", "pairs", "unjudged", *COST]
+    by_policy = values.assign(undrawn=values.drawn == 0).groupby(list(keys), observed=True)
+    found = by_policy[["undrawn", *numbers]].sum()
+    found["rows"] = by_policy.size()
+    found["failed"] = by_policy["failed"].agg(lambda own: sum(own, Counter()))
+    return found.reset_index()
 
 
 def frames_of(measured: MeasuredRag) -> dict[str, DataFrame]:
     """Return all that was measured, by name."""
-    import pandas as pd
-
-    keys = ["collection", "generator", "retriever", "policy"]
-    means = [
-        (*key, str(name), *mean_of(found, str(name)))
-        for key, found in measured.cells.groupby(keys, observed=True)
-        for name in Name
-    ]
-    columns = [*keys, "measure", *Mean._fields]
     return {
-        "cells": measured.cells,
-        "means": pd.DataFrame(means, columns=columns),
+        "values": measured.values,
+        "reasons": measured.reasons,
+        "means": means_of(measured.values, POLICY, Name),
         "groups": measured.groups,
         "group_measures": measured.group_measures,
+        "labels": measured.labels,
+        "official": measured.official,
     }
 
 
@@ -318,97 +325,76 @@ def values_as_csv(measured: MeasuredRag) -> str:
 
     If there is no value, the last column has the reason.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*KEYS, "measure", "value", "undefined"))
-    names = [str(name) for name in Name]
-    keys = measured.cells[KEYS].astype(object).to_numpy().tolist()
-    values = measured.cells[names].to_numpy().tolist()
-    reasons = measured.reasons[names].to_numpy().tolist()
-    for key, row, why in zip(keys, values, reasons, strict=True):
-        for name, value, reason in zip(names, row, why, strict=True):
-            writer.writerow((*key, name, *((value, "") if reason is None else ("", str(reason)))))
-    return text.getvalue()
+    names = list(Name)
+    found = measured.values.melt(KEYS, names, "measure", "value", ignore_index=False)
+    found["undefined"] = measured.reasons.melt(None, names)["value"].to_numpy()
+    text: str = found.sort_index(kind="stable").to_csv(index=False, lineterminator="\n")
+    return text
 
 
-class _Order:
-    """Sorts records as the experiment names what they are of, so that results repeat."""
-
-    def __init__(self, manifest: RagManifest, collections: Mapping[str, RagCollection]) -> None:
-        experiment = manifest.experiment
-        self._collections = _places(collection.name for collection in manifest.collections)
-        self._generators = _places(experiment.generators)
-        self._retrievers = _places(experiment.retrievers)
-        self._queries = {
-            (name, query.id): place
-            for name, collection in collections.items()
-            for place, query in enumerate(collection.queries)
-        }
-
-    def __call__(self, record: PolicyRecord) -> tuple[object, ...]:
-        last = 1 << 30
-        return (
-            self._collections.get(record.collection, last),
-            record.collection,
-            self._generators.get(record.generator, last),
-            record.generator,
-            self._retrievers.get(record.retriever, last),
-            record.retriever,
-            record.policy,
-            record.alpha or 0.0,
-            self._queries.get((record.collection, record.query), last),
-            record.query,
-            record.seed,
-        )
+def _order(
+    manifest: RagManifest, collections: Mapping[str, RagCollection]
+) -> Callable[[PolicyRecord], tuple[object, ...]]:
+    """Return the key that sorts records as the experiment names what they are of."""
+    experiment = manifest.experiment
+    collection = _places(entry.name for entry in manifest.collections)
+    generator, retriever = _places(experiment.generators), _places(experiment.retrievers)
+    query = {
+        name: _places(query.id for query in found.queries) for name, found in collections.items()
+    }
+    return lambda record: (
+        collection(record.collection),
+        generator(record.generator),
+        retriever(record.retriever),
+        record.policy,
+        record.alpha or 0.0,
+        query[record.collection](record.query),
+        record.seed,
+    )
 
 
-def _places(names: Iterable[str]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names)}
+def _places(names: Iterable[str]) -> Callable[[str], tuple[int, str]]:
+    """Return what gives the place of a name; others stand behind all that there are."""
+    places = {name: place for place, name in enumerate(names)}
+    return lambda name: (places.get(name, len(places)), name)
 
 
-class _Memberships:
-    """The groups of pools, read once for each query."""
+def _memberships(
+    collections: Mapping[str, RagCollection],
+) -> Callable[[str, str, tuple[str, ...]], dict[str, FloatArray]]:
+    """Return what gives the memberships of a query's pool by attribute, each read once."""
+    pools = {
+        (name, query.id): {document.id: document.groups for document in query.pool}
+        for name, found in collections.items()
+        if found.schema is not None
+        for query in found.queries
+    }
 
-    def __init__(self, collections: Mapping[str, RagCollection]) -> None:
-        self._schemas = {name: found.schema for name, found in collections.items()}
-        self._pools: dict[tuple[str, str], dict[str, PoolDocument]] = {
-            (name, query.id): {document.id: document for document in query.pool}
-            for name, found in collections.items()
-            if found.schema is not None
-            for query in found.queries
-        }
-        self._known: dict[tuple[str, str, tuple[str, ...]], dict[str, FloatArray]] = {}
-
-    def of(self, record: PolicyRecord) -> dict[str, FloatArray]:
-        """Return by attribute the memberships of a record's pool, shape (n, G + 1)."""
-        schema = self._schemas[record.collection]
+    @cache
+    def of(collection: str, query: str, pool: tuple[str, ...]) -> dict[str, FloatArray]:
+        schema = collections[collection].schema
         if schema is None:
             return {}
-        key = (record.collection, record.query, record.pool)
-        if key not in self._known:
-            pool = self._pools.get((record.collection, record.query), {})
-            groups = [pool[id_].groups if id_ in pool else {} for id_ in record.pool]
-            self._known[key] = {
-                name: memberships_of(attribute, groups)
-                for name, attribute in schema.attributes.items()
-            }
-        return self._known[key]
+        groups = [pools.get((collection, query), {}).get(id_, {}) for id_ in pool]
+        return {
+            name: memberships_of(attribute, groups) for name, attribute in schema.attributes.items()
+        }
+
+    return of
 
 
 def _without_labels(
     manifest: RagManifest,
-    records: Sequence[PolicyRecord],
+    values: DataFrame,
     labels: Mapping[LabelKey, Sequence[LabelRecord]],
 ) -> Iterator[str]:
     """Yield what to know where rankings were made with labels that are gone."""
-    for entry in manifest.collections:
-        for generator in manifest.experiment.generators:
-            here = (entry.name, generator)
-            drawn = {one.query for one in records if (one.collection, one.generator) == here}
-            gone = drawn - {label.query for label in labels.get(here, ())}
-            if gone:
-                yield (
-                    f"{entry.title}, {generator}: the labels of {len(gone)} of {len(drawn)} "
-                    "queries that were ranked are gone, so what is said of labels is not of this "
-                    "run; bring the folder labels/ back, or run the experiment again."
-                )
+    titles = {entry.name: entry.title for entry in manifest.collections}
+    for key, own in values.groupby(["collection", "generator"], observed=True):
+        drawn = set(own["query"])
+        if gone := drawn - {label.query for label in labels.get(key, ())}:
+            yield (
+                f"{titles[key[0]]}, {key[1]}: the labels of {len(gone)} of {len(drawn)} queries "
+                "that were ranked are gone, so what is said of labels is not of this run; bring "
+                "the folder labels/ back, or run the experiment again."
+            )

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fairqr.base.statistics import holm, paired_randomisation, stream
-from fairqr.evaluation.rag.analysis.cells import Cell, Counts
+from fairqr.evaluation.rag.analysis.cells import Cell
 from fairqr.evaluation.rag.analysis.comparing import (
-    compare_policies,
     curve_of,
-    excess_tests,
-    interval_table,
+    differences_of,
+    excess_of,
+    intervals_of,
 )
-from fairqr.evaluation.rag.analysis.frames import by_query, frame_of, mean_of
+from fairqr.evaluation.rag.analysis.frames import frame_of, means_of
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.records import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
@@ -38,7 +38,7 @@ def _cell(query: str, values: Mapping[Name, Score], **changes: Any) -> Cell:
         "k": 1,
     }
     record = PolicyRecord(query=query, **facts | changes)
-    return Cell(record, {name: values.get(name, MISSING) for name in Name}, {}, Counts())
+    return Cell(record, {name: values.get(name, MISSING) for name in Name}, {}, {})
 
 
 def _frame(*cells: Cell) -> Any:
@@ -46,17 +46,25 @@ def _frame(*cells: Cell) -> Any:
 
 
 def test_means_are_over_queries_and_seeds_are_averaged_first() -> None:
-    cells = _frame(
+    values = _frame(
         _cell("a", {Name.EU: 0.0}),
         _cell("a", {Name.EU: 1.0}, seed=1),
         _cell("b", {Name.EU: 0.0}),
         _cell("c", {Name.EU: Undefined(Reason.NO_ANSWER)}),
     )
-    found = mean_of(cells, Name.EU)
-    assert (found.mean, found.queries) == (0.25, 2)
-    assert np.isnan(found.low), "two queries are too few for an interval"
-    assert by_query(cells, Name.EU).to_dict() == {("c", "a"): 0.5, ("c", "b"): 0.0}
-    assert np.isnan(mean_of(cells, Name.EAR).mean)
+    worth, rate = means_of(values, ["retriever"], [Name.EU, Name.EAR]).itertuples()
+    assert (worth.retriever, worth.measure, worth.mean, worth.queries) == ("r", "EU", 0.25, 2)
+    assert np.isnan(worth.low), "two queries are too few for an interval"
+    assert np.isnan(rate.mean)
+    assert rate.queries == 0
+
+
+def test_intervals_of_means_are_students() -> None:
+    drawn = np.random.default_rng(0).random(9)
+    values = _frame(*(_cell(f"q{i}", {Name.EU: float(x)}) for i, x in enumerate(drawn)))
+    (own,) = means_of(values, ["retriever"], [Name.EU]).itertuples()
+    expected = stats.t.interval(0.95, 8, drawn.mean(), stats.sem(drawn))
+    assert (own.low, own.high) == pytest.approx(expected)
 
 
 def test_names_stand_in_order() -> None:
@@ -70,8 +78,8 @@ def test_names_stand_in_order() -> None:
     assert list(cells.retriever.cat.categories) == ["z", "r", ""]
 
 
-def _p(values: Any, name: str) -> float:
-    found = paired_randomisation(values, stream(0, name))
+def _p(values: Any) -> float:
+    found = paired_randomisation(values, stream(0, "any"))
     assert found is not None
     return found.p
 
@@ -87,34 +95,43 @@ def test_policies_are_compared_by_randomisation_with_holm() -> None:
             if (alpha, i) != (4.0, 8)
         )
     )
-    found = compare_policies(cells, Name.EE_D)
+    found = differences_of(cells)
     assert found[["one", "other"]].to_numpy().tolist() == [
         ["α = 1", "α = 2"],
         ["α = 1", "α = 4"],
         ["α = 2", "α = 4"],
     ]
+    alone = []
     for row in found.itertuples():
         one, other = (values[float(name.removeprefix("α = "))] for name in (row.one, row.other))
         shared = 8 if row.other == "α = 4" else 9
         assert row.queries == shared
         assert row.difference == pytest.approx(np.mean((other - one)[:shared]))
         # Up to 16 queries all assignments are counted, so any stream gives the same.
-        assert row.p == pytest.approx(_p((other - one)[:shared], "any"))
-    assert found.p_corrected.tolist() == pytest.approx(holm(found.p.tolist()))
-    assert found.holds.tolist() == (found.p_corrected <= 0.05).tolist()
+        alone.append(_p((other - one)[:shared]))
+    assert found.p.tolist() == pytest.approx(holm(alone))
+    assert found.holds.tolist() == (found.p <= 0.05).tolist()
+    assert set(found.tests) == {3}
 
 
-def test_five_queries_show_nothing() -> None:
-    cells = _frame(
+@pytest.mark.parametrize(
+    ("queries", "alphas", "too_few"),
+    [(5, 2, True), (6, 2, False), (7, 3, False), (7, 4, True), (8, 4, False)],
+)
+def test_too_few_queries_for_the_family_are_said_to_be(
+    queries: int, alphas: int, too_few: bool
+) -> None:
+    """As different as can be: a difference holds if, and only if, one could."""
+    values = _frame(
         *(
-            _cell(f"q{i}", {Name.EE_D: alpha + i / 100}, alpha=alpha)
-            for alpha in (1.0, 2.0)
-            for i in range(5)
+            _cell(f"q{i}", {Name.EE_D: alpha + i / 100}, alpha=float(alpha))
+            for alpha in range(alphas)
+            for i in range(queries)
         )
     )
-    (row,) = compare_policies(cells, Name.EE_D).itertuples()
-    assert row.difference == 1
-    assert not row.holds
+    found = differences_of(values)
+    assert set(found.too_few) == {too_few}
+    assert set(found.holds) == {not too_few}
 
 
 def test_concentration_is_tested_over_all_generators_and_policies() -> None:
@@ -126,17 +143,17 @@ def test_concentration_is_tested_over_all_generators_and_policies() -> None:
             for i in range(8)
         )
     )
-    found = excess_tests(cells).set_index(["generator", "policy"])
-    assert found.excess["g", "α = 1"] == pytest.approx(0.335)
+    found = excess_of(cells).set_index(["generator", "policy"])
+    assert found.difference["g", "α = 1"] == pytest.approx(0.335)
     assert found.holds.to_dict() == {
         ("g", "α = 1"): True,
         ("g", "α = 2"): True,
         ("h", "α = 1"): False,
         ("h", "α = 2"): False,
     }
-    assert found.p_corrected["g", "α = 1"] == pytest.approx(4 * 2 / 2**8)
+    assert found.p["g", "α = 1"] == pytest.approx(4 * 2 / 2**8)
     rounding = _frame(*(_cell(f"q{i}", {Name.SHARE_EXCESS: 1e-17}) for i in range(9)))
-    assert not excess_tests(rounding).holds.any()
+    assert not excess_of(rounding).holds.any()
 
 
 @settings(max_examples=50, deadline=None)
@@ -150,24 +167,21 @@ def test_concentration_is_tested_over_all_generators_and_policies() -> None:
 )
 def test_slope_and_area_are_those_of_scipy(points: list[tuple[int, int]]) -> None:
     scaled = [(x / 20, y / 20) for x, y in points]
-    found = curve_of(scaled)
-    assert found is not None
+    found = curve_of(*zip(*scaled, strict=True))
     x, y = zip(*sorted(scaled), strict=True)
-    assert found.slope == pytest.approx(stats.linregress(x, y).slope, abs=1e-9)
-    assert found.area == pytest.approx(integrate.trapezoid(y, x))
-    assert (found.low, found.high, found.points) == (x[0], x[-1], len(points))
-    assert found.height is not None
-    assert min(y) - 1e-9 <= found.height <= max(y) + 1e-9
+    assert found["slope"] == pytest.approx(stats.linregress(x, y).slope, abs=1e-9)
+    assert found["area"] == pytest.approx(integrate.trapezoid(y, x))
+    assert (found["low"], found["high"], found["points"]) == (x[0], x[-1], len(points))
+    assert min(y) - 1e-9 <= found["height"] <= max(y) + 1e-9
 
 
 def test_points_above_each_other_are_averaged_and_alone_give_neither() -> None:
-    found = curve_of([(0.0, 0.0), (0.5, 0.2), (0.5, 0.6), (1.0, 1.0)])
-    assert found is not None
-    assert found.area == pytest.approx(0.5 * 0.2 + 0.5 * 0.7)
-    upright = curve_of([(0.5, 0.2), (0.5, 0.6)])
-    assert upright is not None
-    assert (upright.slope, upright.area, upright.height) == (None, None, None)
-    assert curve_of([]) is None
+    found = curve_of([0.0, 0.5, 0.5, 1.0], [0.0, 0.2, 0.6, 1.0])
+    assert found["area"] == pytest.approx(0.5 * 0.2 + 0.5 * 0.7)
+    upright = curve_of([0.5, 0.5], [0.2, 0.6])
+    assert all(np.isnan(upright[name]) for name in ("slope", "area", "height"))
+    assert (upright["low"], upright["points"]) == (0.5, 2)
+    assert curve_of([], [])["points"] == 0
 
 
 def _pair(query: str, alpha: float, x: Score, y: Score, seed: int = 0) -> Cell:
@@ -195,21 +209,23 @@ def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside()
         _pair("no", 1.0, 0.3, 0.1),
         _cell("a", {Name.EE_D: 0.1, Name.EU_MAX: 1.0}, policy="oracle", alpha=None, retriever=""),
     )
-    found, outside = interval_table(cells, Name.EE_D, Name.EU_MAX)
-    (own,) = outside.itertuples()
-    assert (own.deterministic, own.queries) == (pytest.approx(0.375), 2)
-    assert (own.fixed, own.left_out) == (1, 2)
+    found = intervals_of(cells, Name.EE_D, Name.EU_MAX)
+    assert found.deterministic.tolist() == pytest.approx([0.375] * 5)
+    assert found.deterministic_queries.tolist() == [2] * 5
+    assert found.fixed.tolist() == [1] * 5
+    assert found.left_out.tolist() == [2] * 5
     assert found.pairs.tolist() == [3, 1, 0, 1, 1]
     assert found.queries.tolist() == [2, 1, 0, 1, 1]
     # The two of the query a are averaged first, for the difference and for the test.
     assert found.difference[0] == pytest.approx((-0.2 + 0.75) / 2)
-    assert found.p[0] == pytest.approx(_p([-0.2, 0.75], "any"))
+    alone = [_p(sample) for sample in ([-0.2, 0.75], [0.4], [0.0], [0.0])]
+    assert found.p.dropna().tolist() == pytest.approx(holm(alone))
     assert np.isnan(found.difference[2])
-    assert np.isnan(found.p_corrected[2])
+    assert np.isnan(found.p[2])
 
 
 def test_every_pair_is_in_one_place_and_tests_are_corrected_over_the_table() -> None:
-    """The rows of both tables stand in the order of the cells, whatever names sort like."""
+    """The rows stand in the order of the cells, whatever names sort like."""
     random = np.random.default_rng(2)
     cells = []
     for generator in ("h", "g"):
@@ -223,8 +239,9 @@ def test_every_pair_is_in_one_place_and_tests_are_corrected_over_the_table() -> 
                       alpha=float(a), generator=generator)
                 for a, x in enumerate(random.random(5))
             ]  # fmt: skip
-    found, outside = interval_table(_frame(*cells), Name.EE_D, Name.EU_MAX)
-    assert outside.generator.tolist() == ["h", "g"]
-    assert found.groupby("generator", sort=False).pairs.sum().to_dict() == {"h": 100, "g": 100}
+    found = intervals_of(_frame(*cells), Name.EE_D, Name.EU_MAX)
+    by_generator = found.groupby("generator", observed=True).pairs.sum()
+    assert by_generator.to_dict() == {"h": 100, "g": 100}
     assert found.generator.tolist() == ["h"] * 5 + ["g"] * 5
-    assert found.p_corrected.tolist() == pytest.approx(holm(found.p.tolist()))
+    assert found.generator.cat.categories.tolist() == ["h", "g"]
+    assert set(found.tests) == {10}

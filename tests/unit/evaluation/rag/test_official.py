@@ -10,6 +10,7 @@ from fairqr.evaluation.lamp.metrics import FourMinusError
 from fairqr.evaluation.rag.analysis.frames import MeasuredRag
 from fairqr.evaluation.rag.records import AnswerRecord
 from fairqr.evaluation.rag.report import values_of
+from fairqr.evaluation.reports.writer import render
 from tests.unit.evaluation.rag.made_records import Made, made
 
 
@@ -55,10 +56,11 @@ def rated_records(replies: list[tuple[str, str]]) -> Made:
 def test_each_query_counts_once_and_failures_not_at_all() -> None:
     """MAE and RMSE of 5, 1 and nothing, which counts as the worse end, beside a gold of 4."""
     measured = rated([("ok", "5"), ("ok", "1"), ("empty", ""), ("timeout", "")])
-    found = measured.official["films", "small", "bm25"]
+    (found,) = measured.official.itertuples()
+    assert (found.collection, found.generator, found.retriever) == ("films", "small", "bm25")
     assert (found.answers, found.failed) == (3, 1)
-    assert found.values["MAE"] == pytest.approx((1 + 3 + 3) / 3)
-    assert found.values["RMSE"] == pytest.approx(((1 + 9 + 9) / 3) ** 0.5)
+    assert pytest.approx((1 + 3 + 3) / 3) == found.MAE
+    assert pytest.approx(((1 + 9 + 9) / 3) ** 0.5) == found.RMSE
 
 
 def test_the_seed_with_an_answer_counts() -> None:
@@ -74,13 +76,15 @@ def test_the_seed_with_an_answer_counts() -> None:
             record = record.model_copy(update={"answers": (answer,)})
         records.append(record)
     built.records = records
-    found = built.measured().official["films", "small", "bm25"]
-    assert (found.answers, found.failed, found.values["MAE"]) == (2, 0, 0.5)
+    (found,) = built.measured().official.itertuples()
+    assert (found.answers, found.failed, found.MAE) == (2, 0, 0.5)
 
 
 def test_the_report_shows_them() -> None:
     """In a table of their own, with the number of answers."""
-    table = values_of(rated([("ok", "5"), ("timeout", "")]))["parts"][0]["official"]
+    values = values_of(rated([("ok", "5"), ("timeout", "")]))
+    assert "takes an answer for a rating only if it is nothing else" in render("fair_rag", values)
+    table = values["parts"][0]["official"]
     assert table.to_dict("records") == [
         {
             "generator": "small",
@@ -95,4 +99,4 @@ def test_the_report_shows_them() -> None:
 
 def test_other_collections_have_none() -> None:
     """A utility that is none of LaMP's has no official measure beside it."""
-    assert made().measured().official == {}
+    assert made().measured().official.empty

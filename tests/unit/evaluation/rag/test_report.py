@@ -56,6 +56,11 @@ def _used(run: Made, uses: Callable[[str, tuple[int, ...]], tuple[bool, ...]]) -
     return run.measured()
 
 
+def test_every_measure_is_explained(measured: MeasuredRag) -> None:
+    explained = _text(measured).split("| measure | what it is |")[1].replace("\\", "")
+    assert [line.split("|")[1].strip() for line in explained.splitlines()[2:]] == list(Name)
+
+
 def test_the_report_as_a_whole(measured: MeasuredRag) -> None:
     check_report("fair_rag", render("fair_rag", values_of(measured), figures_of(measured)))
 
@@ -67,7 +72,7 @@ def test_every_mean_is_the_mean_of_the_values_that_were_written(
     written = write_rag_report(RagStore(tmp_path), measured)
     assert [path.name for path in written[:3]] == ["report.md", "report.html", "measures.csv"]
     rows = list(csv.DictReader((tmp_path / "measures.csv").read_text().splitlines()))
-    assert len(rows) == len(measured.cells) * len(Name)
+    assert len(rows) == len(measured.values) * len(Name)
     means = frames_of(measured)["means"]
     assert len(means) == 2 * (2 * 5 + 1) * len(Name)
     for line in means.itertuples():
@@ -87,6 +92,7 @@ def test_disparity_falls_from_alpha_8_to_1(part: dict[str, Any]) -> None:
         assert [policy for policy, _ in row["means"]] == ["α = 8", "α = 4", "α = 2", "α = 1"]
         assert row["falls"]
         assert row["always"]
+        assert (row["tests"], row["holding"], row["too_few"]) == (6, 0, True)
     fixed = part["rankings"].set_index(["retriever", "policy"])["EE-D"]
     assert fixed["bm25", "deterministic"] == "1.0000 *n=6*"
     assert len(part["differences"]) == 2 * 6
@@ -117,17 +123,26 @@ def test_the_report_has_the_papers_figures_and_curves(
 
 
 def test_what_the_labels_are_like_is_told(measured: MeasuredRag) -> None:
-    assert values_of(measured)["labels"].iloc[0].tolist() == [
-        "Films", "small", 8, 6,
-        "1 × fewer than 2 useful documents; 1 × the answer without documents failed",
-        "36", "3.00 *sd 0.00 18 in all*", "0.5000", "0 *1 × refused; 1 × timeout*",
-    ]  # fmt: skip
+    assert measured.labels.iloc[0].to_dict() == {
+        "collection": "films", "generator": "small", "labelled": 8, "kept": 6, "documents": 36,
+        "unlabelled": 0, "useful": 18, "useful_mean": 3, "useful_sd": 0, "share": 0.5,
+        "dropped": {
+            "fewer than 2 useful documents": 1, "the answer without documents failed": 1,
+        },
+        "failures": {"refused": 1, "timeout": 1},
+        "model_calls": 42, "tokens": 0, "milliseconds": 0,
+    }  # fmt: skip
+    assert (
+        "| Films | small | 8 | 6 "
+        "| 1 × fewer than 2 useful documents; 1 × the answer without documents failed "
+        "| 36 | 3.00 *sd 0.00 18 in all* | 0.5000 | 0 *1 × refused; 1 × timeout* |"
+    ) in _text(measured)
 
 
 def test_a_generator_that_uses_all_that_it_reads_has_a_rate_of_1() -> None:
     run = made(queries=12, alphas=(4.0,), samples=60, retrievers=("bm25",), generators=("g",))
     measured = _used(run, lambda _, ranking: (True,) * len(ranking))
-    assert set(measured.cells[str(Name.EAR)]) == {1.0}
+    assert set(measured.values[Name.EAR]) == {1.0}
 
 
 def test_use_of_what_is_shown_most_alone_is_more_concentrated_than_exposure() -> None:
@@ -136,7 +151,7 @@ def test_use_of_what_is_shown_most_alone_is_more_concentrated_than_exposure() ->
     measured = _used(run, lambda query, ranking: tuple(i == first[query] for i in ranking))
     (row,) = values_of(measured)["parts"][0]["concentrated"].itertuples()
     assert (row.policy, row.queries) == ("α = 2", 12)
-    assert row.p_corrected <= 0.05
+    assert row.p <= 0.05
     assert "what is used is more concentrated than what is shown" in _text(measured)
     assert values_of(made(alphas=(0.0,)).measured())["parts"][0]["concentrated"].empty
 
@@ -172,8 +187,9 @@ def test_failures_are_counted_and_nothing_else_is_lost() -> None:
         for record in records
         if record.policy == "plackett-luce" and record.alpha == 1.0
     )
-    assert counts.failed["α = 1"] == f"{lost} *{lost} × timeout*"
-    assert counts["nothing drawn"]["deterministic"] == "1"
+    assert counts.failed["α = 1"] == {"timeout": lost}
+    assert counts.undrawn["deterministic"] == 1
+    assert f"| {lost} *{lost} × timeout* |" in _text(measured)
     assert values["failures"] == [("The scores are no numbers.", 1)]
     means = frames_of(measured)["means"]
     worth = means[means.measure == Name.EU].set_index("policy").queries
@@ -183,11 +199,9 @@ def test_failures_are_counted_and_nothing_else_is_lost() -> None:
 
 def test_a_run_that_was_interrupted_says_what_is_missing() -> None:
     run = made(generators=("g",))
-    assert values_of(run.measured())["missing"] == [
-        "Films: left out of the collection: 2 × the profile is empty."
-    ]
+    assert values_of(run.measured())["missing"] == []
     run.records = run.records[:-3]
-    (sentence, _) = values_of(run.measured())["missing"]
+    (sentence,) = values_of(run.measured())["missing"]
     assert "not finished: 0 queries without labels, and 3 policies on queries still" in sentence
 
 
@@ -227,13 +241,14 @@ def test_labels_that_are_gone_are_missed() -> None:
 
 def test_groups_are_left_out_where_there_are_none() -> None:
     measured = made(schema=None).measured()
-    assert values_of(measured)["groups"] == []
+    assert values_of(measured)["parts"][0]["groups"] == []
+    assert measured.groups.empty
     assert "## Groups" not in _text(measured)
 
 
 def test_the_groups_shares_are_those_of_the_rankings() -> None:
     run = made(generators=("g",), retrievers=("bm25",), alphas=(2.0,))
-    (group,) = values_of(run.measured())["groups"]
+    (group,) = values_of(run.measured())["parts"][0]["groups"]
     assert group["title"] == "Films, gender"
     shares = group["shares"]
     assert list(shares.columns) == [
