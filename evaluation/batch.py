@@ -20,6 +20,7 @@ from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import Discount, FloatArray
+from fairqr.retrieval.target import Target
 
 __all__ = ["Batch"]
 
@@ -151,10 +152,15 @@ class Batch:
         Returns:
             Shape (Q, G), and by position why a query has no target; its row is uniform.
         """
-        wanted = self._target if rule is None else rule
+        wanted, computed = rule or self._target, self._computed.get(dimension.name)
         return self._once(
-            ("targets", str(wanted), *_key(dimension)), lambda: self._targets(dimension, wanted)
+            ("targets", str(wanted), *_key(dimension)),
+            lambda: self._targets(dimension, wanted, computed),
         )
+
+    def relevant_shares(self, dimension: Dimension) -> tuple[FloatArray, dict[int, Undefined]]:
+        """Return the share of each group among a query's relevant documents, as targets are."""
+        return self._targets(dimension, Target(parts={"relevance": 1.0}), None)
 
     def expected_exposure(
         self, query: int, discount: Discount, k: int | None, items: str
@@ -204,9 +210,8 @@ class Batch:
         return expected_exposure(samples, useful, discount, k)
 
     def _targets(
-        self, dimension: Dimension, rule: TargetRule
+        self, dimension: Dimension, rule: TargetRule, computed: QueryTargets | None
     ) -> tuple[FloatArray, dict[int, Undefined]]:
-        computed = self._computed.get(dimension.name)
         if computed is not None and dimension.groups != computed.dimension.groups:
             raise TargetError(
                 f"The targets given for {dimension.name} are over "

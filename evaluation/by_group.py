@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from fairqr.base.statistics import ratio_interval
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import LOG2, normalise
-from fairqr.retrieval.target import Target
+from fairqr.retrieval.exposure import exposure
 
-__all__ = ["GroupShare", "group_shares"]
-
-RELEVANCE = Target(parts={"relevance": 1.0})
+__all__ = ["GroupShare", "GroupShares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +40,51 @@ class GroupShare:
     queries: int
 
 
-def group_shares(batches: Iterable[Batch], dimension: Dimension, k: int | None) -> list[GroupShare]:
-    """Return the shares of each group, over the queries that have both.
+class GroupShares:
+    """Gathers the shares of each group over the queries that have both, batch by batch.
 
     Args:
-        batches: Of one run.
         dimension: The groups.
         k: The cut-off.
     """
-    none = np.zeros((0, len(dimension.groups)))
-    exposures, shares = [none], [none]
-    for batch in batches:
-        members = batch.memberships(dimension, k)
-        gained = normalise(np.matmul(rank_weights(LOG2, members.shape[1]), members))
+
+    def __init__(self, dimension: Dimension, k: int | None) -> None:
+        self._dimension = dimension
+        self._k = k
+        self._exposures = [np.zeros((0, len(dimension.groups)))]
+        self._relevant = [np.zeros((0, len(dimension.groups)))]
+
+    def add(self, batch: Batch) -> None:
+        """Take in some of the queries."""
+        gained = exposure(batch.memberships(self._dimension, self._k))
         known = gained.any(axis=1)
         counts = np.bincount(batch.owner[known], minlength=len(batch.queries))
-        summed = np.zeros((len(batch.queries), len(dimension.groups)))
+        summed = np.zeros((len(batch.queries), len(self._dimension.groups)))
         np.add.at(summed, batch.owner[known], gained[known])
-        relevant, without = batch.targets(dimension, RELEVANCE)
+        relevant, without = batch.relevant_shares(self._dimension)
         both = [place for place in np.flatnonzero(counts).tolist() if place not in without]
-        exposures.append(summed[both] / counts[both, None])
-        shares.append(relevant[both])
-    exposure, relevant = np.concatenate(exposures), np.concatenate(shares)
-    if not len(exposure):
-        return []
-    found = []
-    for place, group in enumerate(dimension.groups):
-        mean, share = float(exposure[:, place].mean()), float(relevant[:, place].mean())
-        interval = ratio_interval(exposure[:, place], relevant[:, place])
-        found.append(
-            GroupShare(
-                dimension.name,
-                group,
-                mean,
-                share,
-                mean / share if share else None,
-                interval.low if interval else None,
-                interval.high if interval else None,
-                len(exposure),
+        self._exposures.append(summed[both] / counts[both, None])
+        self._relevant.append(relevant[both])
+
+    def listed(self) -> list[GroupShare]:
+        """Return the shares of each group; none where no query has both."""
+        exposures, relevant = np.concatenate(self._exposures), np.concatenate(self._relevant)
+        if not len(exposures):
+            return []
+        found = []
+        for place, group in enumerate(self._dimension.groups):
+            seen, due = exposures[:, place], relevant[:, place]
+            share, interval = float(due.mean()), ratio_interval(seen, due)
+            found.append(
+                GroupShare(
+                    attribute=self._dimension.name,
+                    group=group,
+                    exposure=float(seen.mean()),
+                    relevant=share,
+                    ratio=float(seen.mean()) / share if share else None,
+                    low=interval.low if interval else None,
+                    high=interval.high if interval else None,
+                    queries=len(exposures),
+                )
             )
-        )
-    return found
+        return found

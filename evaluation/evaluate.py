@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from fairqr.base.errors import InputError, TargetError
 from fairqr.base.statistics import mean_interval
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.by_group import group_shares
+from fairqr.evaluation.by_group import GroupShares
 from fairqr.evaluation.collections.labels import Scan, scan_corpus
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
@@ -88,8 +87,9 @@ def evaluate(
     ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
     wanted = parse_measures(measures)
     scan = as_scan(groups, ids_of([ranked], judged) if _must_be_read(groups) else ())
-    if scan is not None and not attributes and not isinstance(groups, Scan | Corpus | str | Path):
-        attributes = tuple(scan.labels.schema.attributes)
+    known = () if scan is None else tuple(scan.labels.schema.attributes)
+    if not attributes and not isinstance(groups, Scan | Corpus | str | Path):
+        attributes = known
     if target is None:
         target = _default_target(scan)
     (found,) = evaluate_all(
@@ -102,27 +102,9 @@ def evaluate(
         attributes=attributes,
         missing=missing,
         level=level,
+        by_group=attributes or known,
     )
-    if scan is None or judged is None:
-        return found
-    known = Groups(scan)
-    names = attributes or tuple(scan.labels.schema.attributes)
-    k = depth_of(wanted)
-    batches = [
-        Batch(
-            part,
-            [_ranked(ranked, query) for query in part],
-            [judged.get(query, {}) for query in part],
-            groups=known,
-        )
-        for part in _parts(ranked, found.queries)
-    ]
-    shares = [
-        share
-        for attribute in names
-        for share in group_shares(batches, known.dimension(attribute), k)
-    ]
-    return replace(found, by_group=tuple(shares))
+    return found
 
 
 def _must_be_read(groups: Any) -> bool:
@@ -146,6 +128,7 @@ def evaluate_all(
     attributes: Sequence[str] = (),
     missing: Missing = "zero",
     level: float = 0.95,
+    by_group: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> list[Evaluation]:
     """Measure several runs against the same judgements, groups and items.
@@ -170,6 +153,8 @@ def evaluate_all(
             attribute of the schema where not given.
         missing: ``zero``, or ``undefined`` to leave queries that the run lacks out of the means.
         level: Of the intervals.
+        by_group: The attributes whose groups are listed with their exposure beside their share of
+            the relevant documents; none without judgements.
         progress: Told now and then how many documents of a corpus were read.
 
     Returns:
@@ -196,10 +181,13 @@ def evaluate_all(
         raise InputError("There is no judged query to measure; name judgements that have some.")
     ready = {targets.dimension.name: targets for targets in computed}
     policies = {} if groups is None else groups.policies()
+    listed = [groups.dimension(name) for name in by_group] if groups and qrels is not None else []
+    depth = depth_of(bound)
     evaluations = []
     for run in runs:
         values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
         notes = Notes(run, qrels, groups, bound, missing)
+        shares = [GroupShares(dimension, depth) for dimension in listed]
         for part in _parts(run, queries):
             batch = Batch(
                 part,
@@ -212,9 +200,20 @@ def evaluate_all(
             for measure, found in values.items():
                 found.update(zip(part, _scores(measure, batch, missing), strict=True))
             notes.add(batch)
+            for gathered in shares:
+                gathered.add(batch)
         results = {str(m): _summary(m, found, level) for m, found in values.items()}
         evaluations.append(
-            Evaluation(run.name, queries, results, str(rule), policies, missing, notes.listed())
+            Evaluation(
+                run=run.name,
+                queries=queries,
+                results=results,
+                target=str(rule),
+                unknown=policies,
+                missing=missing,
+                notes=notes.listed(),
+                by_group=tuple(share for gathered in shares for share in gathered.listed()),
+            )
         )
     return evaluations
 

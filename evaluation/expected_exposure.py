@@ -37,8 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.weights import rank_weights
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure
 
 __all__ = [
     "Bounds",
@@ -206,9 +205,7 @@ def group_expected_exposure(
     Returns:
         Shape (G,), in units of the discount.
     """
-    members = np.asarray(memberships, dtype=np.float64)[:, :k, :]
-    gained: FloatArray = np.matmul(rank_weights(discount, members.shape[1]), members).mean(axis=0)
-    return gained
+    return np.asarray(group_exposure(memberships, discount, k).mean(axis=0))
 
 
 def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
@@ -216,7 +213,7 @@ def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
     length = n if k is None else min(n, k)
     if discount.kind == "top_k" and discount.parameter is not None:
         length = min(length, int(discount.parameter))
-    return rank_weights(discount, length)
+    return discount.weights(length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.divergence import jensen_shannon, kullback_leibler
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+from fairqr.retrieval.exposure import (
+    INVERSE_LOG,
+    LOG2,
+    Discount,
+    FloatArray,
+    exposure,
+    group_exposure,
+    normalise,
+)
 
 __all__ = [
-    "INVERSE_LOG",
     "Unit",
     "awrf",
     "awrf_of",
@@ -31,8 +37,6 @@ __all__ = [
 ]
 
 Unit = Literal["nats", "bits"]
-
-INVERSE_LOG = Discount("inverse_log")
 
 
 def awrf(
@@ -59,14 +63,12 @@ def awrf(
     Returns:
         Shape (…); 1 is fair: exposure is exactly as the target says.
     """
-    members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
-    found = normalise(np.matmul(rank_weights(discount, members.shape[-2]), members))
-    return awrf_of(found, target, unit=unit)
+    return awrf_of(exposure(memberships, discount, k), target, unit=unit)
 
 
-def awrf_of(exposure: ArrayLike, target: ArrayLike, *, unit: Unit = "nats") -> FloatArray:
+def awrf_of(exposures: ArrayLike, target: ArrayLike, *, unit: Unit = "nats") -> FloatArray:
     """Return AWRF of exposures that are known already, shape (…, G); see :func:`awrf`."""
-    return np.asarray(1 - jensen_shannon(target, exposure, unit=unit))
+    return np.asarray(1 - jensen_shannon(target, exposures, unit=unit))
 
 
 def prefix_divergences(
@@ -117,7 +119,7 @@ def ndkl(
     """
     members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
     divergences, known = prefix_divergences(members, target, smoothing=smoothing)
-    weights = rank_weights(LOG2, members.shape[-2]) * known
+    weights = LOG2.weights(members.shape[-2]) * known
     total = weights.sum(axis=-1)
     summed = (weights * np.where(known > 0, divergences, 0.0)).sum(axis=-1)
     return np.asarray(np.divide(summed, total, out=np.zeros_like(summed), where=total > 0))
@@ -142,5 +144,5 @@ def exposure_per_member(
     """
     members = np.asarray(memberships, dtype=np.float64)
     size = members.sum(axis=-2)
-    gained = np.matmul(rank_weights(discount, members.shape[-2]), members)
+    gained = group_exposure(members, discount)
     return np.asarray(np.divide(gained, size, out=np.zeros_like(gained), where=size > 0)), size

@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 
 __all__ = [
@@ -46,7 +45,7 @@ def ndcg(
     values = np.asarray(gains, dtype=np.float64)[..., :k]
     highest = np.asarray(ideal, dtype=np.float64)[..., :k]
     n, m = values.shape[-1], highest.shape[-1]
-    weights = rank_weights(discount, max(n, m))
+    weights = discount.weights(max(n, m))
     found, best = values @ weights[:n], highest @ weights[:m]
     return np.asarray(np.divide(found, best, out=np.zeros_like(found), where=best > 0))
 

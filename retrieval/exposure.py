@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.base.errors import InputError
 
 __all__ = [
+    "INVERSE_LOG",
     "LOG2",
     "TREC",
     "Discount",
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+
+LONGEST_KEPT = 1 << 16
+"""Weights of more ranks than this are computed each time, not kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Discount:
 
     def weights(self, n: int) -> FloatArray:
         """Return the weights of ranks 1 to n, shape (n,), not to be written to."""
-        return _weights(self, n)
+        return _weights(self, n) if n <= LONGEST_KEPT else self._computed(n)
 
     def _computed(self, n: int) -> FloatArray:
         rank = np.arange(1, n + 1, dtype=np.float64)
@@ -113,6 +117,7 @@ def _weights(discount: Discount, n: int) -> FloatArray:
 
 LOG2 = Discount()
 TREC = Discount("trec")
+INVERSE_LOG = Discount("inverse_log")
 
 
 def group_exposure(

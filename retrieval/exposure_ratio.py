@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairqr.retrieval.exposure import Discount, FloatArray
+from fairqr.retrieval.exposure import INVERSE_LOG, Discount, FloatArray
 
-__all__ = ["INVERSE_LOG", "expected_exposure_ratio", "exposure_ratio"]
-
-INVERSE_LOG = Discount("inverse_log")
+__all__ = ["expected_exposure_ratio", "exposure_ratio"]
 
 
 def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> float | None:

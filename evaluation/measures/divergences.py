@@ -16,14 +16,13 @@ from fairqr.evaluation.fairness import Unit, awrf_of, ndkl
 from fairqr.evaluation.measures.base import Convention, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.scores import Reason, Scores, Undefined
-from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.divergence import (
     DEFAULT_SMOOTHING,
     Direction,
     jensen_shannon,
     kullback_leibler,
 )
-from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray, normalise
+from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray, exposure
 
 __all__ = ["AWRF", "JS", "KL", "NDKL"]
 
@@ -79,8 +78,7 @@ class _OfExposure(_AgainstTarget):
         self, members: FloatArray, targets: FloatArray, lengths: NDArray[np.intp]
     ) -> FloatArray:
         """Return the divergence of each ranking."""
-        weights = rank_weights(self.weighting, members.shape[1])
-        return self.diverge(normalise(np.matmul(weights, members)), targets)
+        return self.diverge(exposure(members, self.weighting), targets)
 
     @abstractmethod
     def diverge(self, exposures: FloatArray, targets: FloatArray) -> FloatArray:

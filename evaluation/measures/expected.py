@@ -20,7 +20,6 @@ from fairqr.evaluation.measures.base import Convention, Measure, Need, QueryMeas
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.evaluation.weights import rank_weights
 from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray
 
 __all__ = ["EED", "EEL", "EER"]
@@ -169,7 +168,7 @@ class _ExpectedExposure(GroupMeasure, QueryMeasure):
         members = batch.memberships(dimension, self.k)[rows]
         if self.documents != "all":
             members = members * batch.relevance(self.k)[rows, :, None]
-        wanted = targets[query] * rank_weights(self.weighting, self.depth).sum()
+        wanted = targets[query] * self.weighting.weights(self.depth).sum()
         return self.of_groups(group_expected_exposure(members, self.weighting), wanted)
 
     uses_labels: ClassVar[bool] = True

@@ -9,13 +9,12 @@ import numpy as np
 
 from fairqr.base.errors import InputError, UnknownAttributeError
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.fairness import INVERSE_LOG, exposure_per_member
+from fairqr.evaluation.fairness import exposure_per_member
 from fairqr.evaluation.measures.base import Need, QueryMeasure, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
 from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
-from fairqr.evaluation.weights import rank_weights
-from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
+from fairqr.retrieval.exposure import INVERSE_LOG, LOG2, Discount, FloatArray, exposure
 
 __all__ = ["Exposure", "ExposureRatio"]
 
@@ -69,7 +68,7 @@ class Exposure(GroupMeasure, RankingMeasure):
             why = dict.fromkeys(without, Undefined(Reason.EMPTY_GROUP))
             return Scores(gained[:, place]).without(why)
         unknown = np.flatnonzero(~members.any(axis=(1, 2))).tolist()
-        shares = normalise(np.matmul(rank_weights(self.discount, members.shape[1]), members))
+        shares = exposure(members, self.discount)
         why = dict.fromkeys(unknown, Undefined(Reason.NO_KNOWN_GROUP))
         return Scores(shares[:, place]).without(why)
 
@@ -123,7 +122,7 @@ class ExposureRatio(GroupMeasure, QueryMeasure):
         gained = np.zeros(len(dimension.groups))
         members: dict[str, FloatArray] = {}
         shown = batch.memberships(dimension, self.k)
-        weights = rank_weights(self.discount, shown.shape[1])
+        weights = self.discount.weights(shown.shape[1])
         for ranking in batch.of_query(query):
             gained += weights @ shown[ranking]
             members.update(zip(batch.rankings[ranking][: self.k], shown[ranking], strict=False))

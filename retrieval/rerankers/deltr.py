@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import Discount, FloatArray
+from fairqr.retrieval.exposure import INVERSE_LOG, FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions
 from fairqr.retrieval.rerankers.examples import Examples
@@ -40,7 +40,7 @@ __all__ = [
     "train_deltr",
 ]
 
-TOP_WEIGHT = float(Discount("inverse_log").weights(1)[0])
+TOP_WEIGHT = float(INVERSE_LOG.weights(1)[0])
 """v(1) = 1/ln 2, the weight of the first rank in the paper."""
 
 List = tuple[FloatArray, FloatArray, FloatArray]

@@ -9,8 +9,7 @@ from typing import Literal
 from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection
 from fairqr.evaluation.probes.measured import ListwiseRow
-from fairqr.retrieval.exposure import Discount
-from fairqr.retrieval.exposure_ratio import INVERSE_LOG
+from fairqr.retrieval.exposure import INVERSE_LOG, Discount
 
 __all__ = ["INITIAL", "LEVEL", "Lean", "exposure_leans", "ratio_of_relevance", "references_of"]
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import ir_datasets
 import ir_measures
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
 import fairqr
 from fairqr.base.errors import InputError
+from fairqr.evaluation.collections import QueryTargets
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.schema import Attribute, Schema
 from tests.unit.evaluation.experiments.small import write_collection, write_source
 
 RUN: Mapping[str, Mapping[str, float]] = {
@@ -147,6 +151,17 @@ def test_who_gets_seen() -> None:
     assert female.ratio == pytest.approx(female.exposure / female.relevant)
     assert female.queries == 2
     assert female.low is None  # two queries are too few
+
+
+def test_computed_targets_do_not_pass_for_the_relevant_documents() -> None:
+    plain = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS)
+    attribute = Attribute(name="group", field="group", groups=("female", "male"))
+    schema = Schema(attributes={"group": attribute})
+    targets = {"q1": np.array([0.9, 0.1]), "q2": np.array([0.8, 0.2])}
+    computed = QueryTargets(Dimension.named(schema, "group"), "by hand", targets)
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS, computed=[computed])
+    assert found.mean != plain.mean
+    assert found.by_group == plain.by_group
 
 
 def test_the_ratio_has_an_interval_from_six_queries_on() -> None:
