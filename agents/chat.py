@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.asking import LanguageModel
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.endpoint import Endpoint
 from fairqr.agents.failures import no_answer_within
 from fairqr.agents.forms import Form, ObjectForm
+from fairqr.agents.language_model import LanguageModel
 from fairqr.agents.question import Messages, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, Usage, failed
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.streaming import Telling
+from fairqr.agents.streaming import TokenRelay
 from fairqr.base.errors import ModelError
 from fairqr.base.telemetry import Span
 
@@ -161,7 +161,7 @@ class ChatModel(LanguageModel):
         return self._endpoint.identity
 
     async def _ask(
-        self, question: Question, form: Form, deadline: float | None, telling: Telling | None
+        self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
         """Ask when it is our turn; the wait for it counts towards the deadline.
 
@@ -191,10 +191,10 @@ class ChatModel(LanguageModel):
                 ),
                 max_tokens=1 if form.wanted == "choice" else question.reply_tokens,
                 seed=question.seed,
-                stream=True if telling else None,
+                stream=True if relay else None,
             ) as step:
                 step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
-                reply = await _converse(endpoint, question, form, step, min(longest, left), telling)
+                reply = await _converse(endpoint, question, form, step, min(longest, left), relay)
                 outcome(step, reply.status, reply.usage)
             return reply, (time.perf_counter() - began) * 1000
 
@@ -205,7 +205,7 @@ async def _converse(
     form: Form,
     step: Span,
     limit: float,
-    telling: Telling | None,
+    relay: TokenRelay | None,
 ) -> Reply:
     """Ask, and once more with the error if the reply has another form."""
 
@@ -227,7 +227,7 @@ async def _converse(
                     form.wanted,
                     limit=limit,
                     on_retry=on_retry,
-                    telling=telling,
+                    relay=relay,
                 )
                 usage += answer.usage
                 if answer.finish_reason:
@@ -236,8 +236,8 @@ async def _converse(
                     step.set("gen_ai.response.model", answer.model)
                 if answer.id:
                     step.set("gen_ai.response.id", answer.id)
-                if telling is not None and telling.began is not None:
-                    seconds = telling.began - asked
+                if relay is not None and relay.began_at is not None:
+                    seconds = relay.began_at - asked
                     step.set("gen_ai.response.time_to_first_chunk", seconds)
                 reason = answer.finish_reason
                 step.content("gen_ai.output.messages", output_messages(answer.text, reason))

@@ -21,7 +21,7 @@ from fairqr.agents.provider import (
     variables_of,
 )
 from fairqr.agents.question import Messages, Question, Wanted
-from fairqr.agents.streaming import UNSTREAMED, InterruptedStreamError, Telling, streamed
+from fairqr.agents.streaming import UNSTREAMED, InterruptedStreamError, TokenRelay, streamed
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, one_line
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
@@ -144,7 +144,7 @@ class Endpoint:
         *,
         limit: float,
         on_retry: Callable[[int, BaseException], None],
-        telling: Telling | None = None,
+        relay: TokenRelay | None = None,
     ) -> Answer:
         """Send one request; again where that can help, and without what the server refuses.
 
@@ -153,8 +153,8 @@ class Endpoint:
             question: Says which parameters the request has.
             wanted: What is to come back.
             limit: In seconds; an attempt that would begin later than this is not waited for.
-            on_retry: Told the number of the attempt that failed, and its error.
-            telling: Told each piece as it comes. Once it was told one, nothing is tried again.
+            on_retry: Called with the number of the attempt that failed, and its error.
+            relay: Gets each piece as it comes. After the first one, nothing is tried again.
 
         Raises:
             ModelError: What went wrong for good.
@@ -163,8 +163,8 @@ class Endpoint:
         client = await self.client(wanted)
         if wanted == "choice" and not self.gives_probabilities:
             raise self.no_probabilities()  # as was learnt while this one waited for its turn
-        parameters = self._parameters(question, wanted, stream=telling is not None)
-        if telling is None and self._speaks_openai:
+        parameters = self._parameters(question, wanted, stream=relay is not None)
+        if relay is None and self._speaks_openai:
             # LangChain would stream each reply where somebody reads LangGraph's stream `messages`.
             parameters["stream"] = False
         structured = self._structured(client, question, wanted)
@@ -174,17 +174,17 @@ class Endpoint:
                 async with asyncio.timeout(self.timeout):
                     if structured is not None:
                         return message_of(await structured.ainvoke(messages, UNSTREAMED))
-                    if telling is None:
+                    if relay is None:
                         return await client.ainvoke(messages, UNSTREAMED, **parameters)
                     return await streamed(
                         client,
                         messages,
                         parameters,
-                        telling,
+                        relay,
                         must_end=self._speaks_openai,
                     )
             except Exception as error:
-                if telling is not None and telling.begun:
+                if relay is not None and relay.has_begun:
                     raise InterruptedStreamError(error) from error
                 raise
 
@@ -221,7 +221,7 @@ class Endpoint:
         if refused == "logprobs":
             raise self.no_probabilities()
         return await self.send(
-            messages, question, wanted, limit=limit, on_retry=on_retry, telling=telling
+            messages, question, wanted, limit=limit, on_retry=on_retry, relay=relay
         )
 
     def _parameters(self, question: Question, wanted: Wanted, *, stream: bool) -> dict[str, Any]:

@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.asking import ask_once, text_of
 from fairqr.agents.cache import ReplyCache, cache_key
 from fairqr.agents.forms import TextForm
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
+from fairqr.agents.language_model import ask_once, text_of
 from fairqr.agents.replies import Reply, TextReply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.streaming import Telling
+from fairqr.agents.streaming import TokenRelay
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.neural import Pretrained, load_pretrained, state_of
 from fairqr.prompts.budget import (
@@ -100,14 +100,14 @@ class Seq2SeqGenerator:
     ) -> TextReply:
         """Answer; see :meth:`fairqr.agents.generators.Generator.generate`.
 
-        The whole answer is told at once: with several beams no word is certain before the end.
+        The answer is passed on as a whole: with several beams, no word is certain before the end.
 
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
             PromptError: A source lacks a field of the prompt's item.
             InputError: The prompt's own words leave no room for the question.
         """
-        telling = Telling(on_token) if on_token else None
+        relay = TokenRelay(on_token) if on_token else None
         reply = await ask_once(
             self.name,
             self._cache,
@@ -116,7 +116,7 @@ class Seq2SeqGenerator:
             lambda left: self._ask(request, left),
             deadline,
         )
-        return text_of(reply, self.name, telling)
+        return text_of(reply, self.name, relay)
 
     async def _pretrained(self) -> Pretrained:
         if self._loaded is None:

@@ -1,4 +1,4 @@
-"""Texts that are told piece by piece while a model writes them."""
+"""Texts that are passed on piece by piece while a model writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk
     from langchain_core.runnables import RunnableConfig
 
-__all__ = ["UNSTREAMED", "InterruptedStreamError", "Telling", "streamed"]
+__all__ = ["UNSTREAMED", "InterruptedStreamError", "TokenRelay", "streamed"]
 
 UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
@@ -26,7 +26,7 @@ the same way whether it comes from a chat model, from the cache or from another 
 
 
 class InterruptedStreamError(Exception):
-    """A stream failed after a piece was told, so that it must not be begun again.
+    """A stream failed after its first piece was passed on, so it must not start again.
 
     Args:
         cause: What ended it.
@@ -37,36 +37,36 @@ class InterruptedStreamError(Exception):
         self.cause = cause
 
 
-class Telling:
+class TokenRelay:
     """Passes the pieces of one text on, without white space before the first.
 
     Args:
-        on_token: Who is told.
+        on_token: Called with each piece.
 
     Attributes:
-        began: When the first piece was told, by :func:`time.perf_counter`.
+        began_at: When the first piece was passed on, by :func:`time.perf_counter`.
     """
 
     def __init__(self, on_token: OnToken) -> None:
         self._on_token: OnToken | None = on_token
-        self.began: float | None = None
+        self.began_at: float | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether a piece was told."""
-        return self.began is not None
+    def has_begun(self) -> bool:
+        """Whether a piece was passed on."""
+        return self.began_at is not None
 
-    def tell(self, piece: str) -> None:
-        """Pass a piece on, unless nobody listens any more."""
-        if not self.begun:
+    def send(self, piece: str) -> None:
+        """Pass a piece on, unless the relay was stopped."""
+        if not self.has_begun:
             piece = piece.lstrip()
         if piece and self._on_token is not None:
-            if self.began is None:
-                self.began = time.perf_counter()
+            if self.began_at is None:
+                self.began_at = time.perf_counter()
             self._on_token(piece)
 
     def stop(self) -> None:
-        """Tell nothing more: who asked has left, though others may wait for the same text."""
+        """Pass nothing more on: the caller has left, though others may wait for the same text."""
         self._on_token = None
 
 
@@ -74,22 +74,22 @@ async def streamed(
     client: BaseChatModel,
     messages: Messages,
     parameters: Mapping[str, Any],
-    telling: Telling,
+    relay: TokenRelay,
     *,
     must_end: bool,
 ) -> AIMessage:
-    """Ask, tell each piece as it comes, and return the whole message.
+    """Ask, pass each piece on as it comes, and return the whole message.
 
     Args:
         client: Which model.
         messages: What to ask.
         parameters: Of the request.
-        telling: Told the pieces.
+        relay: Gets the pieces.
         must_end: Whether the provider says that a text is at its end, so that one that only stops
             was broken off.
 
     Raises:
-        InterruptedStreamError: It failed after a piece was told.
+        InterruptedStreamError: It failed after a piece was passed on.
         BrokenStreamError: It broke off before.
     """
     whole: AIMessageChunk | None = None
@@ -99,7 +99,7 @@ async def streamed(
         async for chunk in chunks:
             whole = chunk if whole is None else whole + chunk
             if isinstance(chunk.text, str):
-                telling.tell(chunk.text)
+                relay.send(chunk.text)
     if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
         raise BrokenStreamError("the stream ended early")
     return whole

@@ -11,8 +11,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.asking import calling_after_replies
 from fairqr.agents.cache import remembering
+from fairqr.agents.language_model import calling_after_replies
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import span
 from fairqr.graph.journal import step_journal

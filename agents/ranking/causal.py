@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairqr.agents.answer import Answer
-from fairqr.agents.asking import LanguageModel
 from fairqr.agents.cache import ReplyCache
 from fairqr.agents.forms import ChoiceForm, Form
 from fairqr.agents.in_process import GoesOn, failure_in_process, run_in_process
+from fairqr.agents.language_model import LanguageModel
 from fairqr.agents.question import Messages, OnToken, Question, Wanted
 from fairqr.agents.ranking.causal_weights import Source, load_source, source_of
 from fairqr.agents.ranking.decoding import (
@@ -28,7 +28,7 @@ from fairqr.agents.ranking.decoding import (
 )
 from fairqr.agents.replies import Reply, Usage
 from fairqr.agents.spans import input_messages, model_span, outcome, output_messages
-from fairqr.agents.streaming import Telling
+from fairqr.agents.streaming import TokenRelay
 from fairqr.base.errors import ModelError
 from fairqr.base.neural import Pretrained, stated_limit
 
@@ -96,15 +96,15 @@ class CausalModel(LanguageModel):
         question: Question,
         form: Form,
         deadline: float | None,
-        telling: Telling | None,
+        relay: TokenRelay | None,
     ) -> tuple[Reply, float]:
         began, milliseconds = time.monotonic(), 0.0
         loop, prompt = asyncio.get_running_loop(), question.prompt
         messages = prompt.render(question.values)
 
         def tell(piece: str) -> None:
-            if telling is not None:
-                loop.call_soon_threadsafe(telling.tell, piece)
+            if relay is not None:
+                loop.call_soon_threadsafe(relay.send, piece)
 
         with model_span("chat", "transformers", self._model, prompt, kind="internal") as step:
             step.content("gen_ai.input.messages", input_messages(messages))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fairqr.agents.asking import LanguageModel
 from fairqr.agents.forms import ChoiceForm, Form
+from fairqr.agents.language_model import LanguageModel
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, Status, TextReply
-from fairqr.agents.streaming import Telling
+from fairqr.agents.streaming import TokenRelay
 
 __all__ = ["RankingModel", "asked_once"]
 
@@ -94,13 +94,13 @@ class _GivenModel(LanguageModel):
         return {"model": self.name}
 
     async def _ask(
-        self, question: Question, form: Form, deadline: float | None, telling: Telling | None
+        self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
         if isinstance(form, ChoiceForm):
             choice = await self._model.weigh(question, form.labels, deadline)
             value = {"probabilities": choice.probabilities, "mass": choice.mass}
             return Reply(choice.status, value, choice.message, choice.usage), 0.0
-        on_token = telling.tell if telling else None
+        on_token = relay.send if relay else None
         text = await self._model.write(question, deadline, on_token)
         status: Status = "ok" if text.status == "empty" else text.status
         return Reply(status, {"text": text.text}, text.message, text.usage), 0.0

@@ -1,4 +1,4 @@
-"""Language models that are asked questions, and never the same one twice."""
+"""Language models: what all of them share, and how no question is asked twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairqr.agents.forms import ChoiceForm, Form, TextForm
 from fairqr.agents.journal import current_journal
 from fairqr.agents.question import OnToken, Question, Wanted
 from fairqr.agents.replies import Choice, Reply, TextReply, Usage
-from fairqr.agents.streaming import Telling
+from fairqr.agents.streaming import TokenRelay
 
 __all__ = ["Ask", "LanguageModel", "ask_once", "calling_after_replies", "text_of"]
 
@@ -50,7 +50,7 @@ class LanguageModel(ABC):
     """
 
     _states_deadline = False
-    """Whether the model is told the deadline of whoever asks first, and not only cancelled."""
+    """Whether the model gets the first caller's deadline. If not, its call is cancelled then."""
 
     def __init__(self, name: str, cache: ReplyCache | None) -> None:
         self.name = name
@@ -82,7 +82,7 @@ class LanguageModel(ABC):
 
     @abstractmethod
     async def _ask(
-        self, question: Question, form: Form, deadline: float | None, telling: Telling | None
+        self, question: Question, form: Form, deadline: float | None, relay: TokenRelay | None
     ) -> tuple[Reply, float]:
         """Ask the model; return the reply, and the milliseconds that the model took."""
 
@@ -97,7 +97,7 @@ class LanguageModel(ABC):
         Args:
             question: What to ask; its schema and ``validate`` do not matter.
             deadline: Seconds from now after which to give up.
-            on_token: Told each piece as it comes, or the whole text at once if it comes at once.
+            on_token: Gets each piece as it comes, or the whole text if it comes at once.
                 A text that breaks off after its first piece is a failure, and is not tried again.
 
         Returns:
@@ -106,9 +106,9 @@ class LanguageModel(ABC):
         Raises:
             ModelUnavailableError: Something is missing that the model needs.
         """
-        telling = Telling(on_token) if on_token else None
-        reply = await self._reply(question, TextForm(), deadline, telling)
-        return text_of(reply, self.name, telling)
+        relay = TokenRelay(on_token) if on_token else None
+        reply = await self._reply(question, TextForm(), deadline, relay)
+        return text_of(reply, self.name, relay)
 
     async def weigh(
         self,
@@ -142,7 +142,7 @@ class LanguageModel(ABC):
         question: Question,
         form: Form,
         deadline: float | None,
-        telling: Telling | None = None,
+        relay: TokenRelay | None = None,
     ) -> Reply:
         async def key() -> str:
             return cache_key(
@@ -157,11 +157,9 @@ class LanguageModel(ABC):
 
         def ask(left: float | None) -> Coroutine[Any, Any, tuple[Reply, float]]:
             left = deadline if self._states_deadline else left
-            return self._ask(question, form, left, telling)
+            return self._ask(question, form, left, relay)
 
-        return await ask_once(
-            self.name, self._cache, key, form, ask, deadline, telling, self._owner
-        )
+        return await ask_once(self.name, self._cache, key, form, ask, deadline, relay, self._owner)
 
 
 async def ask_once(
@@ -171,7 +169,7 @@ async def ask_once(
     form: Form,
     ask: Ask,
     deadline: float | None,
-    telling: Telling | None = None,
+    relay: TokenRelay | None = None,
     owner: str = "",
 ) -> Reply:
     """Return a reply from the run's journal or a cache, join a call in flight, or ask.
@@ -183,7 +181,7 @@ async def ask_once(
         form: What is wanted back.
         ask: Asks the model.
         deadline: Seconds from now after which to give up; others may go on to wait.
-        telling: Told by ``ask``; stopped if whoever asked leaves.
+        relay: Gets the pieces from ``ask``; stopped if the caller leaves.
         owner: Tells models apart in the memory of a step.
     """
     journal, kept = current_journal(), cache or current_memory()
@@ -193,7 +191,7 @@ async def ask_once(
     async def asked() -> Reply:
         if kept is None:
             return (await ask(deadline))[0]
-        return await _shared(name, kept, kept_as, form, ask, deadline, telling)
+        return await _shared(name, kept, kept_as, form, ask, deadline, relay)
 
     reply = await (asked() if journal is None else journal.once(known, form.check, asked))
     if (call := _after_reply.get()) is not None:
@@ -208,7 +206,7 @@ async def _shared(
     form: Form,
     ask: Ask,
     deadline: float | None,
-    telling: Telling | None,
+    relay: TokenRelay | None,
 ) -> Reply:
     async with cache.join(key, lambda: _cached(cache, key, form, ask)) as (task, leads):
         try:
@@ -219,8 +217,8 @@ async def _shared(
             message = no_answer_within(name, deadline or 0)
             return Reply("timeout", message=message, usage=usage)
         finally:
-            if telling is not None and not task.done():
-                telling.stop()
+            if relay is not None and not task.done():
+                relay.stop()
     if leads:
         return reply
     # What it cost is charged to whoever asked first.
@@ -248,13 +246,13 @@ async def _cached(cache: ReplyCache, key: str, form: Form, ask: Ask) -> Reply:
     return reply
 
 
-def text_of(reply: Reply, name: str, telling: Telling | None = None) -> TextReply:
+def text_of(reply: Reply, name: str, relay: TokenRelay | None = None) -> TextReply:
     """Return the text that a reply in :class:`TextForm` holds.
 
     Args:
         reply: From a model.
         name: Of the model.
-        telling: Told the whole text if it came at once.
+        relay: Gets the whole text if it came at once.
     """
     if reply.status != "ok":
         return TextReply(reply.status, message=reply.message, usage=reply.usage)
@@ -262,6 +260,6 @@ def text_of(reply: Reply, name: str, telling: Telling | None = None) -> TextRepl
     if not text:
         message = f"The model {name} answered with nothing."
         return TextReply("empty", message=message, usage=reply.usage)
-    if telling and not telling.begun:
-        telling.tell(text)
+    if relay and not relay.has_begun:
+        relay.send(text)
     return TextReply("ok", text, usage=reply.usage)
