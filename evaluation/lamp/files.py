@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem
-from fairqr.evaluation.lamp.json_stream import JsonStream
+from fairqr.evaluation.lamp.json_stream import read_json, refuse
 
 __all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_outputs"]
 
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Entry(BaseModel):
@@ -117,13 +118,10 @@ def read_entries(path: Path) -> Iterator[Entry]:
         CorpusError: The file cannot be read, is no list, or an entry has no id or no input; the
             entry is counted.
     """
-    with JsonStream(path) as stream:
-        for number, data in enumerate(stream.entries(), start=1):
-            try:
-                yield Entry.model_validate(data)
-            except ValidationError as error:
-                where, reason = first_problem(error)
-                stream.refuse(f"entry {number}, {where or 'the whole'}: {reason}")
+    for number, (key, data) in enumerate(read_json(path), start=1):
+        if key:
+            refuse(path, "it is an object, and not a list of entries")
+        yield _checked(Entry, data, path, f"entry {number}")
 
 
 def read_outputs(path: Path, ids: Collection[str]) -> Outputs:
@@ -133,19 +131,23 @@ def read_outputs(path: Path, ids: Collection[str]) -> Outputs:
         CorpusError: The file cannot be read, or is not ``{"task": …, "golds": [{id, output}]}``.
     """
     outputs = Outputs()
-    with JsonStream(path) as stream:
-        for key in stream.keys():  # noqa: SIM118 - no mapping
-            if key == "golds":
-                for number, data in enumerate(stream.entries(), start=1):
-                    try:
-                        gold = _Gold.model_validate(data)
-                    except ValidationError as error:
-                        where, reason = first_problem(error)
-                        stream.refuse(f"gold {number}, {where or 'the whole'}: {reason}")
-                    if gold.id in ids:
-                        outputs.golds.setdefault(gold.id, gold.output)
-            else:
-                value = stream.value()
-                if key == "task" and isinstance(value, str):
-                    outputs.task = value
+    golds = 0
+    for key, value in read_json(path):
+        if not key:
+            refuse(path, "it is a list, and not an object with golds")
+        elif key == "golds":
+            golds += 1
+            gold = _checked(_Gold, value, path, f"gold {golds}")
+            if gold.id in ids:
+                outputs.golds.setdefault(gold.id, gold.output)
+        elif key == "task" and isinstance(value, str):
+            outputs.task = value
     return outputs
+
+
+def _checked(kind: type[M], data: object, path: Path, what: str) -> M:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        refuse(path, f"{what}, {where or 'the whole'}: {reason}")

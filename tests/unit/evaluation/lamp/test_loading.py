@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError
-from fairqr.evaluation.lamp import json_stream
-from fairqr.evaluation.lamp.json_stream import JsonStream
+from fairqr.evaluation.lamp.json_stream import read_json
 from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.lamp.tasks import TASKS, LampTask, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection
@@ -232,19 +232,19 @@ WHOLE = json.dumps([_five("1"), _five("2")]).encode()
     ("content", "what"),
     [
         (b"", r"it breaks off"),
-        (b"{}", r"it has '{' where '\[' belongs"),
+        (b'{"id": "1"}', "it is an object, and not a list"),
         (WHOLE[:-1], "it breaks off"),
         (WHOLE[:-200], "it breaks off"),
-        (WHOLE.replace(b"}, {", b"} {"), r"it has '{' where ',' belongs"),
+        (WHOLE.replace(b"}, {", b"} {"), "after array element"),
         (b"[1]", "entry 1, the whole: Input should be"),
         (b'[{"id": "1"}]', "entry 1, input: Field required"),
         (b'[{"id": null, "input": "x"}]', "entry 1, id:"),
         (b'[{"id": "1", "input": "x: y", "profile": "z"}]', "entry 1, profile:"),
-        (b'[{"id": nonsense}]', "Expecting value"),
-        (b'[{"id": nonsense}]' + b" " * 100_000, "Expecting value"),
+        (b'[{"id": nonsense}]', "invalid string"),
+        (b'[{"id": nonsense}]' + b" " * 100_000, "invalid string"),
         (b"[" * 100_000, "nested too deeply"),
-        (b"[" + b"1" * 6000 + b"]", "a number in it is too long"),
-        (b'[{"id": "\xff"}]', "not UTF-8"),
+        (b"[" + b"1" * 6000 + b"]", "integer overflow"),
+        (b'[{"id": "\xff"}]', "invalid bytes in UTF8"),
         (b"[]", "has no question"),
     ],
 )
@@ -258,11 +258,12 @@ def test_malformed_questions_are_one_sentence(tmp_path: Path, content: bytes, wh
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"[]", r"it has '\[' where '{' belongs"),
+        (b"[1]", "it is a list, and not an object"),
+        (b"[]", "does not say which task"),
         (b'{"task": "LaMP_5", "golds": [{"id": "1"}]}', "gold 1, output: Field required"),
         (b'{"task": "LaMP_5", "golds": [', "it breaks off"),
         (b'{"task": "LaMP_5"', "it breaks off"),
-        (b'{task: "LaMP_5"}', "a key is no text"),
+        (b'{task: "LaMP_5"}', "invalid string"),
         (b'{"task": "LaMP_5"}', "no question of LaMP-5 that can be asked"),
         (b'{"task": 5, "golds": []}', "does not say which task"),
     ],
@@ -283,28 +284,38 @@ def test_a_packed_file_that_is_torn_is_one_sentence(tmp_path: Path) -> None:
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(values, max_size=6), st.integers(1, 7), st.sampled_from([None, 1]), st.booleans())
-def test_entries_are_those_of_the_whole_however_it_is_cut_into_pieces(
-    tmp_path_factory: pytest.TempPathFactory,
-    expected: list[Any],
-    characters: int,
-    indent: int | None,
-    plain: bool,
+@given(st.lists(values, max_size=6), st.sampled_from([None, 1]), st.booleans())
+def test_pieces_are_those_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, expected: list[Any], indent: int | None, plain: bool
 ) -> None:
     path = tmp_path_factory.mktemp("stream") / "entries.json"
-    path.write_text(json.dumps(expected, indent=indent, ensure_ascii=plain), "utf-8", "replace")
+    text = json.dumps(expected, indent=indent, ensure_ascii=plain)
+    path.write_text(text, "utf-8", "replace")
     wanted = json.loads(path.read_text("utf-8"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "CHARACTERS_AT_ONCE", characters)
-        with JsonStream(path) as stream:
-            assert list(stream.entries()) == wanted
+    assert list(read_json(path)) == [("", entry) for entry in wanted]
+    path.write_text(f'\ufeff{{"a": {text}, "b": {{"c": {text}}}}}', "utf-8", "replace")
+    pieces = list(read_json(path))
+    assert pieces[:-1] == [("a", entry) for entry in wanted]
+    assert pieces[-1] == ("b", {"c": wanted})
+
+
+def test_without_ijson_the_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ijson", None)
+    with pytest.raises(InputError, match=r"pip install 'fairqr\[lamp\]'"):
+        _load(tmp_path, [_five("1")], {"1": "T"})
 
 
 def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
