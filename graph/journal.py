@@ -1,8 +1,8 @@
 """Replies of models, kept beside the states of a run.
 
-A step may ask many questions, and its state is kept when all are answered. What is answered before
-is written as a pending write of the state that the step began with; LangGraph passes over it, since
-it is of none of its tasks, and it goes when the thread is deleted.
+A step may ask many questions, but its state is only saved when all are answered. So each reply is
+saved at once, as a pending write of the state that the step started from. LangGraph ignores it,
+because it belongs to none of its tasks, and removes it when the thread is deleted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["Replies", "kept_replies", "step_journal"]
 
 _CHANNEL = "fairqr.reply"
 _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
-"""What asking again would not mend; a server that was away is asked again."""
+"""Asking again would not change these statuses. After others, such as a timeout, we ask again."""
 
 
 class Replies:
-    """What models answered in a thread since its last state.
+    """The replies of models in a thread since its last saved state.
 
     Args:
-        saver: Where the thread is kept.
-        thread: Its name.
+        saver: The checkpointer that keeps the thread.
+        thread: The name of the thread.
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any], thread: str) -> None:
@@ -44,7 +44,7 @@ class Replies:
         self._kept: dict[str, Any] = {}
 
     async def load(self, states: Iterable[RunnableConfig]) -> None:
-        """Read what is kept beside states: that of a graph, and those of graphs inside it."""
+        """Read the replies beside these states: of a graph, and of the graphs inside it."""
         self._kept = {}
         for state in states:
             kept = await self._saver.aget_tuple(state)
@@ -52,11 +52,11 @@ class Replies:
             self._kept |= {id_: value for id_, channel, value in writes if channel == _CHANNEL}
 
     def get(self, id_: str) -> Any:
-        """Return the record that is kept under an id; None where none is."""
+        """Return the record with an id, or None if there is none."""
         return self._kept.get(id_)
 
     async def put(self, graph: str, checkpoint: str, id_: str, record: Mapping[str, Any]) -> None:
-        """Keep a record beside the state of that id, in the namespace of its graph."""
+        """Save a record beside the state with that id, in the namespace of its graph."""
         config: Any = {
             "configurable": {
                 "thread_id": self._thread,
@@ -72,7 +72,7 @@ class _StepJournal:
 
     def __init__(self, replies: Replies, step: ExecutionInfo) -> None:
         self._replies = replies
-        # The namespace of a step is that of its graph, and then its own part.
+        # The namespace of a step is the namespace of its graph, followed by a part of its own.
         self._graph = step.checkpoint_ns.rpartition("|")[0]
         self._checkpoint = step.checkpoint_id
         self._task = step.task_id
@@ -113,7 +113,7 @@ _replies: ContextVar[Replies | None] = ContextVar("fairqr_replies", default=None
 
 @contextmanager
 def kept_replies(replies: Replies | None) -> Iterator[None]:
-    """Let the steps that run inside keep the replies of models there."""
+    """Let the steps that run inside keep replies there."""
     token = _replies.set(replies)
     try:
         yield
@@ -123,10 +123,10 @@ def kept_replies(replies: Replies | None) -> Iterator[None]:
 
 @contextmanager
 def step_journal(info: ExecutionInfo | None) -> Iterator[None]:
-    """Keep what models answer in a step.
+    """Keep the replies of models in a step.
 
     Args:
-        info: Of the step, whose ids are the same when it is done again; None outside of a graph.
+        info: The step. Its ids are the same when it is done again. None outside of a graph.
     """
     replies = _replies.get()
     journal: Journal | None = None

@@ -1,4 +1,4 @@
-"""What steps record of their outcome: scores as evaluations, and at the end what the run cost."""
+"""What steps record in their spans: scores as evaluations, and at the end what the run cost."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def record_divergence(
     """Record how far a list is from the target.
 
     Args:
-        step: Made the list, or measured it.
-        divergence: In nats; None where it is undefined.
+        step: The step that made or measured the list.
+        divergence: The divergence in nats, or None if it is undefined.
         threshold: The divergence at which the search stops.
-        exposure: Of the list, by attribute and group.
-        target: By attribute and group.
+        exposure: The exposure in the list, by attribute and group.
+        target: The target, by attribute and group.
     """
     if not step.wants_events:
         return
@@ -46,9 +46,9 @@ def record_verdict(step: Span, rank: int, verdict: Verdict) -> None:
     """Record whether an answer used a document.
 
     Args:
-        step: Judged it.
-        rank: The document's, in the ranking that was answered from.
-        verdict: On the document and the answer.
+        step: The step that judged it.
+        rank: The rank of the document in the ranking that the answer was written from.
+        verdict: The verdict on the document and the answer.
     """
     labels = {True: "attributed", False: "not_attributed", None: None}
     failed = None if verdict.status == "ok" else verdict.status
@@ -66,13 +66,13 @@ def record_outcome(
     prompts: Iterable[PromptReference | None],
     **models: str | None,
 ) -> None:
-    """Record what a run was asked with, and what it has cost so far.
+    """Record the models and prompts of a run, and what it has cost so far.
 
     Args:
         step: A step that ends a part of the run.
-        usage: Of the run until now.
-        prompts: That were used; those that are None are left out.
-        models: By what they did; those that are None are left out.
+        usage: What the run has cost so far.
+        prompts: The prompts in use; None is skipped.
+        models: The names of the models, by their role; None is skipped.
     """
     step.set("fairqr.models", [f"{what}={name}" for what, name in models.items() if name])
     used = [prompt for prompt in prompts if prompt is not None]

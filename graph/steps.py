@@ -1,4 +1,4 @@
-"""What the nodes of the graph have in common."""
+"""What the nodes of all three graphs share."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def traced(node: Method) -> Method:
-    """Time a node, in a span of its name, and keep what models answer in it, where that is asked.
+    """Run a node in a span of its name, count its time, and journal the replies of models.
 
-    After each reply of a model, the graph's stream ``custom`` gets
-    ``{"progress": {"node": NAME, "replies": NUMBER}}``: how many replies the node has had.
+    After each reply of a model, LangGraph's stream ``custom`` gets
+    ``{"progress": {"node": NAME, "replies": NUMBER}}``, where the number counts the node's replies.
 
-    The state's ``seconds`` are those that the steps took until the node's end, and what the node
-    adds to them. The first node of a graph overwrites them, since a thread may hold those of an
-    earlier run.
+    The state's ``seconds`` are how long the steps have taken by the end of the node, plus what the
+    node itself adds. The first node of a graph overwrites them, since the thread may hold those of
+    an earlier run.
     """
 
     @functools.wraps(node)
     async def timed(self: object, state: Any, runtime: Runtime[Any]) -> Update:
         replies = itertools.count(1)
 
-        def tell() -> None:
-            told = {"node": node.__name__, "replies": next(replies)}
-            runtime.stream_writer({"progress": told})
+        def report() -> None:
+            progress = {"node": node.__name__, "replies": next(replies)}
+            runtime.stream_writer({"progress": progress})
 
         with (
             span(f"fairqr.{node.__name__}"),
-            calling_after_replies(tell),
+            calling_after_replies(report),
             step_journal(runtime.execution_info),
             remembering(),
             running_from(before := state.get("seconds", 0.0)),
@@ -69,10 +69,10 @@ def traced(node: Method) -> Method:
 
 
 class Node(Runnable[Any, Any]):
-    """A node that runs in ``ainvoke``, and in ``invoke`` too.
+    """A node that works in ``ainvoke`` and in ``invoke``.
 
     Args:
-        step: Does the work.
+        step: The asynchronous function that does the work.
     """
 
     def __init__(self, step: Callable[[Any, Runtime[Any]], Coroutine[Any, Any, Update]]) -> None:
@@ -80,7 +80,7 @@ class Node(Runnable[Any, Any]):
         self.name = step.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Update:
-        """Do the step, and wait for it."""
+        """Do the step on an event loop of our own, and wait for it."""
         return run_blocking(self._step(input, get_runtime()))
 
     async def ainvoke(
@@ -93,10 +93,10 @@ class Node(Runnable[Any, Any]):
 class Route(Runnable[Any, Any]):
     """Chooses the next nodes from the state alone.
 
-    LangGraph would send a function that is not asynchronous to a thread.
+    Unlike a plain function, it needs no thread in ``ainvoke``.
 
     Args:
-        choose: Returns the name of a node, or what is to be sent to nodes.
+        choose: Returns the name of a node, or the tasks to send to nodes.
     """
 
     def __init__(self, choose: Callable[[Any], Any]) -> None:
@@ -119,18 +119,18 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
     """Return the context of a run.
 
     Args:
-        runtime: Of a step.
-        default: What the graph was built with. It counts where the caller gave no context, and
-            where the graph is a part of another one whose context is its own. What a context of
-            another of our graphs says takes the place of the same in the default.
+        runtime: The runtime of a step.
+        default: The context that the graph was built with. It applies if the caller gave none, and
+            if the graph is part of a graph with a context of its own. If the caller gave the
+            context of another of our graphs, the values set there override those of the default.
 
     Raises:
-        InputError: The two do not fit.
+        InputError: The two contexts contradict each other.
     """
     given = runtime.context
     if isinstance(given, type(default)):
         return given
-    if isinstance(given, Context):  # that of another of our graphs
+    if isinstance(given, Context):  # of another of our graphs
         kind = type(default)
         said = {name for name in given.model_fields_set if name in kind.model_fields}
         values = {name: getattr(default, name) for name in default.model_fields_set}

@@ -1,4 +1,4 @@
-"""Running the graph, and telling what happens as it happens."""
+"""Running one of the graphs, and yielding its steps and its progress as they happen."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Progress", "RunEvent", "Step", "run_graph"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the graph that has just happened.
+    """A step of the graph that has just ended.
 
     Attributes:
-        name: Of the node. A search has ``begin``, ``retrieve``, ``measure``, ``choose_group``,
-            ``refine`` and ``rerank``; an answer has ``prepare`` before the search, and ``sample``,
-            ``generate``, ``collect``, ``attribute`` and ``summarise`` after it; a probe has
-            ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
-        update: What it changed in the state of its graph. That of ``rerank`` has ``result``, the
-            search result's object; that of ``summarise`` has ``answer``, the answer result's; that
-            of ``conclude`` has ``probe``, the probe result's.
-        id: The same where a run that goes on tells or does a step again; different for all others.
-            Empty where a run that goes on tells a result once more that it had before.
+        name: The name of the node. A search has ``begin``, ``retrieve``, ``measure``,
+            ``choose_group``, ``refine`` and ``rerank``; an answer has ``prepare`` before the
+            search, and ``sample``, ``generate``, ``collect``, ``attribute`` and ``summarise`` after
+            it; a probe has ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
+        update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
+            with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
+            has ``probe``.
+        id: Identifies the step. If a resumed run yields or does a step again, the id is the same.
+            It is empty for a result that a resumed run already had.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Progress:
     """How far a step is that asks models.
 
     Attributes:
-        node: The step's name.
-        replies: How many replies of models it has had so far.
+        node: The name of the step.
+        replies: How many replies of models it has got so far.
     """
 
     node: str
@@ -65,21 +65,19 @@ async def run_graph(
 ) -> AsyncGenerator[RunEvent, None]:
     """Run one of the three graphs, and yield what happens.
 
-    It goes on when the next event is asked for, and ends when the generator is closed.
+    The run continues when the next event is requested, and ends when the generator is closed.
 
     Args:
-        graph: That of a search, an answer or a probe, compiled with a checkpointer if there is a
-            thread. The steps of the search inside the others are told like all others.
-        query: What to search for, or to answer.
+        graph: The graph that searches, answers or probes; compiled with a checkpointer if a thread
+            is given. The steps of the search inside an answer or a probe are yielded, too.
+        query: What to search for, or the question to answer.
         context: What the run is asked to do.
-        thread: The name that the run's states are kept under, each before the next step begins,
-            and with them what models answered since the last of them. A run that was killed then
-            goes on from there, and asks nothing again that was answered: of a question to a model,
-            only one that was under way. None keeps nothing.
-        resume: Go on with what is kept of the thread, under the same query and context. What had
-            happened before the last state that was kept is not told again, but for the results that
-            there are; of the steps that follow it, those that had ended are. Where the run was
-            over, nothing more happens. Where nothing is kept, it begins.
+        thread: The name of the thread that keeps the run's states and the replies of models. A run
+            that was killed can be resumed from there. Only questions that were under way are asked
+            again. Without a thread, nothing is kept.
+        resume: Resume the run of the thread, with the same query and context. Yields the results so
+            far and the steps that ended after the last state was saved, and then goes on. If the
+            run was over, nothing more happens; if the thread is empty, the run starts.
     """
     config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
     given: dict[str, Any] | None = {"query": query}
@@ -87,15 +85,15 @@ async def run_graph(
     if replies and resume:
         kept = await graph.aget_state(config, subgraphs=True)
         if kept.values:
-            for step in _told_before(kept):
+            for step in _happened_before(kept):
                 yield step
             # Not `next`, which leaves out what has ended since, though its state was not kept yet.
             if not kept.tasks:
                 return
             await replies.load(state.config for state in _states(kept))
             given = None
-    # A run of ours keeps its own states, or none. Inside a node of another graph it would else take
-    # that graph's checkpointer along, and its mark that it goes on after an interrupt.
+    # A run of ours keeps its own states, or none. Inside a node of another graph, it would inherit
+    # that graph's checkpointer, and its mark that it resumes after an interrupt.
     apart = contextvars.copy_context()
     if (outer := var_child_runnable_config.get()) is not None:
         config["callbacks"] = outer.get("callbacks")
@@ -141,27 +139,26 @@ async def run_graph(
             task.exception()  # it has been raised above, or nobody is there to take it
 
 
-# Of the modes that tell of steps, "updates" names no task, so that a step that is told or done
-# again could not be told from another one.
+# "updates" would name no task, so a step that is done again would look like another one.
 _MODES: list[Any] = ["tasks", "custom"]
 
 ANSWERING = "generate"
 """The step whose messages are pieces of an answer."""
 
 _OUTCOMES = {"rerank": "result", "conclude": "probe", "summarise": "answer"}
-"""The steps that end a part of a run, and what each then has."""
+"""The steps that end a part of a run, and the key of the result in their update."""
 
 
 def _states(kept: StateSnapshot) -> Iterator[StateSnapshot]:
-    """Yield the state of a graph, and then that of the graph inside it which is under way."""
+    """Yield the state of a graph, and then the state of the graph that is running inside it."""
     yield kept
     for task in kept.tasks:
         if isinstance(task.state, StateSnapshot):
             yield from _states(task.state)
 
 
-def _told_before(kept: StateSnapshot) -> Iterator[Step]:
-    """Yield the results so far, and the steps after the last state that need not be done again."""
+def _happened_before(kept: StateSnapshot) -> Iterator[Step]:
+    """Yield the results so far, and the steps that ended after the last state was saved."""
     for state in _states(kept):
         for name, key in _OUTCOMES.items():
             if state.values.get(key) is not None:
@@ -178,20 +175,20 @@ def _told_before(kept: StateSnapshot) -> Iterator[Step]:
 
 def _event(mode: str, update: Any) -> RunEvent | None:
     if mode == "messages":
-        piece, told = update
-        return piece if told.get("langgraph_node") == ANSWERING else None
-    if mode == "custom":  # parts that others have written may tell what they like
+        piece, about = update
+        return piece if about.get("langgraph_node") == ANSWERING else None
+    if mode == "custom":  # nodes of others may write what they like
         ours = isinstance(update, Mapping) and "progress" in update
         return Progress(**update["progress"]) if ours else None
     if "result" not in update or update["error"] is not None:  # it begins, or has failed
         return None
-    if update["name"] == SEARCH:  # its own steps were told
+    if update["name"] == SEARCH:  # its own steps were yielded already
         return None
     return Step(update["name"], _plain(update["result"]), update["id"])
 
 
 def _plain(update: dict[str, Any]) -> dict[str, Any]:
-    """Return what a step changed, without LangGraph's marks of how."""
+    """Return what a step changed, without LangGraph's ``Overwrite`` marks."""
     return {
         key: value.value if isinstance(value, Overwrite) else value for key, value in update.items()
     }

@@ -1,7 +1,7 @@
-"""What a run has used of models and of time: as it stands in the state, and as results report it.
+"""What a run has used of models and of time, in its state and in its result.
 
-The time of a run is the time that its steps took. The time between them does not count: a person
-may think for an hour about the keywords, and a run that was killed may go on the next day.
+Only the time within steps counts. Between two steps, a person may think for an hour about the
+keywords, and a run that was killed may be resumed the next day.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class UsageRecord(TypedDict):
-    """What models cost so far."""
+    """What models have cost so far, as plain data in the state."""
 
     model_calls: int
     cached_calls: int
@@ -47,15 +47,15 @@ class UsageRecord(TypedDict):
 
 
 class UsageReport(BaseModel):
-    """What a search, an answer or a probe cost.
+    """What a search, an answer or a probe cost, in its result.
 
     Attributes:
         model_calls: Requests to models.
         cached_calls: Requests that the cache answered.
-        prompt_tokens, completion_tokens: Of the requests to models.
-        cached_tokens: What the replies from the cache cost when they were first asked for.
-        cached_milliseconds: How long the models took for them then, one after the other.
-        milliseconds: From the first step to the last.
+        prompt_tokens, completion_tokens: The tokens of the requests to models.
+        cached_tokens: The tokens that replies from the cache cost when they were first asked for.
+        cached_milliseconds: How long the models took for those replies, one after the other.
+        milliseconds: How long the steps took.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,17 +75,17 @@ def usage_record(usage: Usage) -> UsageRecord:
 
 
 def usage_of(result: Mapping[str, Any]) -> Usage:
-    """Return what models cost for a result, the object of one of the graphs' result classes."""
+    """Return what models cost for a result that is plain data."""
     return Usage(**{key: value for key, value in result["usage"].items() if key != "milliseconds"})
 
 
 def total_usage(records: Iterable[UsageRecord], before: Usage | None = None) -> Usage:
-    """Return the sum of what several steps cost, and of what was spent before them."""
+    """Return the sum of several records, plus what was spent before them."""
     return sum((Usage(**record) for record in records), before or Usage())
 
 
 def usage_report(usage: Usage) -> UsageReport:
-    """Return what a run has cost until now, for its result."""
+    """Return what a run has cost so far, for its result."""
     milliseconds = round(running_seconds() * 1000, 1)
     return UsageReport(**usage_record(usage), milliseconds=milliseconds)
 
@@ -95,7 +95,7 @@ _began: ContextVar[float | None] = ContextVar("fairqr_began", default=None)
 
 @contextmanager
 def running_from(seconds: float) -> Iterator[None]:
-    """Time a step of a run whose earlier steps took so many seconds."""
+    """Time a step of a run whose earlier steps took this many seconds."""
     token = _began.set(time.perf_counter() - seconds)
     try:
         yield
@@ -117,5 +117,5 @@ def seconds_left(context: Context) -> float | None:
 
 
 def longest(one: float, other: float) -> float:
-    """Return the greater: steps run side by side, and each says how long the run has taken."""
+    """Return the greater, because parallel steps each report how long the whole run has taken."""
     return max(one, other)

@@ -45,8 +45,8 @@ def search_state_graph(
 ) -> StateGraph[State, Context, InputState, OutputState]:
     """Return the graph that searches, not compiled, for those who add or replace nodes.
 
-    Args are those of :func:`build_search_graph`. ``reserve`` returns the most that steps after the
-    search will ask, which the search leaves them of the budget.
+    The arguments are those of :func:`build_search_graph`. ``reserve`` returns the most that steps
+    after the search will cost; the search leaves that part of the budget to them.
     """
     require_engine(engine)
     require_context(Context, context)
@@ -91,19 +91,17 @@ def build_search_graph(
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`.
 
     Args:
-        engine: Where the documents are.
-        model: What refines queries: a chat model of ours or of LangChain's, or its name, which is
-            asked with the prompt that the context names; or a refiner of your own. None serves
-            contexts with ``max_iterations=0``. A model that can only rank, such as ``causal:…``,
-            refines nothing.
-        context: What is asked in runs that bring no context of ours, such as those of a parent
-            graph that has its own.
-        ranker: What re-ranks where the context asks for that: a language model or its name, which
-            is asked as the context says, or a ranker of your own, whatever the context names;
-            defaults to the model.
-        prompts: Where prompts come from.
-        checkpointer: Of langgraph, to keep states; run with ``durability="exit"`` to write each
-            run's state once.
+        engine: The search engine.
+        model: Refines queries: a chat model of LangChain's, the name of a model, or a refiner of
+            your own. It may be left out for methods that do not refine, and with
+            ``max_iterations=0``. A model that only ranks, such as ``causal:…``, cannot refine.
+        context: The context of runs that bring none of ours, such as runs inside a parent graph
+            with a context of its own.
+        ranker: Re-ranks if the context asks for it: a language model or its name, which works as
+            the context says; or a ranker of your own. Defaults to the model.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+        checkpointer: A checkpointer of LangGraph's. With ``durability="exit"``, each run writes its
+            state only once.
     """
     graph = search_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")

@@ -25,7 +25,7 @@ def best_iteration(iterations: Sequence[IterationRecord]) -> int:
 
 
 class Shortage(NamedTuple):
-    """What a budget lacks: so many of a unit are needed, and fewer are left of its limit.
+    """What a budget lacks: ``needed`` of a unit, where only ``left`` of ``limit`` remain.
 
     ``unit`` is ``model_calls`` or ``tokens``.
     """

@@ -1,4 +1,4 @@
-"""Holding proposed keywords against the documents."""
+"""Checking proposed keywords against the documents."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ async def checked_refinements(
     were retrieved so far are read.
 
     Args:
-        engine: Has the documents.
+        engine: The engine that has the documents.
         answers: What was proposed for each group.
-        state: Of the run.
-        context: Of the run.
+        state: The state of the run.
+        context: The context of the run.
 
     Returns:
-        The refinements with the keywords that are left, and those of them that are of the topic.
+        The refinements with the remaining keywords, and the keywords that belong to the topic.
     """
     proposals = {
         key: Proposal(Dimension.named(engine.schema, key[0]), key[1], answer.keywords)
@@ -66,7 +66,7 @@ async def checked_refinements(
 
 
 def _with_keywords(refinement: Refinement, kept: Sequence[str], *, known: bool) -> Refinement:
-    """Return a refinement with these keywords alone; where there are none, its status says why.
+    """Return a refinement with only these keywords; if there are none, its status says why.
 
     Args:
         refinement: What was proposed.

@@ -1,4 +1,4 @@
-"""What a run comes to: the best round, re-ranked by the original intent, near the target."""
+"""The final ranking of a run: the best round, re-ranked by the original intent and the target."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Final", "best_final", "final_step"]
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """What a round comes to in the end.
+    """The final ranking of a round.
 
     Attributes:
-        iteration: The round.
-        ranking: The first k, with the scores they had before the final step.
-        measured: How it is exposed.
-        warnings: Of the final step.
+        iteration: The index of the round.
+        ranking: The first k documents, with their scores before the final step.
+        measured: The exposure in the ranking.
+        warnings: The warnings of the final step.
     """
 
     iteration: int
@@ -40,14 +40,14 @@ class Final:
 async def best_final(
     engine: SearchEngine, lists: RoundLists, by_model: ModelRanking | None = None
 ) -> Final:
-    """Return what the best round comes to.
+    """Return the final ranking of the best round.
 
-    That is the round that was measured best. But the exposure-aware step can bring the lists of
-    many rounds equally near to the target, that of the original query too. Then the best refined
-    round that it brings there is the best one, because its list rests on more evidence.
+    That is the round with the lowest divergence. But the exposure-aware step can bring the lists of
+    many rounds to the target, even the list of the original query. Then we take the best refined
+    round that it brings there, because its list rests on more evidence.
 
-    A model that re-ranks is asked about the list of each round that is tried; once it was asked, no
-    round is tried that the budget has no room for.
+    A model that re-ranks is asked about the list of each round that is tried. After its first list,
+    rounds are skipped when the budget has no room for them.
     """
     state, context = lists.state, lists.context
     first, *refined = state["iterations"]
@@ -76,7 +76,7 @@ async def best_final(
 
 
 async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker | None) -> Final:
-    """Take the final step, if there is one, from the order that a round comes to."""
+    """Take the final step, if there is one, from the ordered pool of a round."""
     state, context = lists.state, lists.context
     if step is None:
         ranking = order.top(context.k)

@@ -60,8 +60,8 @@ async def assemble(
     shown = list(dict.fromkeys([*best.ranking.ids, *original.ids]))
     documents = {document.id: document for document in await engine.documents(shown)}
     asked = by_model if by_model is not None and by_model.tried else None
-    told = asked.warnings if asked else []
-    warnings = [*state.get("warnings", []), *told, *best.warnings]
+    by_ranker = asked.warnings if asked else []
+    warnings = [*state.get("warnings", []), *by_ranker, *best.warnings]
     gone = [id_ for id_ in shown if id_ not in documents]
     if gone and "read_by_id" in engine.capabilities:
         warnings.append(f"{len(gone)} documents were deleted during the search.")

@@ -65,11 +65,11 @@ class ModelRanking:
         """Return the documents with the first of them in the ranker's order.
 
         Args:
-            order: Of all documents that take part.
+            order: All documents that take part.
 
         Returns:
-            The score of each document is one over its rank. The order itself where the model
-            answers nothing; None where the budget has no room for asking.
+            A ranking whose scores are one over the rank; the order itself if the model gave no
+            usable reply; None if the budget has no room for a question.
 
         Raises:
             ModelUnavailableError: Something is missing that was there before.
@@ -120,9 +120,9 @@ class ModelRanking:
     def warnings(self) -> list[str]:
         """What a user should know, whole sentences."""
         name, failed = self._ranker.name, sum(self._failures.values())
-        told = list(self._warnings)
+        sentences = list(self._warnings)
         if failed and self._gave_up:
-            told.append(
+            sentences.append(
                 f"{name} failed on each of {failed} questions ({counts_in_words(self._failures)}); "
                 "the order by the query stays."
                 if self.lists == 1
@@ -131,19 +131,21 @@ class ModelRanking:
                 "keeps its order by the query."
             )
         elif failed:
-            told.append(
+            sentences.append(
                 f"{name} failed on {failed} of {self._asked} questions "
                 f"({counts_in_words(self._failures)}); documents stay there as they were before."
             )
         if failed and self._message not in ("", *self._warnings):
-            told[-1] += f" Lastly: {self._message}"
+            sentences[-1] += f" Lastly: {self._message}"
         if self._repairs:
-            told.append(
+            sentences.append(
                 f"Replies to {name} were mended, in documents: {counts_in_words(self._repairs)}."
             )
         if self.tried and not self.lists:
-            told.append(f"Nothing is left of the budget for {name}; the order by the query stays.")
-        return list(dict.fromkeys(told))
+            sentences.append(
+                f"Nothing is left of the budget for {name}; the order by the query stays."
+            )
+        return list(dict.fromkeys(sentences))
 
     def _count(self, found: ItemRanking, documents: int) -> None:
         self.lists += 1

@@ -44,10 +44,10 @@ class Rankers:
     """What ranks in the runs of one graph or several, which then share its weights.
 
     Args:
-        ranker: A language model, its name, or what ranks whatever the context names; None for the
-            model.
-        model: That of the graph.
-        prompts: Where prompts come from.
+        ranker: A language model or its name; or a ranker, which is then used whatever the context
+            names. Defaults to the model.
+        model: The model of the graph.
+        prompts: The library of prompts.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Rankers:
 
     @classmethod
     def of(cls, given: GivenRanker | None, model: Model | None, prompts: PromptLibrary) -> Rankers:
-        """Return these rankers themselves, or those of what is given."""
+        """Return what is given if it is a ``Rankers`` already, or make one."""
         return given if isinstance(given, Rankers) else cls(given, model, prompts)
 
     def language_model(self) -> RankingModel | None:
-        """Return the language model that is asked to rank; None if there is none.
+        """Return the language model that is asked to rank, if there is one.
 
         Raises:
-            ModelUnavailableError: Its name is none.
+            ModelUnavailableError: There is no model of that name.
         """
         if isinstance(self._given, str):
             self._given = open_language_model(self._given)
@@ -83,7 +83,7 @@ class Rankers:
         return None
 
     def ranker_for(self, context: Context) -> ItemRanker | None:
-        """Return what re-ranks in a run with this context; None if nothing does.
+        """Return what re-ranks in a run with this context, if anything does.
 
         Raises:
             ModelUnavailableError: It needs a language model, and none is given.
@@ -130,7 +130,7 @@ def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
     """Return what refines, answers or ranks, from its name or from a chat model of LangChain's.
 
     Raises:
-        ModelUnavailableError: The name is none, or ``feedback`` has no engine.
+        ModelUnavailableError: There is no model of that name.
         InputError: It is no model.
     """
     if isinstance(given, str):

@@ -13,7 +13,7 @@ from fairqr.agents.ranking.rankers import RankerName, RankerOptions
 __all__ = ["READS", "RankingSettings", "half", "require_step"]
 
 READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 100, "monobert": 100}
-"""How many documents each ranker reads where nothing is said: comparisons cost most."""
+"""How many documents each ranker reads by default. Comparisons of pairs cost most."""
 
 
 def half(window: int) -> int:
@@ -34,7 +34,7 @@ def require_step(window: int, step: int | None) -> None:
 
 
 class RankingSettings(BaseModel):
-    """How a model re-ranks; each kind of ranker heeds what concerns it."""
+    """How a model re-ranks; each ranker uses the options that it needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -33,17 +33,17 @@ def after_refinement(
 ) -> dict[str, Any]:
     """Return what a round of refinement changes: the next queries, or why the loop ends.
 
-    It ends where no group has a new keyword: with ``budget`` if that is spent, which may be why the
-    model gave nothing; with ``model_failed`` if the model failed for all groups; and with
-    ``no_improvement`` if it did its work.
+    The loop ends if no group has a new keyword: with ``budget`` if the budget is spent, which may
+    be why the model gave nothing; with ``model_failed`` if the model failed for all groups; else
+    with ``no_improvement``.
 
     Args:
-        state: Of the run.
-        context: Of the run.
-        refinements: For each chosen group, with the keywords that may be used.
-        new_topic: Those of the keywords that belong to the query's topic.
-        usage: Of the run until now.
-        budget_is_spent: Whether nothing is left to ask a model with.
+        state: The state of the run.
+        context: The context of the run.
+        refinements: One for each chosen group, with the keywords that may be used.
+        new_topic: The keywords among them that belong to the topic of the query.
+        usage: What the run has cost so far.
+        budget_is_spent: Whether the budget has no room for another question to a model.
     """
     # A state that was kept has lists where it had tuples.
     chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
@@ -70,8 +70,8 @@ def after_refinement(
     after = cast("State", {**state, **update, **words})
     queries = refined_queries(after, context)
     # That nothing new comes up after some rounds is how a loop ends; at first it is worth a word.
-    told = failed if helped or len(state["iterations"]) > 1 else refinements
-    update["warnings"] = list(dict.fromkeys(refinement.message for refinement in told))
+    reported = failed if helped or len(state["iterations"]) > 1 else refinements
+    update["warnings"] = list(dict.fromkeys(refinement.message for refinement in reported))
     if not queries:
         reason = "model_failed" if failed and len(failed) == len(refinements) else "no_improvement"
         if failed and budget_is_spent:
@@ -98,11 +98,11 @@ def _with_new(
 
 
 def refined_queries(state: State, context: Context) -> list[QueryRecord]:
-    """Return the queries of a round that was refined; none if nothing new came up.
+    """Return the queries of a refined round; none if there is no new keyword.
 
-    The keywords are added to the original query, whose own terms always stay. Refining for one
-    group a round, the query grows by all keywords so far. Refining for several groups, one query
-    has the words of the topic, and one for each group that lacks exposure has these and its own.
+    Each query keeps all terms of the original query. If a round refines for one group, there is one
+    query with all keywords so far. If it refines for several groups, one query has the words of the
+    topic, and each group that lacks exposure has a query with these words and its own.
     """
     ok = [record for record in state["refinements"] if record["status"] == "ok"]
     helped = [(record["attribute"], record["group"]) for record in ok]

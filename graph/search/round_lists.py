@@ -1,7 +1,7 @@
-"""The lists of a run's rounds: what a round is measured on, what is re-ranked, and in what order.
+"""The lists of a run's rounds: what is measured, what is re-ranked, and in which order.
 
-Which pool and which re-ranker are used decides the result. A pool that contains the original top k,
-re-ranked by the original query, is the original ranking again.
+The pool and its order decide the result. A pool that contains the original top k, ordered by the
+original query, is the original ranking again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ IDS_AT_ONCE = 10_000
 """Servers bound how many hits one search may have."""
 
 REFINED_WEIGHT = 0.5
-"""Of a refined ranking in the fusion. With one attribute a document can gain from two of them, by
-the words of the topic and by those of its group; these weigh as much as the original ranking."""
+"""A refined ranking's weight in the fusion. With one attribute, a document can be in two refined
+rankings, by the words of the topic and of its group; both weigh as much as the original one."""
 
 
 class RoundLists:
-    """The lists that the rounds of a run come to.
+    """The lists of documents that the rounds of a run lead to.
 
     Args:
-        dimensions: What exposure is measured over.
-        state: Of the run, once its first round was retrieved.
-        context: Of the run.
+        dimensions: The attributes, or their product, that exposure is measured over.
+        state: The state of the run, after its first round was retrieved.
+        context: The context of the run.
 
     Attributes:
         table: The groups of all documents that were retrieved.
@@ -77,10 +77,10 @@ class RoundLists:
         return Measurement(exposures, divergences, unknown)
 
     def retrieved(self, iteration: int) -> Ranking:
-        """Return the list that a round has before any re-ranking.
+        """Return the list of a round before any re-ranking.
 
-        With ``fusion`` it is the fusion of the original ranking and the newest refined ones,
-        otherwise what the queries of the round retrieved.
+        With ``fusion``, that is the fusion of the original ranking and the newest refined ones;
+        otherwise it is what the queries of the round retrieved.
         """
         rankings = self.state["rankings"]
         if self.context.strategy.rerank == "fusion":
@@ -126,9 +126,9 @@ class RoundLists:
     def _fused(self, records: Sequence[RankingRecord]) -> Ranking:
         """Fuse the original ranking with the refined ones.
 
-        A query that was refined toward a group finds documents of others too, which it says nothing
-        about. So its ranking speaks for the documents of the group alone, in the share that they
-        belong to it; that of a query refined by words of the topic speaks for all.
+        A query that was refined toward a group also finds documents of other groups, but says
+        nothing about them. So its ranking only counts for documents of the group, by their share in
+        it. The ranking of a query with words of the topic counts for all documents.
         """
         depth = self.context.strategy.depth
         rankings = [ranking_of(record, depth) for record in records]
@@ -203,10 +203,10 @@ async def scores_by_original_query(
 def usual_shares(
     corpus_shares: Mapping[str, Sequence[float]], original: RankingRecord
 ) -> dict[str, FloatArray]:
-    """Return the share of each group that is usual, by attribute.
+    """Return the usual share of each group, by attribute.
 
-    That is its share of all documents, or where an engine cannot count these, its share of what
-    the original query retrieved.
+    That is its share of all documents. If the engine cannot count them, it is its share of what the
+    original query retrieved.
     """
     return {
         name: np.array(corpus_shares[name])

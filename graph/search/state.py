@@ -36,9 +36,9 @@ GroupKey = tuple[str, str]
 class QueryRecord(TypedDict):
     """A query to run.
 
-    Documents need a term of ``text``; those of ``boost`` only add to their scores. Attribute and
-    group are those it was refined toward; None for the original query, and for one that was refined
-    by words of the topic only.
+    A document has to match a term of ``text``; the terms of ``boost`` only raise its score.
+    ``attribute`` and ``group`` name the group that the query was refined toward. They are None for
+    the original query, and for a query that only has words of the topic.
     """
 
     text: str
@@ -85,10 +85,10 @@ class IterationRecord(TypedDict):
 
 
 class CostRecord(TypedDict):
-    """The most that re-ranking by a model will cost, and what is left for later steps.
+    """The most that re-ranking by a model will cost, and what is reserved for later steps.
 
-    ``calls`` and ``tokens`` are of one list of so many ``documents``; so many ``lists`` may be
-    re-ranked, as far as the budget has room.
+    ``calls`` and ``tokens`` are the cost of one list of ``documents``. At most ``lists`` lists are
+    re-ranked, if the budget has room.
     """
 
     documents: int
@@ -115,22 +115,22 @@ class State(InputState, OutputState, total=False):
     """What the nodes of a search share.
 
     Attributes:
-        seconds: How long the steps took so far.
-        iteration: The round that is under way; 0 is the original query's.
-        pending: The queries that the next step retrieves by.
+        seconds: How long the steps have taken so far.
+        iteration: The current round; 0 is the round of the original query.
+        pending: The queries that ``retrieve`` runs next.
         rankings: All that was retrieved so far.
-        corpus_shares: Of the groups of each attribute in all documents, where they are needed.
+        corpus_shares: The share of each group in all documents, by attribute, if it is needed.
         target: ε* by attribute and group.
         iterations: The rounds that were measured.
-        chosen: The groups to ask about.
-        lacking: Those of them that lack exposure.
-        keywords: Those in use, by attribute and then by group.
-        topic_words: Those of them that are of the query's topic.
-        refinements: Those of the round under way.
-        usage: What models cost so far.
-        stop_reason: Set once the loop is over.
+        chosen: The groups to ask the model about.
+        lacking: The chosen groups that lack exposure.
+        keywords: The keywords in use, by attribute and then by group.
+        topic_words: The keywords that belong to the topic of the query.
+        refinements: The refinements of the current round.
+        usage: What models have cost so far.
+        stop_reason: Why the loop ended; None while it runs.
         warnings: Sentences for people.
-        cost: Of a model that re-ranks, as far as it is known beforehand.
+        cost: The most that re-ranking by a model will cost; None if no model re-ranks.
     """
 
     seconds: Annotated[float, longest]
