@@ -1,1 +1,1 @@
-"""The graph that answers from rankings that are drawn by chance."""
+"""The graph that answers from rankings that are drawn at random."""

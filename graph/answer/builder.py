@@ -47,10 +47,10 @@ def answer_state_graph(
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
 ) -> StateGraph[State, AnswerContext, InputState, OutputState]:
-    """Return the graph that answers, not compiled; args are those of :func:`build_answer_graph`.
+    """Return the graph that answers, not compiled, for those who add or replace nodes.
 
-    Here ``concurrency`` is of the questions of a chat model that judges alone; for the rankings,
-    set ``max_concurrency`` in the config.
+    The arguments are those of :func:`build_answer_graph`. Here ``concurrency`` only limits the
+    questions to a chat model that judges; for the rankings, set ``max_concurrency`` in the config.
     """
     require_context(AnswerContext, context)
     model = model_of(model, engine)
@@ -96,10 +96,10 @@ def build_answer_graph(
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, AnswerContext, InputState, OutputState]:
-    """Build the graph that answers a question from rankings that are drawn by chance.
+    """Build the graph that answers a question from rankings that are drawn at random.
 
     ``prepare → search → sample → generate* → collect → attribute* → summarise``, where ``search``
-    is the graph of :func:`fairqr.graph.search.builder.build_search_graph`, and what has a * runs
+    is the graph of :func:`fairqr.graph.search.builder.build_search_graph`. Steps with a star run
     once for each distinct ranking.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=AnswerContext(…))``; the state that
@@ -107,17 +107,19 @@ def build_answer_graph(
     the ``result`` of the search.
 
     Args:
-        engine: Where the documents are.
-        model: As of a search; it also answers where no generator is given.
-        context: What is asked in runs that bring no context of ours.
-        generator: What answers, or its name; defaults to the model, if that is a chat model.
-        attributor: What judges which documents an answer used, or its name; None leaves that out.
-        ranker: As of a search.
-        prompts: Where prompts come from.
-        concurrency: How many rankings are answered from, or judged, at the same time, for which
-            ``max_concurrency`` in the config of a call wins; and how many questions a chat model
-            that judges is asked at the same time, if the attributor is named here.
-        checkpointer: Of langgraph, to keep states.
+        engine: The search engine.
+        model: Refines and ranks, as in a search; also writes the answers if no generator is given.
+        context: The context of runs that bring none of ours.
+        generator: Writes the answers: a generator, a chat model of LangChain's, or a name. Defaults
+            to the model, if that is a chat model.
+        attributor: Judges which documents an answer used: an attributor or its name. None skips
+            that.
+        ranker: Re-ranks, as in a search.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+        concurrency: How many rankings are answered from or judged at the same time, unless the
+            config of a call sets ``max_concurrency``. A chat model that is named as the attributor
+            gets at most as many questions at once.
+        checkpointer: A checkpointer of LangGraph's.
     """
     graph = answer_state_graph(
         engine,

@@ -14,8 +14,8 @@ __all__ = ["AnswerContext", "AnswerSettings", "answer_context"]
 class AnswerSettings(BaseModel):
     """How rankings are sampled, and how answers are written and judged.
 
-    Rankings are drawn by Plackett–Luce from the final ranking, whose length is ``k`` of the
-    context. Its document at rank i is worth the i-th greatest of the scores in it, so that a fair
+    Rankings are drawn by Plackett–Luce from the final ranking, which has ``k`` documents. The
+    document at rank i gets the i-th greatest score of the ranking, so that the order of a fair
     re-ranking counts, and a plain retrieval keeps its own scores.
     """
 
@@ -67,8 +67,8 @@ class AnswerSettings(BaseModel):
 class AnswerContext(Context):
     """What a run that answers is asked to do: the search, and how its ranking is answered from.
 
-    The method is ``plain`` where nothing else is said. The budget bounds the time of answering and
-    judging, but not their calls: these are as many as there are distinct rankings.
+    The method is ``plain`` by default. The budget limits the time of answering and judging, but not
+    their calls, of which there are as many as distinct rankings.
     """
 
     method: Method = Field("plain", description="How to rank; as of a search.")
@@ -78,13 +78,13 @@ class AnswerContext(Context):
 
 
 def answer_context(**values: object) -> AnswerContext:
-    """Return the context of a run that answers, from values that are given one by one.
+    """Return the context of a run that answers.
 
     Args:
-        values: Those of :class:`AnswerSettings` and of :class:`AnswerContext`. ``temperature`` is
-            that of the answer.
+        values: The fields of :class:`AnswerSettings` and of :class:`AnswerContext`.
+            ``temperature`` applies to the answer.
 
     Raises:
-        InputError: One is wrong; the message names it and what is allowed.
+        InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     return checked_context(AnswerContext, values, "answer")

@@ -1,6 +1,6 @@
-"""The steps that answer: rankings are sampled, answered from, judged, and counted.
+"""The steps that answer: sample rankings, answer from each, judge the answers, and count.
 
-``prepare → search → sample → generate* → collect → attribute* → summarise``; the steps with a star
+``prepare → search → sample → generate* → collect → attribute* → summarise``; steps with a star
 run once for each distinct ranking, several at a time.
 """
 
@@ -52,10 +52,10 @@ class Nodes:
     """The steps over one engine.
 
     Args:
-        engine: Where the documents are.
-        generator: What answers; without one, nothing can be asked.
-        attributor: What judges which documents an answer used; None leaves that out.
-        prompts: Where the prompt comes from.
+        engine: The search engine.
+        generator: Writes the answers; without one, runs fail.
+        attributor: Judges which documents an answer used; None skips that.
+        prompts: The library of prompts.
         default: The context of runs that bring none of ours.
     """
 
@@ -78,7 +78,7 @@ class Nodes:
 
     @traced
     async def prepare(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Start the models: what is missing is better known before anything is searched.
+        """Start the models, so that what is missing is known before anything is searched.
 
         Raises:
             ModelUnavailableError: No generator is given, or a model cannot be started.
@@ -101,7 +101,7 @@ class Nodes:
 
     @traced
     async def sample(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Draw rankings from the final one, and tell the distinct ones apart."""
+        """Draw rankings from the final one, and count equal ones."""
         settings, opened = self._context(runtime).answer, current_span()
         places = state["result"]["ranking"]
         sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
@@ -166,7 +166,7 @@ class Nodes:
 
     @traced
     async def collect(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Count the samples that have no answer, and say why."""
+        """Warn of samples without an answer, and say why there is none."""
         failed = {r["number"]: r for r in state["generations"] if r["status"] != "ok"}
         times = {ranking["number"]: ranking["times"] for ranking in state["sampled"]}
         lost = sum(times[number] for number in failed)
@@ -178,7 +178,7 @@ class Nodes:
         return {"warnings": [f"{lost} of {samples} samples have no answer. {first}".rstrip()]}
 
     def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
-        """Send each answer to be judged, if there are any and somebody judges."""
+        """Send each answer to be judged, if there is an attributor and an answer."""
         if self._attributor is None:
             return "summarise"
         rankings = {ranking["number"]: ranking for ranking in state["sampled"]}
@@ -222,7 +222,7 @@ class Nodes:
 
     @traced
     async def summarise(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
-        """Put the answers and the exposure of documents and groups together."""
+        """Put the result together: the answers, and the exposure of documents and groups."""
         context, opened = self._context(runtime), current_span()
         result = await summarised(
             self._engine,
@@ -272,18 +272,18 @@ def _distinct_rankings(
 ) -> list[SampledRanking]:
     """Draw rankings by Plackett–Luce, and return each distinct one once.
 
-    The document at rank i is worth the i-th greatest of the scores in the ranking. A fair
-    re-ranking moves documents without changing their scores; by this rule its order counts, and a
-    ranking by score, such as a plain retrieval, keeps its own scores.
+    The document at rank i gets the i-th greatest score of the ranking. A fair re-ranking moves
+    documents without changing their scores; with this rule, its order counts. A ranking by score,
+    such as a plain retrieval, keeps its own scores.
 
     Args:
         places: The final ranking: ``id`` and ``score`` of each document, best first; at least one.
-        settings: How many to draw, how sharply, and how many documents of each are read.
-        seed: Draws the same again for the same query and ranking, whatever else runs.
+        settings: How many rankings to draw, how sharply, and how many documents of each are read.
+        seed: With the same seed, query and ranking, the same rankings are drawn.
         query: The original query.
 
     Returns:
-        In the order in which they were first drawn; ``times`` sums to the number of samples.
+        The rankings in the order of their first draw; ``times`` sums to the number of samples.
     """
     worths = sorted((place["score"] for place in places), reverse=True)
     policy = PlackettLuce.of(worths, settings.alpha, settings.form)
@@ -302,14 +302,14 @@ _NOTHING_TO_JUDGE = Verdict("empty_document", message="The document has no text.
 
 
 def _fields(document: Document, number: int) -> dict[str, str]:
-    """Return what a prompt's item may hold of a document."""
+    """Return the fields of a document that a prompt may show."""
     return {"number": str(number), "title": document.title, "text": document.text}
 
 
 def _premise(document: Document | None) -> str:
-    """Return all of a document, of which the generator may have read the beginning only.
+    """Return the whole text of a document, even if the generator read only its beginning.
 
-    The title stands first, as it is often the subject of the text.
+    The title comes first, because it is often the subject of the text.
     """
     if document is None:  # it was deleted meanwhile
         return ""

@@ -34,12 +34,12 @@ class RankingAnswer(_Frozen):
         samples: How many of the samples are this ranking.
         status: ``ok``, or why there is no answer.
         text: The answer; empty unless ``ok``.
-        message: Why there is none, for people; empty if ``ok``.
-        used: For each document whether the answer used it; None where that was not judged. Empty
-            where nothing was.
-        verdicts: For each document the status of the judgement.
-        scores: For each document the probability, in [0, 1], that it entails the answer; None
-            where the attributor has none.
+        message: Why there is no answer, for people; empty if ``ok``.
+        used: Whether the answer used each document; None if that was not judged. The list is empty
+            if nothing was judged.
+        verdicts: The status of the judgement of each document.
+        scores: The probability, in [0, 1], that each document entails the answer; None if the
+            attributor gives none.
     """
 
     ids: list[str]
@@ -74,8 +74,8 @@ class ExposedDocument(_Frozen):
         id: The document's.
         title: The document's.
         groups: For each attribute the share of each group in the document; no groups if unknown.
-        exposure: The share of all samples whose generator read it, in [0, 1].
-        attributed: The share of the judged samples that read it and used it, in [0, 1]; None where
+        exposure: The share of all samples in which the generator read it, in [0, 1].
+        attributed: The share of the judged samples in which the answer used it, in [0, 1]; None if
             no sample was judged.
     """
 
@@ -111,7 +111,7 @@ class AttributeExposure(_Frozen):
         attribute: The attribute, or a product such as ``gender×continent``.
         groups: All of its groups.
         unknown: The share of exposure that went to documents without a label.
-        attributed_unknown: Likewise of attributed exposure; None if there is none.
+        attributed_unknown: The same share of attributed exposure; None if there is none.
     """
 
     attribute: str
@@ -121,16 +121,16 @@ class AttributeExposure(_Frozen):
 
 
 class AnswerCounts(_Frozen):
-    """Over how many the figures are.
+    """How many samples the figures rest on.
 
     Attributes:
-        samples: Drawn.
-        rankings: Distinct ones among them; each was asked about once.
-        answered: Samples with an answer.
-        failed: Samples without one, by the status of the generation.
-        judged: Samples with an answer of which at least one document could be judged.
-        unjudged: Pairs of a document and an answer, over all samples with an answer, that could
-            not be judged; 0 where nothing was to be.
+        samples: The rankings that were drawn.
+        rankings: The distinct rankings among them; each was answered from once.
+        answered: The samples with an answer.
+        failed: The samples without an answer, by the status of the generation.
+        judged: The samples with an answer and at least one judged document.
+        unjudged: The pairs of a document and an answer, over all samples with an answer, that could
+            not be judged; 0 without an attributor.
     """
 
     samples: int
@@ -144,25 +144,25 @@ class AnswerCounts(_Frozen):
 class AnswerResult(_Frozen):
     """The answers to a question over sampled rankings, and whose documents they came from.
 
-    The browsing model is the machine user's: it reads the first ``documents`` of a ranking alike,
-    and nothing further. A document whose verdict is missing counts as not attributed, and is left
-    out of its answer's attribution rate.
+    The browsing model is a machine user who gives the first ``documents`` of a ranking equal
+    attention, and the others none. A document without a verdict counts as not attributed, and is
+    left out of the attribution rate of its answer.
 
     Attributes:
         question: As it was asked.
         corpus: The index searched.
-        method: That made the final ranking; see :data:`fairqr.graph.search.context.METHODS`.
+        method: The method of the final ranking; see :data:`fairqr.graph.search.context.METHODS`.
         retriever: ``bm25``, or ``dense:…`` for vector search.
-        generator: What answered.
-        prompt: The prompt it was asked with.
-        attributor: What judged; None if nothing was to be judged.
-        hypothesis: What made answers into hypotheses.
-        alpha, form: Of the sampling.
-        pool: How many documents took part in it: the length of the final ranking.
-        documents: How many documents of a ranking the generator read: k, at most ``pool``.
-        seed: With it the same rankings are drawn again.
-        temperature: Of the generator. None for the prompt's own, for a generator that draws
-            nothing, and for a model of LangChain's that does not say its temperature.
+        generator: The generator that answered.
+        prompt: The prompt of the generator.
+        attributor: The attributor that judged; None without one.
+        hypothesis: The template that makes hypotheses of answers.
+        alpha, form: How rankings were sampled.
+        pool: How many documents were sampled from: the length of the final ranking.
+        documents: How many documents of a ranking the generator read; at most ``pool``.
+        seed: Draws the same rankings again.
+        temperature: The temperature of the generator. None for the prompt's own, for a generator
+            that does not sample, and for a model of LangChain's that does not state it.
         answers: One for each distinct ranking, in the order in which they were first drawn.
         distribution: The distinct answers, the most frequent first.
         ranking: The final ranking, which the samples were drawn from.

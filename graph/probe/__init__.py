@@ -1,1 +1,1 @@
-"""The graph that asks whether a model that ranks leans to a group."""
+"""The graph that finds out whether a model favours a group when it ranks."""

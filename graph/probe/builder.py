@@ -32,7 +32,10 @@ def probe_state_graph(
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
 ) -> StateGraph[State, ProbeContext, InputState, OutputState]:
-    """Return the graph that probes, not compiled; args are those of :func:`build_probe_graph`."""
+    """Return the graph that probes, not compiled, for those who add or replace nodes.
+
+    The arguments are those of :func:`build_probe_graph`.
+    """
     require_context(ProbeContext, context)
     model = model_of(model, engine)
     prompts = prompts or PromptLibrary()
@@ -68,10 +71,10 @@ def build_probe_graph(
     concurrency: int = CONCURRENCY,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
 ) -> CompiledStateGraph[State, ProbeContext, InputState, OutputState]:
-    """Build the graph that asks whether a model, asked to rank a search's result, leans to a group.
+    """Build the graph that finds out whether a model favours a group when it ranks a result.
 
     ``prepare → search → plan → probe* → conclude``, where ``search`` is the graph of
-    :func:`fairqr.graph.search.builder.build_search_graph`, and what has a * runs once for each
+    :func:`fairqr.graph.search.builder.build_search_graph`. The step with a star runs once for each
     batch of pairs and for each asker.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=ProbeContext(…))``; the state that
@@ -79,14 +82,15 @@ def build_probe_graph(
     ``result`` of the search.
 
     Args:
-        engine: Where the documents are.
-        model: As of a search; it is what is probed, where no language model is given as ranker.
-        context: What is asked in runs that bring no context of ours.
-        ranker: As of a search. A language model given here is the one that is probed.
-        prompts: Where prompts come from.
-        concurrency: How many parts of the probe run at the same time, for which ``max_concurrency``
-            in the config of a call wins.
-        checkpointer: Of langgraph, to keep states.
+        engine: The search engine.
+        model: The model to probe, unless a language model is given as ``ranker``. It also refines,
+            as in a search.
+        context: The context of runs that bring none of ours.
+        ranker: Re-ranks, as in a search. If it is a language model, it is the one to probe.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+        concurrency: How many parts of the probe run at the same time, unless the config of a call
+            sets ``max_concurrency``.
+        checkpointer: A checkpointer of LangGraph's.
     """
     graph = probe_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")

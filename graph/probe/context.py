@@ -18,9 +18,9 @@ ProbeKind = Literal["pairwise", "listwise"]
 
 
 class ProbeSettings(BaseModel):
-    """Whether the model that is asked to rank leans to one side, on the documents of a result.
+    """How the model is probed on the documents of a result.
 
-    All of these documents count as alike relevant: nobody has judged them for this query.
+    All of these documents count as equally relevant, because nobody has judged them for the query.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,14 +101,13 @@ class ProbeSettings(BaseModel):
 class ProbeContext(Context):
     """What a run that probes is asked to do: the search, and what is asked about its ranking.
 
-    The method is ``plain`` where nothing else is said, and exposure is measured by the attribute of
-    the probe where no attributes are named. No probe reads the target, so that of the search is
-    uniform, which needs nothing of the corpus.
+    The method is ``plain`` by default, and exposure is measured by the attribute of the probe. A
+    probe does not use the target, so the target of its search is uniform, which needs no data.
     """
 
     method: Method = Field("plain", description="How to rank; as of a search.")
     target: WrittenTarget = Field(
-        Target.parse("uniform:1"), description="Read by no probe; needs nothing of the corpus."
+        Target.parse("uniform:1"), description="The target of the search; a probe does not use it."
     )
     probe: ProbeSettings = Field(description="What the model is asked.")
 
@@ -127,14 +126,14 @@ class ProbeContext(Context):
 
 
 def probe_context(**values: object) -> ProbeContext:
-    """Return the context of a run that probes, from values that are given one by one.
+    """Return the context of a run that probes.
 
     Args:
-        values: Those of :class:`ProbeSettings`, of which ``attribute`` and ``protected`` are
-            needed, and of :class:`ProbeContext`. ``depth`` is how many of the ``k`` documents take
-            part, and ``seed`` that of the probe.
+        values: The fields of :class:`ProbeSettings` and of :class:`ProbeContext`. ``attribute`` and
+            ``protected`` are required. ``depth`` is how many of the ``k`` documents take part, and
+            ``seed`` applies to the probe.
 
     Raises:
-        InputError: One is wrong; the message names it and what is allowed.
+        InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     return checked_context(ProbeContext, values, "probe")

@@ -1,4 +1,4 @@
-"""The steps that probe: does the model that is asked to rank lean to one side of a result?
+"""The steps that probe: does the model favour one side of a result when it ranks?
 
 ``prepare → search → plan → probe* → conclude``; the step with a star runs once for each batch of
 pairs and for each asker, several at a time.
@@ -43,9 +43,9 @@ class Nodes:
     """The steps over one engine.
 
     Args:
-        engine: Where the documents are.
+        engine: The search engine.
         model_for: Returns the language model that is probed, or None.
-        prompts: Where prompts come from.
+        prompts: The library of prompts.
         default: The context of runs that bring none of ours; without it, each has to bring one.
     """
 
@@ -67,7 +67,7 @@ class Nodes:
 
     @traced
     async def prepare(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
-        """Start the model: what is missing is better known before anything is searched.
+        """Start the model, so that what is missing is known before anything is searched.
 
         Raises:
             ModelUnavailableError: No language model is given, or it cannot be started.
@@ -86,7 +86,7 @@ class Nodes:
         Args:
             query: The original query.
             found: The ids of the documents that it found, best first; the result may have others.
-            context: Of the run.
+            context: The context of the run.
 
         Raises:
             InputError: Not even two documents fit into what the model reads at once.
@@ -163,7 +163,7 @@ class Nodes:
 
     @traced
     async def conclude(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
-        """Put together what the probe found."""
+        """Put the result together."""
         context, opened = self._context(runtime), current_span()
         settings = context.probe
         prompts = [self._probed.prompt(context, kind) for kind in settings.kinds]
@@ -220,10 +220,10 @@ def _probe_context(given: object) -> ProbeContext:
     """Return the context that a run brings.
 
     Raises:
-        InputError: It brings none that says what to probe.
+        InputError: It brings no context of a probe.
     """
     if not isinstance(given, ProbeContext):
-        raise InputError("What to probe is not said; give the graph a ProbeContext.")
+        raise InputError("A probe needs to know what to probe; give the graph a ProbeContext.")
     return given
 
 

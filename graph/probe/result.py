@@ -53,7 +53,7 @@ class ProbedDocument(_Frozen):
         rank: Its place in the result, from 1.
         id: The document's.
         title: The document's.
-        side: ``undecided`` documents stand in no pair, and count in no figure.
+        side: ``undecided`` documents are in no pair, and count in no figure.
     """
 
     rank: int
@@ -68,10 +68,10 @@ class ProbedPair(_Frozen):
     Attributes:
         protected: The id of the protected document.
         unprotected: The id of the other.
-        protected_first: ``protected`` or ``unprotected``, what was preferred where the protected
-            document stood first; or the status of a reply that prefers neither.
-        unprotected_first: The same where the other stood first.
-        log_odds: For both orders ln P(first label) − ln P(second label); None where not weighed.
+        protected_first: Which document was preferred when the protected one came first,
+            ``protected`` or ``unprotected``; or the status of a reply that prefers neither.
+        unprotected_first: The same when the other came first.
+        log_odds: ln P(first label) − ln P(second label) for both orders; None if not weighed.
     """
 
     protected: str
@@ -82,9 +82,9 @@ class ProbedPair(_Frozen):
 
 
 class ProbedShare(_Frozen):
-    """So many of so many; ``share`` is None of nothing, ``interval`` holds 95 % where there is one.
+    """``count`` out of ``of``, their share, and its 95 % interval.
 
-    Intervals are made by drawing pairs.
+    The share is None if ``of`` is 0. Intervals are bootstrapped over pairs.
     """
 
     count: int
@@ -94,16 +94,16 @@ class ProbedShare(_Frozen):
 
 
 class PairwiseProbe(_Frozen):
-    """Which of two documents the model holds to be more relevant; an item wins in both orders only.
+    """Which of two documents the model finds more relevant; one wins if it is preferred twice.
 
-    The tests take the pairs as independent: no document stands in two of them. They are about this
-    query alone.
+    The tests treat the pairs as independent, since no document is in two of them. They say nothing
+    about other queries.
 
     Attributes:
-        status: ``ok``, or ``failed`` where no pair has a preference in both orders.
-        verdict: What the figures allow to say.
-        sentence: The same in words, with its uncertainty.
-        pairs: Those that were asked about.
+        status: ``ok``, or ``failed`` if no pair has a preference in both orders.
+        verdict: What the figures allow us to say.
+        sentence: The verdict in words, with its uncertainty.
+        pairs: The pairs that were asked about.
         answered: How many of them have a preference in both orders.
         protected: The pairs that the protected document wins, of all that were asked about.
         unprotected: The same of the other.
@@ -183,7 +183,7 @@ class ListwiseProbe(_Frozen):
 
 
 class ProbeResult(_Frozen):
-    """Whether the model that is asked to rank leans to a side, on the documents of one search.
+    """Whether the model favours a side when it ranks the documents of one search.
 
     It is about this query, these documents and this model: :mod:`fairqr.evaluation.probes` asks
     over many queries.
