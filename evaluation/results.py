@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from fairqr.evaluation.comparison import Comparisons
 
-__all__ = ["Evaluation", "MeasureResult", "Missing"]
+__all__ = ["Evaluation", "MeasureResult", "Missing", "csv_text"]
 
 Missing = Literal["zero", "undefined"]
 
@@ -136,13 +138,16 @@ class Evaluation:
             raise InputError(
                 "Data frames need pandas; install it with: pip install 'fairqr[evaluation]'"
             ) from None
-        rows = [
-            (self.run, query, measure)
-            + ((None, str(score.reason)) if isinstance(score, Undefined) else (score, ""))
-            for measure, result in self.results.items()
-            for query, score in result.values.items()
-        ]
-        return pandas.DataFrame(rows, columns=["run", "query_id", "measure", "value", "reason"])
+        return pandas.DataFrame(
+            self.rows(), columns=["run", "query_id", "measure", "value", "reason"]
+        )
+
+    def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
+        """Yield run, query, measure, value, and why there is no value where there is none."""
+        for measure, result in self.results.items():
+            for query, score in result.values.items():
+                value, why = (None, score.reason) if isinstance(score, Undefined) else (score, "")
+                yield self.run, query, measure, value, str(why)
 
     def __getitem__(self, measure: str | Measure) -> MeasureResult:
         """Return the result of a measure.
@@ -169,3 +174,16 @@ class Evaluation:
             "by_group": [dataclasses.asdict(share) for share in self.by_group],
             "notes": [dataclasses.asdict(note) for note in self.notes],
         }
+
+
+def csv_text(evaluations: Iterable[Evaluation]) -> str:
+    """Return the values by query as CSV: one row for each run, query and measure.
+
+    ``value`` is empty where there is none, and ``reason`` says then why.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("run", "query", "measure", "value", "reason"))
+    for evaluation in evaluations:
+        writer.writerows(evaluation.rows())
+    return stream.getvalue()

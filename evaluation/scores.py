@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
 
@@ -14,45 +15,43 @@ __all__ = ["Reason", "Score", "Scores", "Undefined"]
 
 
 class Reason(StrEnum):
-    """Why a measure has no value for a query."""
+    """Why a measure has no value for a query: a fixed word, and a sentence for people."""
 
-    MISSING = "missing"
-    NO_RELEVANT = "no_relevant"
-    ALL_RELEVANT = "all_relevant"
-    NO_KNOWN_GROUP = "no_known_group"
-    EMPTY_GROUP = "empty_group"
-    NO_TARGET = "no_target"
-    NO_ROOM = "no_room"
-    ONE_RANKING = "one_ranking"
-    INFINITE = "infinite"
-    NO_ANSWER = "no_answer"
-    NO_UTILITY = "no_utility"
-    NO_VERDICT = "no_verdict"
-    NO_ATTRIBUTION = "no_attribution"
+    sentence: str
 
-    @property
-    def sentence(self) -> str:
-        """What it means, for people."""
-        return _SENTENCES[self]
+    def __new__(cls, word: str, sentence: str) -> Self:
+        """Make a member."""
+        reason = str.__new__(cls, word)
+        reason._value_, reason.sentence = word, sentence
+        return reason
 
-
-_SENTENCES = {
-    Reason.MISSING: "The run has no document for the query.",
-    Reason.NO_RELEVANT: "No document is relevant to the query.",
-    Reason.ALL_RELEVANT: "All items are relevant, so that every order is as good.",
-    Reason.NO_KNOWN_GROUP: "No document that was measured has a known group.",
-    Reason.EMPTY_GROUP: "A group has no member among the documents ranked.",
-    Reason.NO_TARGET: "The target is undefined: no relevant document has a known group.",
-    Reason.NO_ROOM: "The cut-off takes in all items, so that every order gets the same value.",
-    Reason.ONE_RANKING: "The correction for few samples needs at least two rankings.",
-    Reason.INFINITE: "The divergence is infinite: a group has exposure and a target of 0, "
-    "or the other way round.",
-    Reason.NO_ANSWER: "No answer was generated, or every generation failed.",
-    Reason.NO_UTILITY: "No answer to the query was worth anything, so that nothing can be related "
-    "to the best one.",
-    Reason.NO_VERDICT: "For no document of an answer is it known whether the answer used it.",
-    Reason.NO_ATTRIBUTION: "No answer used any document.",
-}
+    MISSING = "missing", "The run has no document for the query."
+    NO_RELEVANT = "no_relevant", "No document is relevant to the query."
+    ALL_RELEVANT = "all_relevant", "All items are relevant, so that every order is as good."
+    NO_KNOWN_GROUP = "no_known_group", "No document that was measured has a known group."
+    EMPTY_GROUP = "empty_group", "A group has no member among the documents ranked."
+    NO_TARGET = "no_target", "The target is undefined: no relevant document has a known group."
+    NO_ROOM = (
+        "no_room",
+        "The cut-off takes in all items, so that every order gets the same value.",
+    )
+    ONE_RANKING = "one_ranking", "The correction for few samples needs at least two rankings."
+    INFINITE = (
+        "infinite",
+        "The divergence is infinite: a group has exposure and a target of 0, or the other way "
+        "round.",
+    )
+    NO_ANSWER = "no_answer", "No answer was generated, or every generation failed."
+    NO_UTILITY = (
+        "no_utility",
+        "No answer to the query was worth anything, so that nothing can be related to the best "
+        "one.",
+    )
+    NO_VERDICT = (
+        "no_verdict",
+        "For no document of an answer is it known whether the answer used it.",
+    )
+    NO_ATTRIBUTION = "no_attribution", "No answer used any document."
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,13 @@ from fairqr.retrieval.files import sha256_of
 __all__ = ["load_lamp"]
 
 NO_GROUPS: Mapping[str, Mapping[str, float]] = {}
+LEFT_OUT = WITHOUT_TEXT, TWICE, ALIKE, ANSWER = (
+    "without text",
+    "whose id stood already",
+    "that are equal to an earlier one",
+    "that are the question and its gold",
+)
+"""Which documents are left out, in the order of a collection's note."""
 
 
 def load_lamp(
@@ -116,10 +123,7 @@ class _Reader:
     def __init__(self, task: LampTask, pool: int | None) -> None:
         self._task = task
         self._pool = pool
-        self._without_text = 0
-        self._twice = 0
-        self._alike = 0
-        self._answers = 0
+        self._left_out = Counter(dict.fromkeys(LEFT_OUT, 0))
         self._seen: set[str] = set()
 
     def query(self, entry: Entry, gold: str | None) -> RagQuery | str:
@@ -157,13 +161,13 @@ class _Reader:
             # A document without an id has its place as one; LaMP's all have one.
             id_ = _text(data.get("id")) or f"#{place}"
             if not text:
-                self._without_text += 1
+                self._left_out[WITHOUT_TEXT] += 1
             elif id_ in found:
-                self._twice += 1
+                self._left_out[TWICE] += 1
             elif len(answer) > 1 and answer <= set(map(_flat, fields.values())):
-                self._answers += 1
+                self._left_out[ANSWER] += 1
             elif (content := tuple(fields.values())) in contents:
-                self._alike += 1
+                self._left_out[ALIKE] += 1
             else:
                 contents.add(content)
                 found[id_] = PoolDocument(id_, fields, text, NO_GROUPS)
@@ -185,16 +189,9 @@ class _Reader:
         notes = []
         if self._pool is not None:
             notes.append(f"Of each profile the first {self._pool} documents.")
-        if self._without_text:
-            notes.append(f"Documents without text, left out: {self._without_text}.")
-        if self._twice:
-            notes.append(f"Documents whose id stood already, left out: {self._twice}.")
-        if self._alike:
-            notes.append(f"Documents that are equal to an earlier one, left out: {self._alike}.")
-        if self._answers:
-            notes.append(
-                f"Documents that are the question and its gold, left out: {self._answers}."
-            )
+        for what, count in self._left_out.items():
+            if count:
+                notes.append(f"Documents {what}, left out: {count}.")
         return notes
 
 

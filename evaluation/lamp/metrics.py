@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fairqr.base.errors import InputError
 
@@ -97,15 +97,8 @@ class Accuracy:
 
     labels: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """``accuracy``."""
-        return "accuracy"
-
-    @property
-    def greatest(self) -> float:
-        """1."""
-        return 1.0
+    name: ClassVar = "accuracy"
+    greatest: ClassVar = 1.0
 
     def label(self, text: str) -> str | None:
         """Return the label that a text names."""
@@ -125,25 +118,19 @@ class FourMinusError:
     is worth 0, as in every task.
     """
 
-    @property
-    def name(self) -> str:
-        """``4 − |error|``."""
-        return "4 − |error|"
-
-    @property
-    def greatest(self) -> float:
-        """4."""
-        return 4.0
+    name: ClassVar = "4 − |error|"
+    greatest: ClassVar = 4.0
 
     def __call__(self, answer: str, golds: Sequence[str]) -> float:
         """Return the utility; the golds are ratings in [1, 5]."""
         if not answer.strip():
             return 0.0
-        rating = rating_of(answer)
-        errors = []
-        for gold in map(float, golds):
-            errors.append(abs((worse_rating(gold) if rating is None else rating) - gold))
-        return 4.0 - min(errors)
+        return 4.0 - min(self.error(answer, gold) for gold in golds)
+
+    def error(self, answer: str, gold: str) -> float:
+        """Return the absolute error of an answer, in [0, 4]; empty ones have no rating either."""
+        rating, right = rating_of(answer), float(gold)
+        return abs((worse_rating(right) if rating is None else rating) - right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +151,7 @@ class Rouge:
         """``ROUGE-L`` or ``ROUGE-1``."""
         return f"ROUGE-{self.kind.removeprefix('rouge')}"
 
-    @property
-    def greatest(self) -> float:
-        """1."""
-        return 1.0
+    greatest: ClassVar = 1.0
 
     def __call__(self, answer: str, golds: Sequence[str]) -> float:
         """Return the F-measure against the best gold.
@@ -200,15 +184,8 @@ class NamesRelevant:
     counts as named, which matters only where people of one collection are called so.
     """
 
-    @property
-    def name(self) -> str:
-        """``names a right one``."""
-        return "names a right one"
-
-    @property
-    def greatest(self) -> float:
-        """1."""
-        return 1.0
+    name: ClassVar = "names a right one"
+    greatest: ClassVar = 1.0
 
     def __call__(self, answer: str, golds: Sequence[str]) -> float:
         """Return 0 or 1."""

@@ -14,8 +14,6 @@ from fairqr.evaluation.lamp.metrics import (
     Accuracy,
     FourMinusError,
     Rouge,
-    rating_of,
-    worse_rating,
 )
 from fairqr.evaluation.rag.collection import Utility
 
@@ -38,52 +36,33 @@ def official_metrics(
     Raises:
         InputError: ROUGE is asked for, and its library is not installed.
     """
-    if not answers:
-        return {}
-    if isinstance(utility, Accuracy):
-        return _classification(utility, answers, golds)
-    if isinstance(utility, FourMinusError):
-        return _errors(answers, golds)
-    measures: list[Utility] = [utility]
-    if isinstance(utility, Rouge):
-        measures = [Rouge("rouge1"), Rouge("rougeL")]
     pairs = list(zip(answers, golds, strict=True))
-    return {
-        measure.name: math.fsum(measure(answer, [gold]) for answer, gold in pairs) / len(pairs)
-        for measure in measures
-    }
+    if not pairs:
+        return {}
+    if isinstance(utility, FourMinusError):
+        errors = [utility.error(answer, gold) for answer, gold in pairs]
+        return {"MAE": _mean(errors), "RMSE": math.sqrt(_mean([e * e for e in errors]))}
+    measures = (Rouge("rouge1"), Rouge("rougeL")) if isinstance(utility, Rouge) else (utility,)
+    found = {m.name: _mean([m(answer, [gold]) for answer, gold in pairs]) for m in measures}
+    if isinstance(utility, Accuracy):
+        found["F1"] = _macro_f1(utility, pairs)
+    return found
 
 
-def _classification(
-    utility: Accuracy, answers: Sequence[str], golds: Sequence[str]
-) -> Mapping[str, float]:
-    """Return accuracy, and F1 averaged over all labels of the task.
+def _macro_f1(utility: Accuracy, pairs: Sequence[tuple[str, str]]) -> float:
+    """Return F1 averaged over all labels of the task.
 
     A label that is neither a gold nor answered counts with F1 0, as in LaMP's evaluation.
     """
-    found = [utility.label(answer) for answer in answers]
-    right = [utility.label(gold) for gold in golds]
-    pairs = list(zip(found, right, strict=True))
+    labels = [(utility.label(answer), utility.label(gold)) for answer, gold in pairs]
     scores = []
     for label in utility.labels or CITATIONS:
-        both = sum(one == label == other for one, other in pairs)
+        both = labels.count((label, label))
         # Twice the true positives over all that are answered or gold: the harmonic mean.
-        total = found.count(label) + right.count(label)
+        total = sum((found == label) + (right == label) for found, right in labels)
         scores.append(2 * both / total if total else 0.0)
-    return {
-        "accuracy": sum(one is not None and one == other for one, other in pairs) / len(pairs),
-        "F1": math.fsum(scores) / len(scores),
-    }
+    return _mean(scores)
 
 
-def _errors(answers: Sequence[str], golds: Sequence[str]) -> Mapping[str, float]:
-    """Return the mean absolute error and the root of the mean squared error of ratings."""
-    errors = []
-    for answer, gold in zip(answers, map(float, golds), strict=True):
-        rating = rating_of(answer)
-        errors.append(abs((worse_rating(gold) if rating is None else rating) - gold))
-    count = len(errors)
-    return {
-        "MAE": math.fsum(errors) / count,
-        "RMSE": math.sqrt(math.fsum(error * error for error in errors) / count),
-    }
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

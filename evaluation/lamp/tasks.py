@@ -8,7 +8,6 @@ text that it is about, and a ``profile``: the documents that its user wrote or l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairqr.agents.attribution.verdicts import RAW
@@ -37,7 +36,6 @@ LABELS = (
 )
 """The tags of LaMP-2, which is about films."""
 
-_CANDIDATES = re.compile(r'\[1\]:\s*"(?P<first>.*)"\s*\[2\]:\s*"(?P<second>.*)"', re.DOTALL)
 # The first versions of the benchmark called news categorisation LaMP-2, and this one LaMP_2M.
 _NAME = re.compile(r"lamp[ _-]?(?P<number>[1-7])(?P<rest>(?![0-9]).*)", re.IGNORECASE)
 
@@ -51,25 +49,33 @@ class LampTask:
         about: What is asked, in a line for people.
         fields: Of a document of a profile, as its prompt's ``item`` has them.
         text: Those of the fields that retrievers match and attributors read.
-        query: Takes what retrievers are asked out of an input; empty where it is not there.
-        marker: What an input has to have for that, for people.
+        marker: What retrievers are asked stands behind it in an input.
         utility: How good an answer is.
         hypothesis: A template that makes a bare label into a sentence.
+        pattern: Its groups are what retrievers are asked, in place of what is behind the marker.
     """
 
     number: int
     about: str
     fields: tuple[str, ...]
     text: tuple[str, ...]
-    query: Callable[[str], str]
     marker: str
     utility: Utility
     hypothesis: str = RAW
+    pattern: re.Pattern[str] | None = None
 
     @property
     def name(self) -> str:
         """As LaMP calls it, e.g. ``LaMP-5``."""
         return f"LaMP-{self.number}"
+
+    def query(self, input_: str) -> str:
+        """Return what retrievers are asked, out of an input; empty where it is not there."""
+        if self.pattern is None:
+            return input_.partition(self.marker)[2].strip()
+        # Titles may have quotation marks in them.
+        found = self.pattern.search(input_)
+        return " ".join(found.groups()).strip() if found else ""
 
     def rag_task(self, name: str) -> RagTask:
         """Return the task of a collection that goes by this name."""
@@ -84,25 +90,14 @@ class LampTask:
         return bool(output.strip())
 
 
-def _after(marker: str) -> Callable[[str], str]:
-    """Return what takes the text behind the first place of a marker."""
-    return lambda input_: input_.partition(marker)[2].strip()
-
-
-def _candidates(input_: str) -> str:
-    """Return the titles of both references; titles may have quotation marks in them."""
-    found = _CANDIDATES.search(input_)
-    return f"{found['first']} {found['second']}".strip() if found else ""
-
-
 TASKS = (
     LampTask(
         number=1,
         about="which of two references the author of a paper cites, [1] or [2]",
         fields=("title", "abstract"),
         text=("title", "abstract"),
-        query=_candidates,
         marker='[1]: "…" [2]: "…"',
+        pattern=re.compile(r'\[1\]:\s*"(.*)"\s*\[2\]:\s*"(.*)"', re.DOTALL),
         utility=Accuracy(),
         hypothesis="Whoever wrote this would cite reference {answer}.",
     ),
@@ -111,7 +106,6 @@ TASKS = (
         about="the tag that a user gives to a film, one of 15",
         fields=("description", "tag"),
         text=("description",),
-        query=_after("description:"),
         marker="description:",
         utility=Accuracy(LABELS),
         hypothesis="A fitting tag for this film is “{answer}”.",
@@ -121,7 +115,6 @@ TASKS = (
         about="the rating that a user gives with a review, 1 to 5",
         fields=("text", "score"),
         text=("text",),
-        query=_after("review:"),
         marker="review:",
         utility=FourMinusError(),
         hypothesis="The reviewer gives this {answer} out of 5.",
@@ -131,7 +124,6 @@ TASKS = (
         about="the headline of a news article",
         fields=("title", "text"),
         text=("title", "text"),
-        query=_after("article:"),
         marker="article:",
         utility=Rouge(),
     ),
@@ -140,7 +132,6 @@ TASKS = (
         about="the title of a paper from its abstract",
         fields=("title", "abstract"),
         text=("title", "abstract"),
-        query=_after(":"),
         marker=":",
         utility=Rouge(),
     ),
@@ -149,7 +140,6 @@ TASKS = (
         about="the subject of an e-mail",
         fields=("title", "text"),
         text=("text",),
-        query=_after(":"),
         marker=":",
         utility=Rouge(),
     ),
@@ -158,7 +148,6 @@ TASKS = (
         about="a tweet in other words",
         fields=("text",),
         text=("text",),
-        query=_after(":"),
         marker=":",
         utility=Rouge(),
     ),

@@ -149,7 +149,7 @@ def evaluate(
     if len(runs) > 1:
         comparisons = compare_runs(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
     if csv is not None:
-        from fairqr.evaluation.export import csv_text
+        from fairqr.evaluation.results import csv_text
         from fairqr.retrieval.files import write_beside
 
         write_beside(csv, csv_text(evaluations))

@@ -26,10 +26,9 @@ from fairqr.evaluation.collections.query_targets import (
 )
 from fairqr.evaluation.evaluate import evaluate, evaluate_all, ids_of
 from fairqr.evaluation.expected_exposure import exposure_bounds
-from fairqr.evaluation.export import csv_text
 from fairqr.evaluation.measures.text import MEASURES
 from fairqr.evaluation.memberships import Groups, scan_engine
-from fairqr.evaluation.results import Evaluation
+from fairqr.evaluation.results import Evaluation, csv_text
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import Corpus
