@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fairqr.base.errors import InputError, TargetError, one_line
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
     QueryTargets,
@@ -16,7 +17,6 @@ from fairqr.evaluation.collections.query_targets import (
     resolve_target,
 )
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
-from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import Discount, FloatArray
@@ -130,7 +130,9 @@ class Batch:
 
         def fill(depth: int) -> FloatArray:
             shown = [ids[:depth] for ids in self.rankings]
-            rows = self.groups.memberships(dimension, list(itertools.chain.from_iterable(shown)))
+            rows = self.groups.labels.in_dimension(
+                dimension, list(itertools.chain.from_iterable(shown))
+            )
             members = np.zeros((len(shown), depth, len(dimension.groups)))
             members[np.arange(depth) < np.minimum(self.lengths, depth)[:, None]] = rows
             return members
@@ -184,7 +186,7 @@ class Batch:
         pool = self._pool(query)
         if items == "pool":
             return len(pool)
-        return self.groups.scan.documents + sum(id_ not in self.groups for id_ in pool)
+        return self.groups.documents + sum(id_ not in self.groups.labels for id_ in pool)
 
     def _pool(self, query: int) -> Mapping[str, int]:
         """Return the place of each item; that of another run's documents is never among them."""
@@ -228,7 +230,7 @@ class Batch:
                 else resolve_target(
                     dimension,
                     rule,
-                    self.groups.scan.labels,
+                    self.groups.labels,
                     relevant,
                     corpus_shares=self.groups.corpus_shares,
                 )

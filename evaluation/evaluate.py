@@ -12,17 +12,16 @@ from fairqr.base.errors import InputError, TargetError
 from fairqr.base.statistics import mean_interval
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.by_group import GroupShares
-from fairqr.evaluation.collections.labels import Scan, scan_corpus
+from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
     QueryTargets,
     TargetRule,
     as_target,
 )
-from fairqr.evaluation.inputs import as_qrels, as_run, as_scan
+from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.text import parse_measures
-from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.notes import Notes, depth_of
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing
@@ -86,17 +85,17 @@ def evaluate(
     """
     ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
     wanted = parse_measures(measures)
-    scan = as_scan(groups, ids_of([ranked], judged) if _must_be_read(groups) else ())
-    known = () if scan is None else tuple(scan.labels.schema.attributes)
-    if not attributes and not isinstance(groups, Scan | Corpus | str | Path):
+    found = as_groups(groups, ids_of([ranked], judged) if _must_be_read(groups) else ())
+    known = () if found is None else tuple(found.schema.attributes)
+    if not attributes and not isinstance(groups, Groups | Corpus | str | Path):
         attributes = known
     if target is None:
-        target = _default_target(scan)
-    (found,) = evaluate_all(
+        target = _default_target(found)
+    (evaluation,) = evaluate_all(
         [ranked],
         judged,
         wanted,
-        documents=scan,
+        documents=found,
         target=target,
         computed=computed,
         attributes=attributes,
@@ -104,15 +103,15 @@ def evaluate(
         level=level,
         by_group=attributes or known,
     )
-    return found
+    return evaluation
 
 
 def _must_be_read(groups: Any) -> bool:
     return isinstance(groups, Corpus | Source | str | Path)
 
 
-def _default_target(scan: Scan | None) -> Target:
-    attributes = [] if scan is None else scan.labels.schema.attributes.values()
+def _default_target(groups: Groups | None) -> Target:
+    attributes = [] if groups is None else groups.schema.attributes.values()
     populated = all(attribute.population is not None for attribute in attributes)
     return DEFAULT_TARGET if populated else WITHOUT_POPULATION
 
@@ -122,7 +121,7 @@ def evaluate_all(
     qrels: Qrels | None,
     measures: str | Iterable[str | Measure],
     *,
-    documents: Corpus | Scan | None = None,
+    documents: Corpus | Groups | None = None,
     target: TargetRule | str | Sequence[str] = DEFAULT_TARGET,
     computed: Sequence[QueryTargets] = (),
     attributes: Sequence[str] = (),
@@ -142,7 +141,7 @@ def evaluate_all(
             measured.
         measures: As text or as objects; see :mod:`fairqr.evaluation.measures.text`.
         documents: Where the groups of documents are known from: a corpus, which is read once, or
-            what a scan or an engine knows of :func:`ids_of` (``scan_corpus``, ``scan_engine``).
+            what ``scan_corpus`` or ``scan_engine`` knows of :func:`ids_of`.
         target: ``relevance:0.5,population:0.5`` unless said otherwise; ``trec2022`` for the
             track's, with which measures that do not say otherwise have the unknown as a group; see
             :func:`fairqr.evaluation.collections.query_targets.as_target`.
@@ -166,12 +165,11 @@ def evaluate_all(
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
     wanted, rule = parse_measures(measures), as_target(target)
-    scan = (
+    groups = (
         scan_corpus(documents, ids_of(runs, qrels), progress=progress)
         if isinstance(documents, Corpus)
         else documents
     )
-    groups = None if scan is None else Groups(scan)
     bound = [measure.for_target(rule) for measure in bind(wanted, groups, attributes)]
     _check(bound, qrels, groups, rule)
     queries = tuple(
@@ -180,7 +178,7 @@ def evaluate_all(
     if not queries:
         raise InputError("There is no judged query to measure; name judgements that have some.")
     ready = {targets.dimension.name: targets for targets in computed}
-    policies = {} if groups is None else groups.policies()
+    attributes_of = {} if groups is None else groups.schema.attributes
     listed = [groups.dimension(name) for name in by_group] if groups and qrels is not None else []
     depth = depth_of(bound)
     evaluations = []
@@ -209,7 +207,7 @@ def evaluate_all(
                 queries=queries,
                 results=results,
                 target=str(rule),
-                unknown=policies,
+                unknown={name: own.unknown for name, own in attributes_of.items()},
                 missing=missing,
                 notes=notes.listed(),
                 by_group=tuple(share for gathered in shares for share in gathered.listed()),

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import run_blocking
-from fairqr.evaluation.collections.labels import Labels, Scan, scan_corpus
+from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, scan_engine
 from fairqr.evaluation.collections.targets import with_unknown
-from fairqr.evaluation.memberships import scan_engine
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.ranking import Ranking, best_positions
@@ -22,7 +21,7 @@ from fairqr.retrieval.runs import Run, Ties, read_run
 from fairqr.retrieval.schema import UNKNOWN, Attribute, Schema
 from fairqr.retrieval.source import Source
 
-__all__ = ["as_qrels", "as_run", "as_scan"]
+__all__ = ["as_groups", "as_qrels", "as_run"]
 
 QUERY, DOCUMENT = ("query_id", "qid"), ("doc_id", "docno")
 SCORE, GRADE = ("score",), ("relevance", "label", "rel")
@@ -114,7 +113,7 @@ def as_qrels(qrels: Any) -> Qrels | None:
     return found
 
 
-def as_scan(groups: Any, ids: Collection[str]) -> Scan | None:
+def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
     """Return the groups of documents.
 
     Args:
@@ -124,7 +123,7 @@ def as_scan(groups: Any, ids: Collection[str]) -> Scan | None:
     Raises:
         InputError: It is something else, or a label is none.
     """
-    if groups is None or isinstance(groups, Scan):
+    if groups is None or isinstance(groups, Groups):
         return groups
     if isinstance(groups, Corpus):
         return scan_corpus(groups, ids)
@@ -138,10 +137,10 @@ def as_scan(groups: Any, ids: Collection[str]) -> Scan | None:
         groups = _labels_of_frame(groups)
     if not isinstance(groups, Mapping):
         raise InputError(f"The groups are of type {type(groups).__name__}; give {GROUPS_FORMS}.")
-    return _scan_of(groups)
+    return _groups_of(groups)
 
 
-async def _asked(source: str | Source, ids: Collection[str]) -> Scan:
+async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
     from fairqr.retrieval.catalog import Catalog
 
     engine = await Catalog().resolve(source)
@@ -283,8 +282,8 @@ def _labels_of_frame(frame: Any) -> dict[Any, dict[str, Any]]:
     }
 
 
-def _scan_of(groups: Mapping[Any, Any]) -> Scan:
-    """Return a scan of labels that stand in a dict."""
+def _groups_of(groups: Mapping[Any, Any]) -> Groups:
+    """Return groups that stand in a dict."""
     ids = _ids(groups)
     by_attribute: dict[str, list[Any]]
     if not _types(groups.values()) <= {str} and any(map(_has_attributes, groups.values())):
@@ -306,7 +305,7 @@ def _scan_of(groups: Mapping[Any, Any]) -> Scan:
     schema = Schema(attributes=attributes)
     shares = {name: array.mean(axis=0) for name, array in arrays.items()}
     rows = dict(zip(ids, range(len(ids)), strict=True))
-    return Scan(Labels(schema, rows, arrays), len(ids), shares)
+    return Groups(Labels(schema, rows, arrays), len(ids), shares)
 
 
 def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:

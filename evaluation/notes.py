@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.product import factors
-from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.runs import Run
 
@@ -111,7 +111,7 @@ class Notes:
 
     def _of_groups(self, groups: Groups) -> Iterator[tuple[Kind, int, str]]:
         name, ranked = self._run.name, self._ranked
-        known = [id_ for id_ in ranked if id_ in groups]
+        known = [id_ for id_ in ranked if id_ in groups.labels]
         unknown = len(ranked) - len(known)
         yield (
             "unknown_documents",
@@ -119,7 +119,7 @@ class Notes:
             f"{unknown} of {_documents(len(ranked))} ranked by {name} are not in the corpus: "
             "they keep their rank, and give exposure to no group.",
         )
-        absent = sum(id_ not in groups for id_ in self._relevant)
+        absent = sum(id_ not in groups.labels for id_ in self._relevant)
         yield (
             "unknown_relevant",
             absent,
@@ -127,7 +127,7 @@ class Notes:
             "they count as relevant, but not for the target.",
         )
         for attribute in self._attributes:
-            members = groups.memberships(groups.dimension(attribute, "exclude"), known)
+            members = groups.labels.in_dimension(groups.dimension(attribute, "exclude"), known)
             bare = int((members.sum(axis=1) == 0).sum())
             yield (
                 "unlabelled_documents",

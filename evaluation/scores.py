@@ -19,7 +19,7 @@ class Reason(StrEnum):
 
     sentence: str
 
-    def __new__(cls, word: str, sentence: str) -> Self:
+    def __new__(cls, word: str, sentence: str = "") -> Self:
         """Make a member."""
         reason = str.__new__(cls, word)
         reason._value_, reason.sentence = word, sentence

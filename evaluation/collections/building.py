@@ -21,9 +21,10 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from fairqr.base.errors import BuildInProgressError
+from fairqr.evaluation.qrels import Qrels, write_qrels
 from fairqr.retrieval.documents import Progress
 
-__all__ = ["DiskTable", "DocumentWriter", "ImportReport", "building", "locked"]
+__all__ = ["DiskTable", "DocumentWriter", "ImportReport", "building", "locked", "write_judgements"]
 
 TELL_EVERY = 1000
 CACHE_KIB = 65_536
@@ -199,6 +200,16 @@ class DocumentWriter:
                 os.fsync(self._file.fileno())
                 if self._progress:
                     self._progress(self.count)
+
+
+def write_judgements(
+    folder: Path, split: str | None, qrels: Qrels, writer: DocumentWriter, report: ImportReport
+) -> None:
+    """Write judgements by their name, and count them and the judged documents that are missing."""
+    report.judgements[split] = sum(map(len, qrels.values()))
+    judged = {id_ for of_topic in qrels.values() for id_ in of_topic}
+    report.missing[split] = sum(not writer.has(id_) for id_ in judged)
+    write_qrels(folder / ("qrels.txt" if split is None else f"qrels-{split}.txt"), qrels)
 
 
 def _compact(key: str) -> str | int:

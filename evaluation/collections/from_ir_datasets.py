@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import CorpusError, InputError, one_line
-from fairqr.evaluation.collections.building import DocumentWriter, ImportReport
+from fairqr.evaluation.collections.building import ImportReport
 from fairqr.evaluation.collections.topics import Topic
-from fairqr.evaluation.collections.trec_fair import ABOUT, write_schema, write_topic_sets
+from fairqr.evaluation.collections.trec_fair import Page, write_pages
 from fairqr.evaluation.collections.trec_files import TopicSet
 from fairqr.evaluation.collections.trec_labels import Year, labels_of
 from fairqr.retrieval.documents import Progress
@@ -47,20 +47,17 @@ def import_ir_dataset(
         )
     year: Year = 2021 if match[1] == "2021" else 2022
     report = ImportReport()
-    write_schema(folder, year)
     try:
         sets = {split: _topics(f"{name}/{split}") for split in ("train", "eval")}
-        with DocumentWriter(folder, progress) as writer:
-            for document in _load(name).docs_iter():
-                _write(document, year, writer, report)
-            report.documents = writer.count
-            write_topic_sets(folder, {s: t for s, t in sets.items() if t.topics}, writer, report)
+        there = {split: found for split, found in sets.items() if found.topics}
+        documents = _load(name).docs_iter()
+        pages = (_page(document, year, report) for document in documents)
+        write_pages(folder, year, pages, there, report, progress)
     except (ImportError, OSError, RuntimeError, LookupError, ValueError) as error:
         raise CorpusError(
             f"ir_datasets cannot give {name}: {one_line(error) or type(error).__name__}; see "
             "ir-datasets.com, or import the official files."
         ) from None
-    ABOUT[year].model_copy(update={"documents": report.documents}).write(folder)
     return report
 
 
@@ -91,11 +88,7 @@ def _topics(name: str) -> TopicSet:
     return TopicSet(topics, {topic.id: list(relevant.get(topic.id, ())) for topic in topics})
 
 
-def _write(document: Any, year: Year, writer: DocumentWriter, report: ImportReport) -> None:
+def _page(document: Any, year: Year, report: ImportReport) -> Page:
     record = {n: v for n, v in document._asdict().items() if n not in _TEXTS and v is not None}
-    labels = labels_of(record, year, report.unrecognised) if record else {}
-    fields = {"url": document.url, **labels}
-    if not writer.write(document.doc_id, document.title, document.text, fields):
-        report.duplicates += 1
-    elif not record:
-        report.unlabelled += 1
+    labels = labels_of(record, year, report.unrecognised) if record else None
+    return document.doc_id, document.title, document.text, document.url, labels

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
@@ -22,11 +23,12 @@ from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.schema import UNKNOWN, Schema
 
 __all__ = [
+    "Groups",
     "Labels",
-    "Scan",
     "UnknownPolicy",
     "labels_from_engine",
     "scan_corpus",
+    "scan_engine",
     "schema_with_unknown",
 ]
 
@@ -103,12 +105,12 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """What one reading of a corpus gave.
+class Groups:
+    """The groups of some documents, and their shares of all documents.
 
     Attributes:
         labels: Of the documents that were asked for.
-        documents: How many the corpus has.
+        documents: How many there are in all.
         shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
             sums to 1.
     """
@@ -116,6 +118,42 @@ class Scan:
     labels: Labels
     documents: int
     shares: Mapping[str, FloatArray]
+    _dimensions: dict[tuple[str, UnknownPolicy | None], Dimension] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes and their groups."""
+        return self.labels.schema
+
+    def dimension(self, name: str, unknown: UnknownPolicy | None = None) -> Dimension:
+        """Return a dimension.
+
+        Args:
+            name: An attribute, or several as ``gender×continent``.
+            unknown: ``exclude`` or ``group``, in place of the schema's policy for unknown labels.
+
+        Raises:
+            UnknownAttributeError: The schema lacks an attribute.
+        """
+        if (name, unknown) not in self._dimensions:
+            schema = schema_with_unknown(self.schema, unknown) if unknown else self.schema
+            self._dimensions[name, unknown] = Dimension.named(schema, name)
+        return self._dimensions[name, unknown]
+
+    def corpus_shares(self, dimension: Dimension) -> FloatArray:
+        """Return the mean membership over all documents, shape (G,).
+
+        Raises:
+            TargetError: They are not known: those of a product of attributes are not counted, and
+                some engines cannot count their documents by group.
+        """
+        if dimension.name not in self.shares:
+            raise TargetError(
+                f"The target part 'corpus' is not known for {dimension.name}; choose another part."
+            )
+        return self.shares[dimension.name][: len(dimension.groups)]
 
 
 def scan_corpus(
@@ -124,7 +162,7 @@ def scan_corpus(
     *,
     fields: Sequence[str] = (),
     progress: Progress | None = None,
-) -> Scan:
+) -> Groups:
     """Read a corpus once, document by document, and keep the labels of those asked for.
 
     Args:
@@ -163,7 +201,7 @@ def scan_corpus(
         for a in attributes
     }
     shares = {name: total / max(1, count) for name, total in totals.items()}
-    return Scan(Labels(corpus.schema, rows, arrays, kept), count, shares)
+    return Groups(Labels(corpus.schema, rows, arrays, kept), count, shares)
 
 
 async def labels_from_engine(engine: SearchEngine, ids: Ids[str]) -> Labels:
@@ -190,3 +228,28 @@ async def labels_from_engine(engine: SearchEngine, ids: Ids[str]) -> Labels:
         array = np.concatenate(parts[attribute.name])
         arrays[attribute.name] = array if attribute.unknown == "group" else with_unknown(array)
     return Labels(engine.schema, {id_: row for row, id_ in enumerate(there)}, arrays)
+
+
+async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
+    """Return what an engine knows of the groups of these documents, and of all its documents.
+
+    It is to an engine what :func:`scan_corpus` is to a file.
+    Where the engine cannot count the documents of each group, the shares are left out.
+
+    Raises:
+        IndexUnavailableError: The engine cannot be reached.
+        UnsupportedError: It cannot look documents up, or does not know how many it holds.
+    """
+    labels = await labels_from_engine(engine, ids)
+    documents = (await engine.info()).documents
+    if documents is None:
+        raise UnsupportedError(
+            f"'{engine.name}' does not say how many documents it holds, which an evaluation needs; "
+            "name the documents with --documents."
+        )
+    counted = await engine.corpus_shares() if "corpus_shares" in engine.capabilities else {}
+    shares = {
+        name: with_unknown(known[: len(engine.schema.attribute(name).groups)])
+        for name, known in counted.items()
+    }
+    return Groups(labels, documents, shares)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairqr.base.errors import CorpusError, one_line
-from fairqr.evaluation.collections.building import DocumentWriter, ImportReport
+from fairqr.evaluation.collections.building import DocumentWriter, ImportReport, write_judgements
 from fairqr.evaluation.collections.collection import (
     About,
     missing_files,
@@ -15,7 +15,7 @@ from fairqr.evaluation.collections.collection import (
     splits_of,
 )
 from fairqr.evaluation.collections.topics import read_topics, write_topics
-from fairqr.evaluation.qrels import read_qrels, write_qrels
+from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
 from fairqr.retrieval.documents import Progress, numbered_lines, parse_document, parse_line
 from fairqr.retrieval.files import write_beside
@@ -150,12 +150,8 @@ def _write(files: _Files, about: About, folder: Path, progress: Progress | None)
         _copy_documents(Corpus(documents, schema), writer)
         report.documents = writer.count
         for split, judgements in judged.items():
-            name = "qrels.txt" if split is None else f"qrels-{split}.txt"
-            write_qrels(folder / name, judgements)
-            ids = {id_ for of_topic in judgements.values() for id_ in of_topic}
             report.topics.setdefault(split, len(judgements))
-            report.judgements[split] = sum(map(len, judgements.values()))
-            report.missing[split] = sum(not writer.has(id_) for id_ in ids)
+            write_judgements(folder, split, judgements, writer, report)
     # A file of topics without judgements of its own name is used by several sets of them.
     report.topics = {split: report.topics[split] for split in judged}
     about.model_copy(update={"documents": report.documents}).write(folder)

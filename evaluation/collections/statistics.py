@@ -11,7 +11,7 @@ import numpy as np
 
 from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.labels import Scan, scan_corpus
+from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.schema import UNKNOWN, Attribute
@@ -115,7 +115,7 @@ def describe_collection(
 
 
 def _attribute(
-    collection: Collection, scan: Scan, relevant: Sequence[str], attribute: Attribute
+    collection: Collection, scan: Groups, relevant: Sequence[str], attribute: Attribute
 ) -> AttributeStatistics:
     groups = (*attribute.groups, UNKNOWN)
     members = scan.labels.memberships(attribute.name, relevant, "group")

@@ -7,12 +7,17 @@ with their number.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import CorpusError
-from fairqr.evaluation.collections.building import DiskTable, DocumentWriter, ImportReport
+from fairqr.evaluation.collections.building import (
+    DiskTable,
+    DocumentWriter,
+    ImportReport,
+    write_judgements,
+)
 from fairqr.evaluation.collections.collection import About
 from fairqr.evaluation.collections.topics import write_topics
 from fairqr.evaluation.collections.trec_files import (
@@ -23,14 +28,16 @@ from fairqr.evaluation.collections.trec_files import (
     read_topic_sets,
     sort_files,
 )
-from fairqr.evaluation.collections.trec_labels import Year, labels_of
-from fairqr.evaluation.qrels import write_qrels
+from fairqr.evaluation.collections.trec_labels import Year, labels_of, schema_of
+from fairqr.retrieval.corpus import SCHEMA
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.files import write_beside
 
-__all__ = ["ABOUT", "import_trec_fair", "is_trec_fair", "write_schema", "write_topic_sets"]
+__all__ = ["Page", "import_trec_fair", "is_trec_fair", "write_pages"]
 
-SCHEMAS = Path(__file__).parent / "schemas"
+Page = tuple[str, str, str, str, dict[str, Any] | None]
+"""Id, title, text, address, and the labels; None for a page that the metadata lack."""
+
 ABOUT: dict[Year, About] = {
     2021: About(
         title="TREC Fair Ranking 2021",
@@ -87,42 +94,49 @@ def import_trec_fair(
         raise CorpusError(
             "The topics have no relevant documents; add the file that has their rel_docs."
         )
-    write_schema(folder, year)
-    with DiskTable(folder / ".metadata") as table, DocumentWriter(folder, progress) as writer:
+    with DiskTable(folder / ".metadata") as table:
         _store_metadata(files, table, report)
-        for id_, title, text, url in _articles(files.corpus):
-            fields = table.get(id_)
-            labels = {} if fields is None else json.loads(fields)
-            if not writer.write(id_, title, text, {"url": url, **labels}):
-                report.duplicates += 1
-            elif fields is None:
-                report.unlabelled += 1
-        report.documents = writer.count
-        write_topic_sets(folder, sets, writer, report)
-    ABOUT[year].model_copy(update={"documents": report.documents}).write(folder)
+        write_pages(folder, year, _pages(files.corpus, table), sets, report, progress)
     return report
 
 
-def write_schema(folder: Path, year: Year) -> None:
-    """Write the attributes of a year, with the populations of the track."""
-    write_beside(folder / "schema.yaml", (SCHEMAS / f"trec-fair-{year}.yaml").read_bytes())
-
-
-def write_topic_sets(
-    folder: Path, sets: Mapping[str, TopicSet], writer: DocumentWriter, report: ImportReport
+def write_pages(
+    folder: Path,
+    year: Year,
+    pages: Iterable[Page],
+    sets: Mapping[str, TopicSet],
+    report: ImportReport,
+    progress: Progress | None,
 ) -> None:
-    """Write topics and judgements by their split; those without judgements are left out."""
-    for split, found in sets.items():
-        if not any(found.relevant.values()):
-            report.left_out.append(f"{split}: topics without judgements were left out")
-            continue
-        report.topics[split] = len(found.topics)
-        report.judgements[split] = sum(map(len, found.relevant.values()))
-        judged = {id_ for ids in found.relevant.values() for id_ in ids}
-        report.missing[split] = sum(not writer.has(id_) for id_ in judged)
-        write_topics(folder / f"topics-{split}.jsonl", found.topics)
-        qrels = {topic: dict.fromkeys(ids, 1) for topic, ids in found.relevant.items()}
-        write_qrels(folder / f"qrels-{split}.txt", qrels)
+    """Write pages, topics and judgements in the standard layout, with the schema of the year.
+
+    Of pages with the same id the first is kept; topics without judgements are left out.
+
+    Args:
+        folder: Where to, empty.
+        year: Of the track.
+        pages: The documents.
+        sets: Topics and judgements by split.
+        report: Counts what is written.
+        progress: Told now and then how many documents were written.
+    """
+    write_beside(folder / SCHEMA, schema_of(year).read_bytes())
+    with DocumentWriter(folder, progress) as writer:
+        for id_, title, text, url, labels in pages:
+            if not writer.write(id_, title, text, {"url": url, **(labels or {})}):
+                report.duplicates += 1
+            elif labels is None:
+                report.unlabelled += 1
+        report.documents = writer.count
+        for split, found in sets.items():
+            if not any(found.relevant.values()):
+                report.left_out.append(f"{split}: topics without judgements were left out")
+                continue
+            report.topics[split] = len(found.topics)
+            write_topics(folder / f"topics-{split}.jsonl", found.topics)
+            qrels = {topic: dict.fromkeys(ids, 1) for topic, ids in found.relevant.items()}
+            write_judgements(folder, split, qrels, writer, report)
+    ABOUT[year].model_copy(update={"documents": report.documents}).write(folder)
 
 
 def _store_metadata(files: TrecFiles, table: DiskTable, report: ImportReport) -> None:
@@ -138,8 +152,8 @@ def _store_metadata(files: TrecFiles, table: DiskTable, report: ImportReport) ->
         table.put(page, json.dumps(labels))
 
 
-def _articles(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield id, title, text and address of each article."""
+def _pages(path: Path, table: DiskTable) -> Iterator[Page]:
+    """Yield the articles with their labels, as JSON in the table."""
     for number, record in json_lines(path):
         try:
             id_ = str(_page(record.get("id")))
@@ -151,7 +165,9 @@ def _articles(path: Path) -> Iterator[tuple[str, str, str, str]]:
             raise _bad(path, number, "it has no title")
         if not isinstance(text, str | None):
             raise _bad(path, number, "its text is not text")
-        yield id_, title, text or "", str(record.get("url") or "")
+        labels = table.get(id_)
+        address = str(record.get("url") or "")
+        yield id_, title, text or "", address, None if labels is None else json.loads(labels)
 
 
 def _page(value: Any) -> int:

@@ -8,56 +8,20 @@ track's code counts it in full for each.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from fairqr.retrieval.schema import UNKNOWN
+from fairqr.retrieval.schema import UNKNOWN, load_schema
 
-__all__ = ["REGIONS", "Year", "labels_of", "year_of"]
+__all__ = ["Year", "labels_of", "schema_of", "year_of"]
 
 Year = Literal[2021, 2022]
 
 OCEANIA = ("Australia and New Zealand", "Melanesia", "Micronesia", "Polynesia")
 """The sub-regions that the track takes together in 2022."""
-
-REGIONS: dict[Year, frozenset[str]] = {
-    2021: frozenset(
-        {
-            "Africa",
-            "Antarctica",
-            "Asia",
-            "Europe",
-            "Latin America and the Caribbean",
-            "Northern America",
-            "Oceania",
-        }
-    ),
-    2022: frozenset(
-        {
-            "Antarctica",
-            "Caribbean",
-            "Central America",
-            "Central Asia",
-            "Eastern Africa",
-            "Eastern Asia",
-            "Eastern Europe",
-            "Middle Africa",
-            "Northern Africa",
-            "Northern America",
-            "Northern Europe",
-            "Oceania",
-            "South America",
-            "South-eastern Asia",
-            "Southern Africa",
-            "Southern Asia",
-            "Southern Europe",
-            "Western Africa",
-            "Western Asia",
-            "Western Europe",
-        }
-    ),
-}
 
 # An erroneous gender in the metadata of 2021, which the track's code drops by name.
 NO_GENDERS = ("Taira no Kiyomori", UNKNOWN)
@@ -65,6 +29,16 @@ _PREFIX = re.compile(r"(?:trans|cis)gender\s+((?:fe)?male)")
 _RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual": "quality_score"}
 _MAPPED = ("page_id", "gender", "geographic_locations")
 _MAPPED_2022 = ("page_subcont_regions", "source_subcont_regions")
+
+
+def schema_of(year: Year) -> Path:
+    """Return the file with the attributes of a year, and the populations of the track."""
+    return Path(__file__).parent / "schemas" / f"trec-fair-{year}.yaml"
+
+
+@functools.cache
+def _regions_of(year: Year) -> frozenset[str]:
+    return frozenset(load_schema(schema_of(year)).attribute("geography").groups)
 
 
 def year_of(metadata: Mapping[str, Any]) -> Year | None:
@@ -128,7 +102,7 @@ def _regions(
             group = UNKNOWN
         else:
             group = "Oceania" if year == 2022 and region in OCEANIA else region
-        if group != UNKNOWN and group not in REGIONS[year]:
+        if group != UNKNOWN and group not in _regions_of(year):
             unrecognised[region] = unrecognised.get(region, 0) + 1
             continue
         found[group] = found.get(group, 0.0) + weight

@@ -15,7 +15,7 @@ from fairqr.base.errors import InputError
 from fairqr.base.statistics import mean_interval
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.labels import Scan, scan_corpus
+from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.plan import fingerprints_of
@@ -64,7 +64,7 @@ class Table:
     evaluations: Mapping[str, Evaluation]
     unfinished: Mapping[str, int]
     qrels: Qrels
-    scan: Scan
+    scan: Groups
 
     @cached_property
     def measures(self) -> Mapping[str, Measure]:
@@ -334,7 +334,7 @@ class Measured:
     manifest: Manifest
     tables: Sequence[Table]
     qrels: Qrels
-    scan: Scan
+    scan: Groups
 
 
 def frames_of(measured: Measured) -> dict[str, DataFrame]:
@@ -419,7 +419,7 @@ def _table(
     form: str,
     records: Sequence[Record],
     qrels: Qrels,
-    scan: Scan,
+    scan: Groups,
 ) -> Table:
     experiment = manifest.experiment
     own: dict[str, list[Record]] = {}

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.collections.labels import UnknownPolicy
 from fairqr.evaluation.fairness import Unit, awrf_of, ndkl
 from fairqr.evaluation.measures.base import Convention, RankingMeasure
-from fairqr.evaluation.measures.groups import GroupMeasure
+from fairqr.evaluation.measures.groups import GroupMeasure, TakesConvention
 from fairqr.evaluation.scores import Reason, Scores, Undefined
 from fairqr.retrieval.divergence import (
     DEFAULT_SMOOTHING,
@@ -86,7 +85,7 @@ class _OfExposure(_AgainstTarget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AWRF(_OfExposure):
+class AWRF(TakesConvention, _OfExposure):
     """AWRF@k = 1 − JS(ε, ε*); see :func:`fairqr.evaluation.fairness.awrf`.
 
     1 is fair: exposure is exactly as the target says.
@@ -110,16 +109,6 @@ class AWRF(_OfExposure):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_convention(self, "discount", "unknown", "unit")
-
-    @property
-    def policy(self) -> UnknownPolicy | None:
-        """The policy for unknown labels."""
-        return "group" if self.convention else self.unknown
-
-    @property
-    def own_target(self) -> Convention | None:
-        """The track's, by that convention."""
-        return self.convention
 
     @property
     def weighting(self) -> Discount:

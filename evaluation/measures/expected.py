@@ -14,11 +14,10 @@ from typing import ClassVar
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.collections.labels import UnknownPolicy
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.expected_exposure import ExpectedExposure, group_expected_exposure
 from fairqr.evaluation.measures.base import Convention, Measure, Need, QueryMeasure
-from fairqr.evaluation.measures.groups import GroupMeasure
-from fairqr.evaluation.memberships import Groups
+from fairqr.evaluation.measures.groups import GroupMeasure, TakesConvention
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import LOG2, TREC, Discount, FloatArray
 
@@ -31,7 +30,7 @@ ESTIMATORS = ("plain", "unbiased")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ExpectedExposure(GroupMeasure, QueryMeasure):
+class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
     """What EE-D, EE-R and EE-L have in common.
 
     Attributes:
@@ -107,16 +106,6 @@ class _ExpectedExposure(GroupMeasure, QueryMeasure):
     def takes_attribute(self) -> bool:
         """Nothing is to be named: without an attribute it measures items."""
         return False
-
-    @property
-    def policy(self) -> UnknownPolicy | None:
-        """The policy for unknown labels."""
-        return "group" if self.convention else self.unknown
-
-    @property
-    def own_target(self) -> Convention | None:
-        """The track's, by that convention."""
-        return self.convention
 
     @property
     def weighting(self) -> Discount:

@@ -9,10 +9,10 @@ import numpy as np
 
 from fairqr.base.errors import InputError, UnknownAttributeError
 from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.fairness import exposure_per_member
 from fairqr.evaluation.measures.base import Need, QueryMeasure, RankingMeasure
 from fairqr.evaluation.measures.groups import GroupMeasure
-from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.scores import Reason, Score, Scores, Undefined
 from fairqr.retrieval.exposure import INVERSE_LOG, LOG2, Discount, FloatArray, exposure
 
@@ -20,7 +20,43 @@ __all__ = ["Exposure", "ExposureRatio"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposure(GroupMeasure, RankingMeasure):
+class _OfOneGroup(GroupMeasure):
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.group is None:
+            raise InputError(f"{self.name} needs a group; write {self.name}(group=female).")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The groups of the documents."""
+        return frozenset({Need.GROUPS})
+
+    @property
+    def named(self) -> tuple[str | None, ...]:
+        """The groups that it names."""
+        return (self.group,)
+
+    def check(self, groups: Groups | None) -> None:
+        """Raise where the attribute or a group does not fit."""
+        super().check(groups)
+        for group in self.named:
+            if groups is not None and group is not None:
+                self.position(groups, group)
+
+    def position(self, groups: Groups, group: str | None) -> int:
+        """Return the position of a group among those of the attribute."""
+        universe = self.dimension(groups).groups
+        if group not in universe:
+            raise UnknownAttributeError(
+                f"{self.attribute} has no group '{group}'; it has {', '.join(universe)}."
+            )
+        return universe.index(group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure(_OfOneGroup, RankingMeasure):
     """The exposure of a group in the first k ranks.
 
     Attributes:
@@ -39,28 +75,13 @@ class Exposure(GroupMeasure, RankingMeasure):
     example = "Exposure@20(attribute=gender,group=female)"
     choices: ClassVar = {"form": ("share", "per_member")}
 
-    group: str | None = None
     form: str = "share"
     discount: Discount = LOG2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_group_is_named(self)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The groups of the documents."""
-        return frozenset({Need.GROUPS})
-
-    def check(self, groups: Groups | None) -> None:
-        """Raise where the attribute or the group does not fit."""
-        super().check(groups)
-        _check_groups(self, groups, self.group)
 
     def of_rankings(self, batch: Batch) -> Scores:
         """Return the exposure in each ranking."""
         dimension = self.dimension(batch.groups)
-        place = _position(self, batch.groups, self.group)
+        place = self.position(batch.groups, self.group)
         members = batch.memberships(dimension, self.k)
         if self.form == "per_member":
             gained, size = exposure_per_member(members, self.discount)
@@ -74,7 +95,7 @@ class Exposure(GroupMeasure, RankingMeasure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExposureRatio(GroupMeasure, QueryMeasure):
+class ExposureRatio(_OfOneGroup, QueryMeasure):
     """The mean exposure of a group's members over that of another's; 1 is fair.
 
     Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
@@ -95,30 +116,23 @@ class ExposureRatio(GroupMeasure, QueryMeasure):
     summary = "mean exposure of a group's members, divided by that of the others'"
     example = "ExposureRatio(attribute=gender,group=female)"
 
-    group: str | None = None
     against: str | None = None
     discount: Discount = INVERSE_LOG
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_group_is_named(self)
         if self.group == self.against:
             raise InputError("ExposureRatio compares two groups; name another one in 'against'.")
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """The groups of the documents."""
-        return frozenset({Need.GROUPS})
-
-    def check(self, groups: Groups | None) -> None:
-        """Raise where the attribute or a group does not fit."""
-        super().check(groups)
-        _check_groups(self, groups, self.group, self.against)
+    def named(self) -> tuple[str | None, ...]:
+        """The groups that it names."""
+        return (self.group, self.against)
 
     def of_query(self, batch: Batch, query: int) -> Score:
         """Return the ratio for one query, or why it has none."""
         dimension = self.dimension(batch.groups)
-        place = _position(self, batch.groups, self.group)
+        place = self.position(batch.groups, self.group)
         gained = np.zeros(len(dimension.groups))
         members: dict[str, FloatArray] = {}
         shown = batch.memberships(dimension, self.k)
@@ -130,32 +144,10 @@ class ExposureRatio(GroupMeasure, QueryMeasure):
         if self.against is None:
             others = np.arange(len(sizes)) != place
         else:
-            others = np.arange(len(sizes)) == _position(self, batch.groups, self.against)
+            others = np.arange(len(sizes)) == self.position(batch.groups, self.against)
         size, other_size = sizes[place], sizes[others].sum()
         if not size or not other_size:
-            return Undefined(
-                Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP,
-            )
+            return Undefined(Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP)
         other = gained[others].sum() / other_size
         # The discount rbp or top_k can leave a group without any.
         return float(gained[place] / size / other) if other else Undefined(Reason.INFINITE)
-
-
-def _position(measure: GroupMeasure, groups: Groups, group: str | None) -> int:
-    universe = measure.dimension(groups).groups
-    if group not in universe:
-        raise UnknownAttributeError(
-            f"{measure.attribute} has no group '{group}'; it has {', '.join(universe)}."
-        )
-    return universe.index(group)
-
-
-def _check_groups(measure: GroupMeasure, groups: Groups | None, *named: str | None) -> None:
-    for group in named:
-        if groups is not None and group is not None:
-            _position(measure, groups, group)
-
-
-def _check_group_is_named(measure: Exposure | ExposureRatio) -> None:
-    if measure.group is None:
-        raise InputError(f"{measure.name} needs a group; write {measure.name}(group=female).")

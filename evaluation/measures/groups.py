@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.collections.labels import UnknownPolicy
+from fairqr.evaluation.collections.labels import Groups, UnknownPolicy
 from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures.base import Convention, Measure, Need
-from fairqr.evaluation.memberships import Groups
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.target import Target
 
-__all__ = ["GroupMeasure"]
+__all__ = ["GroupMeasure", "TakesConvention"]
 
 UNKNOWN_CHOICES = ("exclude", "group")
 
@@ -95,3 +94,22 @@ class GroupMeasure(Measure):
         if self.attribute is None:
             raise InputError(f"{self} needs an attribute; write {self.name}(attribute=gender).")
         return groups.dimension(self.attribute, self.policy)
+
+
+class TakesConvention(GroupMeasure):
+    """A measure of groups that can follow the conventions of TREC's track.
+
+    Each such measure declares the parameter itself, in its place among the others.
+    """
+
+    convention: Convention | None
+
+    @property
+    def policy(self) -> UnknownPolicy | None:
+        """The policy for unknown labels."""
+        return "group" if self.convention else self.unknown
+
+    @property
+    def own_target(self) -> Convention | None:
+        """The track's, by that convention."""
+        return self.convention

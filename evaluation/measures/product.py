@@ -10,9 +10,9 @@ import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures.base import Measure, Need, RankingMeasure
-from fairqr.evaluation.memberships import Groups
 from fairqr.evaluation.scores import Scores, Undefined
 from fairqr.retrieval.dimension import TIMES, Dimension
 

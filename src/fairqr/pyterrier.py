@@ -13,8 +13,8 @@ from langchain_core.documents import Document as Passage
 from fairqr.api import FairSearch
 from fairqr.base.errors import InputError
 from fairqr.base.loops import run_blocking
-from fairqr.evaluation.collections.labels import Scan
-from fairqr.evaluation.inputs import as_scan
+from fairqr.evaluation.collections.labels import Groups
+from fairqr.evaluation.inputs import as_groups
 from fairqr.graph.search.context import Context
 from fairqr.parts import FairReranker
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -75,20 +75,20 @@ class FairRerank(pt.Transformer):
     def transform(self, results: pd.DataFrame) -> pd.DataFrame:
         """Return the rankings in their fair order."""
         _check_columns(results, "qid", "docno", "score")
-        scan = as_scan(self._groups, set(results["docno"]))
-        if scan is None:
+        known = as_groups(self._groups, set(results["docno"]))
+        if known is None:
             raise InputError("FairRerank needs the groups of the documents.")
         ordered = results.sort_values(["qid", "score"], ascending=[True, False], kind="stable")
         rankings = []
         for qid, own in ordered.groupby("qid", sort=False):
             query = own["query"].iloc[0] if "query" in own else ""
-            rankings.append((qid, query, self._reranked(own["docno"].tolist(), scan)))
+            rankings.append((qid, query, self._reranked(own["docno"].tolist(), known)))
         return _as_frame(rankings)
 
-    def _reranked(self, ids: Sequence[str], scan: Scan) -> list[str]:
-        context = self._context or Context(k=len(ids), target=_target(scan.labels.schema))
-        attributes = scan.labels.schema.attributes
-        shares = {name: scan.labels.memberships(name, ids, "exclude") for name in attributes}
+    def _reranked(self, ids: Sequence[str], groups: Groups) -> list[str]:
+        context = self._context or Context(k=len(ids), target=_target(groups.schema))
+        attributes = groups.schema.attributes
+        shares = {name: groups.labels.memberships(name, ids, "exclude") for name in attributes}
         passages = [
             Passage(
                 id_,
@@ -101,7 +101,7 @@ class FairRerank(pt.Transformer):
             )
             for place, id_ in enumerate(ids)
         ]
-        reranker = FairReranker(labels=scan.labels.schema, context=context)
+        reranker = FairReranker(labels=groups.schema, context=context)
         return [passage.page_content for passage in reranker.compress_documents(passages, "")]
 
 

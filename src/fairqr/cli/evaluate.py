@@ -24,7 +24,7 @@ from fairqr.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.collections.labels import Scan
+    from fairqr.evaluation.collections.labels import Groups
     from fairqr.evaluation.qrels import Qrels
     from fairqr.retrieval.runs import Run
 
@@ -195,11 +195,10 @@ def _scan(
     schema: Path | None,
     runs: Sequence[Run],
     qrels: Qrels | None,
-) -> Scan:
+) -> Groups:
     """Learn the groups of all documents that are ranked or judged."""
-    from fairqr.evaluation.collections.labels import scan_corpus
+    from fairqr.evaluation.collections.labels import scan_corpus, scan_engine
     from fairqr.evaluation.evaluate import ids_of
-    from fairqr.evaluation.memberships import scan_engine
     from fairqr.retrieval.corpus import BUILT_IN, find_corpus
 
     ids = ids_of(runs, qrels)
@@ -208,7 +207,7 @@ def _scan(
         with notes().status("reading documents"):
             return scan_corpus(labelled, ids)
 
-    async def ask() -> Scan:
+    async def ask() -> Groups:
         async with contextlib.aclosing(await open_to_search(corpus or "")) as engine:
             return await scan_engine(engine, ids)
 

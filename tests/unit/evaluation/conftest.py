@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fairqr.evaluation.collections.labels import Scan, scan_corpus
+from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.retrieval.corpus import Corpus, find_corpus
 
 SCHEMA = """attributes:
@@ -47,5 +47,5 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def scan(people: Corpus) -> Scan:
+def scan(people: Corpus) -> Groups:
     return scan_corpus(people, set(LABELS))

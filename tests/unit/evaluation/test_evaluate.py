@@ -14,9 +14,10 @@ import pytest
 
 from fairqr.base.errors import FairqrError, InputError, TargetError, UnknownAttributeError
 from fairqr.evaluation.collections.labels import (
-    Scan,
+    Groups,
     UnknownPolicy,
     scan_corpus,
+    scan_engine,
     schema_with_unknown,
 )
 from fairqr.evaluation.collections.query_targets import (
@@ -27,7 +28,6 @@ from fairqr.evaluation.collections.query_targets import (
 from fairqr.evaluation.evaluate import evaluate, evaluate_all, ids_of
 from fairqr.evaluation.expected_exposure import exposure_bounds
 from fairqr.evaluation.measures.text import MEASURES
-from fairqr.evaluation.memberships import Groups, scan_engine
 from fairqr.evaluation.results import Evaluation, csv_text
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.catalog import Catalog
@@ -85,7 +85,7 @@ def reason(score: Score) -> Reason | None:
 
 
 @pytest.fixture(scope="module")
-def whole(scan: Scan) -> Evaluation:
+def whole(scan: Groups) -> Evaluation:
     return evaluate(RUN, QRELS, ALL, groups=scan, attributes=["gender"])
 
 
@@ -147,7 +147,7 @@ def test_a_query_that_the_run_lacks(whole: Evaluation) -> None:
     assert set(found.values()) == {Reason.MISSING}
 
 
-def test_queries_that_the_run_lacks_can_be_left_out(scan: Scan) -> None:
+def test_queries_that_the_run_lacks_can_be_left_out(scan: Groups) -> None:
     found = evaluate(RUN, QRELS, ALL, groups=scan, attributes=["gender"], missing="undefined")
     assert set(of_query(found, "gone").values()) == {Reason.MISSING}
 
@@ -210,7 +210,7 @@ def test_means_are_over_the_queries_with_a_value(whole: Evaluation) -> None:
         assert sum(result.undefined().values()) == len(QRELS) - len(values)
 
 
-def test_the_notes_say_what_was_odd(scan: Scan) -> None:
+def test_the_notes_say_what_was_odd(scan: Groups) -> None:
     run = Run("ours", {**RUN.rankings, **run_of(unasked=["f1"]).rankings}, 3, "id")
     qrels = {**QRELS, "graded": {"f1": 3, "stranger": 1}}
     found = evaluate(run, qrels, ["nDCG@3", "AWRF@3"], groups=scan, attributes=["gender"])
@@ -236,7 +236,7 @@ def test_a_product_is_taken_by_query_and_then_averaged(whole: Evaluation) -> Non
     assert product == pytest.approx(ndcg * awrf)
 
 
-def test_measures_of_one_ranking_are_the_mean_over_several(scan: Scan) -> None:
+def test_measures_of_one_ranking_are_the_mean_over_several(scan: Groups) -> None:
     """A product is taken for each ranking before that mean."""
     first, second = ["f1", "m2", "m1"], ["u1", "m1", "f1"]
     measures = ["nDCG@3", "AWRF@3", "nDCG@3×AWRF@3", "NDKL", "P@3"]
@@ -253,7 +253,7 @@ def test_measures_of_one_ranking_are_the_mean_over_several(scan: Scan) -> None:
         assert value == pytest.approx((one[text] + two[text]) / 2)  # type: ignore[operator]
 
 
-def test_rankings_without_a_value_are_left_out_of_the_mean_over_rankings(scan: Scan) -> None:
+def test_rankings_without_a_value_are_left_out_of_the_mean_over_rankings(scan: Groups) -> None:
     """The second ranking shows no known group; the query has the value of the first."""
     options = {"groups": scan, "target": "population:1"}
     measure = "AWRF(attribute=gender)"
@@ -262,7 +262,7 @@ def test_rankings_without_a_value_are_left_out_of_the_mean_over_rankings(scan: S
     assert both[measure].mean == alone[measure].mean
 
 
-def test_the_exposure_ratio_of_samples_averages_exposure_first(scan: Scan) -> None:
+def test_the_exposure_ratio_of_samples_averages_exposure_first(scan: Groups) -> None:
     """Two orders of a man and a woman, each as likely: both get the same, so the ratio is 1."""
     found = evaluate(
         run_of(q=[["f1", "m1"], ["m1", "f1"]]),
@@ -273,7 +273,7 @@ def test_the_exposure_ratio_of_samples_averages_exposure_first(scan: Scan) -> No
     assert found["ExposureRatio(attribute=gender,group=female)"].mean == pytest.approx(1)
 
 
-def test_the_exposure_ratio_of_two_named_groups(scan: Scan) -> None:
+def test_the_exposure_ratio_of_two_named_groups(scan: Groups) -> None:
     """By hand: v(1)/v(2) = ln 3/ln 2, whoever stands at rank 3."""
     found = evaluate(
         run_of(q=["f1", "m1", "u1"]),
@@ -345,7 +345,7 @@ class TestBySecondWay:
         }
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_it_is_the_same(self, scan: Scan, seed: int) -> None:
+    def test_it_is_the_same(self, scan: Groups, seed: int) -> None:
         random = np.random.default_rng(seed)
         ids = [*self.GENDER, "stranger", "other"]
         # At least one of either gender stands in any eight of the ten.
@@ -408,7 +408,7 @@ class TestTargets:
         "q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1, "f2": 0, "f3": 0}
     }
 
-    def awrf(self, scan: Scan, target: object, measure: str = "AWRF@3") -> Score:
+    def awrf(self, scan: Groups, target: object, measure: str = "AWRF@3") -> Score:
         found = evaluate(
             self.ALONE,
             self.JUDGED,
@@ -429,7 +429,7 @@ class TestTargets:
             js += (have * math.log(have / middle) + want * math.log(want / middle)) / 2
         return 1 - js
 
-    def test_mixtures(self, scan: Scan) -> None:
+    def test_mixtures(self, scan: Groups) -> None:
         """Of the relevant with a label one in three is a woman, of the corpus three in six."""
         assert self.awrf(scan, "relevance:1") == pytest.approx(self.expected(1 / 3))
         assert self.awrf(scan, "relevance:0.5,population:0.5") == pytest.approx(
@@ -439,12 +439,12 @@ class TestTargets:
         assert self.awrf(scan, ["gender=female:0.3,male:0.7"]) == pytest.approx(self.expected(0.3))
         assert self.awrf(scan, Target(parts={"uniform": 1.0})) == pytest.approx(self.expected(0.5))
 
-    def test_the_default_is_half_relevant_half_population(self, scan: Scan) -> None:
+    def test_the_default_is_half_relevant_half_population(self, scan: Groups) -> None:
         found = evaluate(self.ALONE, self.JUDGED, ["AWRF@3(attribute=gender)"], groups=scan)
         assert found["AWRF@3(attribute=gender)"].mean == pytest.approx(self.expected(5 / 12))
         assert found.target == "relevance:0.5,population:0.5"
 
-    def test_trec_2022(self, scan: Scan) -> None:
+    def test_trec_2022(self, scan: Groups) -> None:
         """By hand: a quarter unknown stays; of the rest half by relevance, half by population."""
         target = {"female": 0.5 * 0.25 + 0.5 * 0.75 * 0.5, "unknown": 0.25}
         target["male"] = 1 - sum(target.values())
@@ -464,7 +464,7 @@ class TestTargets:
         with pytest.raises(InputError, match="leave unknown=exclude out"):
             self.awrf(scan, "trec2022", "AWRF@3(unknown=exclude)")
 
-    def test_the_targets_of_the_track_set_the_policy_for_the_unknown(self, scan: Scan) -> None:
+    def test_the_targets_of_the_track_set_the_policy_for_the_unknown(self, scan: Groups) -> None:
         """Of measures that are held against them, and name none."""
         measures = "AWRF@3,nDCG@3×AWRF@3,KL@3(unknown=group),Exposure@3(group=male),EE-D@3"
         options = {"groups": scan}
@@ -484,7 +484,7 @@ class TestTargets:
             "AWRF@3(attribute=gender×place,unknown=group)",
         ]
 
-    def test_loss_by_group_as_the_track_has_it(self, scan: Scan) -> None:
+    def test_loss_by_group_as_the_track_has_it(self, scan: Groups) -> None:
         """Relevant documents only; averaged over rankings; the target times all exposure."""
         found = evaluate(
             run_of(q=[["f1", "m3", "u1"], ["u2", "m1", "f2"]]),
@@ -502,8 +502,8 @@ class TestTargets:
         assert disparity == pytest.approx((system**2).sum())
         assert relevance == pytest.approx((system * target).sum())
 
-    def test_targets_that_were_computed_before(self, scan: Scan) -> None:
-        dimension = Groups(scan).dimension("gender")
+    def test_targets_that_were_computed_before(self, scan: Groups) -> None:
+        dimension = scan.dimension("gender")
         ready = QueryTargets(
             dimension, "mine", {"q": np.array([0.3, 0.7])}, {"r": "no_known_group"}
         )
@@ -526,11 +526,11 @@ class TestTargets:
 
     @pytest.mark.parametrize("measure", ["AWRF@3", "EE-L@3", "EE-R@3"])
     def test_targets_that_were_computed_go_before_those_of_a_convention(
-        self, scan: Scan, measure: str
+        self, scan: Groups, measure: str
     ) -> None:
         """So task 2, whose targets weigh documents by the work they need, can be measured."""
         text = f"{measure}(attribute=gender,convention=trec2022)"
-        groups = Groups(scan).dimension("gender", "group")
+        groups = scan.dimension("gender", "group")
         ready = QueryTargets(groups, "task 2", {"q": np.array([0.3, 0.6, 0.1])})
         of_its_own = evaluate(self.ALONE, self.JUDGED, text, groups=scan)[text]
         given = evaluate(self.ALONE, self.JUDGED, text, groups=scan, computed=[ready])[text]
@@ -539,11 +539,9 @@ class TestTargets:
         assert given.mean == pytest.approx(expected.mean)
         assert given.mean != pytest.approx(of_its_own.mean)
 
-    def test_one_function_resolves_targets(self, scan: Scan) -> None:
+    def test_one_function_resolves_targets(self, scan: Groups) -> None:
         """Without labels among the relevant there is none, evaluated or computed before."""
-        found = resolve_target(
-            Groups(scan).dimension("gender"), DEFAULT_TARGET, scan.labels, ["u1", "u2"]
-        )
+        found = resolve_target(scan.dimension("gender"), DEFAULT_TARGET, scan.labels, ["u1", "u2"])
         assert isinstance(found, Undefined)
         assert found.reason is Reason.NO_TARGET
         assert self.awrf(scan, "population:1") == pytest.approx(self.expected(0.5))
@@ -558,12 +556,12 @@ class TestTargets:
             ("colour=red:1", "names the attribute 'colour', which is not measured"),
         ],
     )
-    def test_that_do_not_fit_are_refused(self, scan: Scan, target: str, words: str) -> None:
+    def test_that_do_not_fit_are_refused(self, scan: Groups, target: str, words: str) -> None:
         with pytest.raises(InputError) as caught:
             self.awrf(scan, target)
         assert words in str(caught.value)
 
-    def test_a_population_that_the_schema_lacks_is_asked_for(self, scan: Scan) -> None:
+    def test_a_population_that_the_schema_lacks_is_asked_for(self, scan: Groups) -> None:
         bare = scan.labels.schema.model_dump()
         bare["attributes"]["gender"]["population"] = None
         labels = dataclasses.replace(scan.labels, schema=Schema.model_validate(bare))
@@ -574,11 +572,11 @@ class TestTargets:
             self.awrf(without, "relevance:1", "AWRF@3(convention=trec2022)")
         assert self.awrf(without, "relevance:1,population:0") == pytest.approx(self.expected(1 / 3))
 
-    def test_the_corpus_of_a_product_is_not_known(self, scan: Scan) -> None:
+    def test_the_corpus_of_a_product_is_not_known(self, scan: Groups) -> None:
         with pytest.raises(TargetError, match="'corpus' is not known for gender×place"):
             self.awrf(scan, "corpus:1", "AWRF@3(attribute=gender*place)")
 
-    def test_where_judgements_are_needed_for_it(self, scan: Scan) -> None:
+    def test_where_judgements_are_needed_for_it(self, scan: Groups) -> None:
         with pytest.raises(InputError, match="made from judgements"):
             evaluate(self.ALONE, None, "AWRF@3(attribute=gender)", groups=scan)
         found = evaluate(
@@ -590,7 +588,7 @@ class TestTargets:
 class TestGroups:
     """Attributes, products, and what is not known of documents."""
 
-    def test_the_product_of_attributes(self, scan: Scan) -> None:
+    def test_the_product_of_attributes(self, scan: Groups) -> None:
         """By hand: f1 is female × north, m3 a quarter male × north; places may be unknown."""
         measures = [
             f"Exposure@2(attribute=gender×place,group={group})"
@@ -604,7 +602,7 @@ class TestGroups:
             [first / total, second / 4 / total, second * 3 / 4 / total, 0]
         )
 
-    def test_the_policy_for_the_unknown_can_be_named(self, scan: Scan) -> None:
+    def test_the_policy_for_the_unknown_can_be_named(self, scan: Groups) -> None:
         """m1 and a document without a place: half the exposure of equals, or none of it."""
         found = evaluate(
             run_of(q=["u1", "m1"]),
@@ -618,7 +616,7 @@ class TestGroups:
         )
         assert [result.mean for result in found.results.values()] == [0.5, 1.0, 0.5]
 
-    def test_each_attribute_gives_a_measure(self, scan: Scan) -> None:
+    def test_each_attribute_gives_a_measure(self, scan: Groups) -> None:
         found = evaluate(
             RUN,
             QRELS,
@@ -648,7 +646,7 @@ class TestGroups:
         ],
     )
     def test_what_the_schema_lacks_is_named(
-        self, scan: Scan, measure: str, kind: type[FairqrError], words: str
+        self, scan: Groups, measure: str, kind: type[FairqrError], words: str
     ) -> None:
         with pytest.raises(kind, match=words.replace("(", r"\(")):
             evaluate(RUN, QRELS, measure, groups=scan)
@@ -660,7 +658,7 @@ class TestGroups:
         with pytest.raises(InputError, match="--documents or --corpus"):
             evaluate(RUN, QRELS, measure)
 
-    def test_all_documents_of_the_corpus_can_be_the_items(self, scan: Scan) -> None:
+    def test_all_documents_of_the_corpus_can_be_the_items(self, scan: Groups) -> None:
         """Eight documents, and one that the corpus lacks."""
         found = evaluate(
             run_of(q=["f1", "nobody"]),
@@ -698,7 +696,7 @@ class TestGroups:
 class TestTheWhole:
     """What holds for the call itself."""
 
-    def test_the_order_of_measures_changes_nothing(self, scan: Scan) -> None:
+    def test_the_order_of_measures_changes_nothing(self, scan: Groups) -> None:
         options = {"groups": scan, "attributes": ["gender"]}
         first = evaluate(RUN, QRELS, ALL, **options).as_json(by_query=True)
         again = evaluate(RUN, QRELS, list(reversed(ALL)), **options).as_json(by_query=True)
@@ -706,14 +704,14 @@ class TestTheWhole:
         assert all(found == by_name[found["measure"]] for found in first["measures"])
 
     def test_queries_are_measured_part_by_part(
-        self, scan: Scan, monkeypatch: pytest.MonkeyPatch
+        self, scan: Groups, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         options = {"groups": scan, "attributes": ["gender"]}
         whole = evaluate(RUN, QRELS, ALL, **options)
         monkeypatch.setattr("fairqr.evaluation.evaluate.RANKS_AT_ONCE", 5)
         assert evaluate(RUN, QRELS, ALL, **options) == whole
 
-    def test_the_order_of_queries_changes_no_value(self, scan: Scan) -> None:
+    def test_the_order_of_queries_changes_no_value(self, scan: Groups) -> None:
         turned = {query: QRELS[query] for query in reversed(QRELS)}
         options = {"groups": scan, "attributes": ["gender"]}
         one, two = evaluate(RUN, QRELS, ALL, **options), evaluate(RUN, turned, ALL, **options)
@@ -761,7 +759,7 @@ class TestTheWhole:
         with pytest.raises(InputError, match=words):
             evaluate(RUN, QRELS, "P@3", **options)
 
-    def test_without_judgements_all_queries_of_the_run_are_measured(self, scan: Scan) -> None:
+    def test_without_judgements_all_queries_of_the_run_are_measured(self, scan: Groups) -> None:
         found = evaluate(RUN, None, "Exposure(attribute=gender,group=male)", groups=scan)
         assert set(found.queries) == set(RUN.rankings)
         with pytest.raises(InputError, match="P@3 needs judgements; name them with --qrels"):
