@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.probes.specification import (
-    LISTWISE_KIND,
-    LORA_KIND,
-    PAIRWISE_KIND,
-    ListwiseExperiment,
-    LoraExperiment,
-    PairwiseExperiment,
-)
-from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, Kind
 
-__all__ = [
-    "KINDS",
-    "SHIPPED",
-    "AnyExperiment",
-    "find_experiment",
-    "kind_of_file",
-    "kind_of_folder",
-    "load_experiment",
-    "title_of",
-    "workers_of_file",
-]
+__all__ = ["SHIPPED", "ExperimentFile", "find_experiment", "kind_of_folder", "read_experiment"]
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = (
@@ -52,24 +34,82 @@ SHIPPED = (
     "lora",
     "lora_small",
 )
-"""The experiments that come with fairqr, in order of their names' meaning."""
+"""The experiments that come with fairqr, in the order shown to users."""
 
-AnyExperiment = (
-    Experiment | FairRagExperiment | ListwiseExperiment | PairwiseExperiment | LoraExperiment
-)
-E = TypeVar("E", bound=BaseModel)
-
-SEARCH = "search"
 WORKERS = "workers"
 
-KINDS: Mapping[str, type[AnyExperiment]] = {
-    SEARCH: Experiment,
-    "fair_rag": FairRagExperiment,
-    LISTWISE_KIND: ListwiseExperiment,
-    PAIRWISE_KIND: PairwiseExperiment,
-    LORA_KIND: LoraExperiment,
-}
-"""What a file's ``kind`` stands for; one without it is ``search``."""
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFile:
+    """An experiment as a file describes it.
+
+    Attributes:
+        path: Of the file.
+        kind: Of the experiment.
+        values: What the file says, by name.
+    """
+
+    path: Path
+    kind: Kind
+    values: Mapping[str, Any]
+
+    @property
+    def workers(self) -> str | int | None:
+        """Who is to do the work, as the file says it; None if it does not.
+
+        The workers are no part of the experiment, because they do not change the results.
+
+        Raises:
+            InputError: They are neither a number nor a text.
+        """
+        workers = self.values.get(WORKERS)
+        if isinstance(workers, bool) or not isinstance(workers, str | int | None):
+            raise InputError(
+                f"The workers of the experiment {self.path} are neither a number nor a text; "
+                "write 4, ray, ray://local or ray://HOST:PORT."
+            )
+        return workers
+
+    def spec(self, changes: Mapping[str, Any] | None = None) -> Any:
+        """Return the experiment, an object of the class that its kind has.
+
+        Args:
+            changes: Values instead of the file's; a mapping is laid over the file's.
+
+        Raises:
+            InputError: The file is wrong; the message says where and why.
+        """
+        values = {name: value for name, value in self.values.items() if name != WORKERS}
+        for name, value in (changes or {}).items():
+            before = values.get(name)
+            if isinstance(value, Mapping) and isinstance(before, Mapping):
+                value = {**before, **value}
+            values[name] = value
+        try:
+            return self.kind.spec.model_validate(values)
+        except ValidationError as error:
+            where, reason = first_problem(error)
+            at = f" at {where}" if where else ""
+            raise InputError(
+                f"The experiment {self.path} is wrong{at}: {one_line(reason)}."
+            ) from None
+
+
+def read_experiment(name: str | Path) -> ExperimentFile:
+    """Read an experiment that comes with fairqr, or a file.
+
+    Raises:
+        InputError: There is none of this name, or the file is no experiment.
+    """
+    path = find_experiment(str(name))
+    values = _read(path)
+    kind = values.get("kind", SEARCH)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(
+            f"The experiment {path} is of the unknown kind '{one_line(kind)}'; "
+            f"write one of {', '.join(KINDS)}."
+        )
+    return ExperimentFile(path, KINDS[kind], values)
 
 
 def find_experiment(name: str) -> Path:
@@ -89,73 +129,10 @@ def find_experiment(name: str) -> Path:
     return path
 
 
-def kind_of_file(path: Path) -> str:
-    """Return the kind of the experiment that a file describes, one of :data:`KINDS`.
-
-    Raises:
-        InputError: The file is no experiment.
-    """
-    return _kind(path, _read(path))
-
-
-def workers_of_file(path: Path) -> str | int | None:
-    """Return who is to do the work, as a file says it; None where it says nothing.
-
-    It is no part of the experiment, since results are the same.
-
-    Raises:
-        InputError: The file is no experiment, or says what is neither a number nor a text.
-    """
-    said = _read(path).get(WORKERS)
-    if isinstance(said, bool) or not isinstance(said, str | int | None):
-        raise InputError(
-            f"The workers of the experiment {path} are neither a number nor a text; write 4, ray, "
-            "ray://local or ray://HOST:PORT."
-        )
-    return said
-
-
-def load_experiment(path: Path, kind: type[E], changes: Mapping[str, Any] | None = None) -> E:
-    """Read an experiment.
-
-    Args:
-        path: The YAML file.
-        kind: One of the values of :data:`KINDS`.
-        changes: Values instead of the file's; a mapping is laid over the file's.
-
-    Raises:
-        InputError: The file is no experiment of this kind; the message says where and why.
-    """
-    data = _read(path)
-    if KINDS[_kind(path, data)] is not kind:
-        raise InputError(f"The experiment {path} is of the kind '{_kind(path, data)}'.")
-    data.pop(WORKERS, None)
-    for name, value in (changes or {}).items():
-        before = data.get(name)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            value = {**before, **value}
-        data[name] = value
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        at = f" at {where}" if where else ""
-        raise InputError(f"The experiment {path} is wrong{at}: {one_line(reason)}.") from None
-
-
-def title_of(path: Path) -> str:
-    """Return the title of an experiment of any kind.
-
-    Raises:
-        InputError: The file is no experiment.
-    """
-    return load_experiment(path, KINDS[kind_of_file(path)]).title
-
-
 def kind_of_folder(folder: Path) -> str:
-    """Return the kind of the experiment that was run in a folder; ``search`` if it cannot be told.
+    """Return the kind of the experiment in a folder; ``search`` if there is none.
 
-    What is wrong with the folder is said by what opens it then.
+    Whoever opens the folder then says what is wrong with it.
     """
     try:
         manifest = json.loads((folder / "experiment.json").read_bytes())
@@ -177,13 +154,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"The experiment {path} is no mapping of names to values; mend it.")
     return data
-
-
-def _kind(path: Path, data: Mapping[str, Any]) -> str:
-    kind = data.get("kind", SEARCH)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise InputError(
-            f"The experiment {path} is of the unknown kind '{one_line(kind)}'; "
-            f"write one of {', '.join(KINDS)}."
-        )
-    return kind

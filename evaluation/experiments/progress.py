@@ -23,6 +23,6 @@ class StageWatcher(Protocol):
         """Take a sentence for people."""
         ...
 
-    def prepare(self, name: str) -> Callable[[int], None]:
-        """Take what is indexed or encoded; return what is told how many documents are done."""
+    def count(self, what: str) -> Callable[[int], None]:
+        """Take what is read or indexed; return what is told how many documents are done."""
         ...

@@ -106,7 +106,9 @@ class _Run:
         )
 
     async def _engine(self, corpus: str, retriever: str) -> SearchEngine:
-        return await open_engine(self.tools, corpus, retriever, self.watcher.prepare)
+        return await open_engine(
+            self.tools, corpus, retriever, lambda name: self.watcher.count(f"preparing {name}")
+        )
 
     async def stages(
         self, cells: Sequence[Cell], done: Set[Hashable]

@@ -63,12 +63,14 @@ async def run_lora(
             be tuned so.
     """
     plan = await make_lora_plan(experiment, prompts or PromptLibrary())
-    return await tune_plan(plan, LoraStore(folder), watcher, at_once=at_once)
+    store = LoraStore(folder)
+    await tune_plan(plan, store, watcher, at_once=at_once)
+    return measure_lora(store)
 
 
 async def tune_plan(
     plan: LoraPlan, store: LoraStore, watcher: StageWatcher, *, at_once: int = 4
-) -> MeasuredLora:
+) -> None:
     """Do what :func:`run_lora` does with a plan that is made already."""
     with store.locked():
         store.check(plan.manifest)
@@ -77,7 +79,6 @@ async def tune_plan(
             await _tune(plan, store, watcher)
         _check_adapter(plan, store)
         await _probe(plan, store, "after", watcher, at_once)
-    return measure_lora(store)
 
 
 async def _probe(

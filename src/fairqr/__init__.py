@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
     from fairqr.evaluation.evaluate import evaluate
+    from fairqr.evaluation.experiments.loading import load_experiment
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
     from fairqr.graph.answer.context import AnswerContext, AnswerSettings
     from fairqr.graph.answer.result import AnswerResult
@@ -48,6 +49,7 @@ __all__ = [
     "errors",
     "evaluate",
     "from_langchain",
+    "load_experiment",
     "open_engine",
     "open_model",
     "probe_state_graph",
@@ -79,6 +81,7 @@ _HOMES = {
     "build_search_graph": "fairqr.graph.search.builder",
     "evaluate": "fairqr.evaluation.evaluate",
     "from_langchain": "fairqr.retrieval.engines.langchain",
+    "load_experiment": "fairqr.evaluation.experiments.loading",
     "open_engine": "fairqr.api",
     "open_model": "fairqr.agents.models",
     "probe_state_graph": "fairqr.graph.probe.builder",

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from fairqr.cli.parameters import parameters_of
 from fairqr.cli.running import AnswerRunSettings, RunSettings, SearchRunSettings
-from fairqr.evaluation.experiments.catalogue import KINDS
+from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import METHODS, Context
@@ -63,8 +63,8 @@ def page() -> str:
     for command, model in zip(("fairqr search", "fairqr answer"), own, strict=True):
         parts += [f"Only `{command}`:\n", _table([model], "", without=RunSettings)]
     parts.append(EXPERIMENTS)
-    for kind, spec in KINDS.items():
-        parts += [f"### `{kind}`\n", _table([spec], "")]
+    for kind in KINDS.values():
+        parts += [f"### `{kind.name}`\n", _table([kind.spec], "")]
     return "\n".join(parts)
 
 

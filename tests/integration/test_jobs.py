@@ -15,11 +15,10 @@ import pytest
 
 from fairqr.agents.cache import ReplyFile
 from fairqr.evaluation.collections.collection import load_collection
-from fairqr.evaluation.experiments.catalogue import load_experiment
+from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.plan import make_plan
 from fairqr.evaluation.experiments.running import run_searches
-from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.lamp.tasks import TASKS
 from fairqr.evaluation.probes.files import write_probe_collection
@@ -115,7 +114,7 @@ async def test_the_jobs_of_searches_are_plain_data(
         {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 9}}},
         {"name": "ours"},
     ]
-    asked = load_experiment(write_experiment(collection, systems=systems), Experiment)
+    asked = read_experiment(write_experiment(collection, systems=systems)).spec()
     found, prompts = load_collection(collection), PromptLibrary()
     plan = make_plan(asked, found, prompts)
     written = []

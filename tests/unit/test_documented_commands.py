@@ -12,7 +12,7 @@ import typer.main
 
 from fairqr.cli.main import app
 from fairqr.cli.parameters import ParameterCommand, read_parameters
-from fairqr.evaluation.experiments.catalogue import KINDS, find_experiment, kind_of_file
+from fairqr.evaluation.experiments.catalogue import read_experiment
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,5 +50,4 @@ def test_a_documented_command_is_understood(name: str, line: str) -> None:
     if isinstance(command, ParameterCommand):
         read_parameters(command.models, settings)
     elif settings:
-        path = find_experiment(values["experiment"])
-        read_parameters([KINDS[kind_of_file(path)]], settings)
+        read_parameters([read_experiment(values["experiment"]).kind.spec], settings)

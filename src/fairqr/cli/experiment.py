@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.cli.common import PromptsFolder, Yes
+from fairqr.cli.common import PromptsFolder, Yes, agree, run, warn
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.experiments.catalogue import AnyExperiment
+    from fairqr.evaluation.experiments.kinds import Kind
 
 __all__ = ["app"]
 
@@ -21,24 +23,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-ABOUT = {
-    "search": "on searches",
-    "fair_rag": "on Fair RAG",
-    "llm_listwise": "on listwise rankers",
-    "llm_pairwise": "on pairwise rankers",
-    "lora": "on tuning",
-}
-MODEL = {"fair_rag": "generators", "llm_listwise": "rankers", "llm_pairwise": "models"}
-"""What ``--model`` sets in an experiment that takes several models; others have a ``model``."""
-
 
 def _explain(ctx: typer.Context, settings: list[str] | None) -> list[str] | None:
     """List what can be set in the experiment, and end, for ``--set help``."""
     if settings and "help" in settings:
         from fairqr.cli.parameters import explain
-        from fairqr.evaluation.experiments.catalogue import KINDS, find_experiment, kind_of_file
+        from fairqr.evaluation.experiments.catalogue import read_experiment
 
-        explain([KINDS[kind_of_file(find_experiment(ctx.params["experiment"]))]])
+        explain([read_experiment(ctx.params["experiment"]).kind.spec])
         raise typer.Exit
     return settings
 
@@ -46,10 +38,10 @@ def _explain(ctx: typer.Context, settings: list[str] | None) -> list[str] | None
 @app.command("list")
 def list_() -> None:
     """List the experiments that come with fairqr."""
-    from fairqr.evaluation.experiments.catalogue import SHIPPED, find_experiment, title_of
+    from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 
     for name in SHIPPED:
-        typer.echo(f"{name}: {title_of(find_experiment(name))}")
+        typer.echo(f"{name}: {read_experiment(name).values['title']}")
 
 
 @app.command("show")
@@ -126,43 +118,38 @@ def run_(
 ) -> None:
     """Run an experiment. One that was interrupted goes on where it stopped."""
     from fairqr.base.errors import InputError
-    from fairqr.cli.experiment_kinds import REPORT, RUN, Manner
-    from fairqr.evaluation.experiments.catalogue import (
-        KINDS,
-        find_experiment,
-        kind_of_file,
-        load_experiment,
-        workers_of_file,
-    )
+    from fairqr.evaluation.experiments.catalogue import read_experiment
+    from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
     from fairqr.evaluation.workers.choice import parse_workers
     from fairqr.prompts.library import PromptLibrary
 
-    path = find_experiment(experiment)
-    kind = kind_of_file(path)
-    if labels and kind != "fair_rag":
-        raise InputError(f"An experiment {ABOUT[kind]} takes no --labels; leave it out.")
-    collections = "collections" if kind == "fair_rag" else "collection"
+    file = read_experiment(experiment)
+    kind = file.kind
+    if labels and kind.name != FAIR_RAG:
+        raise InputError(f"An experiment {kind.about} takes no --labels; leave it out.")
     changes = _changes(
         kind,
-        KINDS[kind],
         [
-            *(f"{collections}={name}" for name in collection or []),
-            *(f"{MODEL.get(kind, 'model')}={name}" for name in model or []),
+            *(f"{kind.collections}={name}" for name in collection or []),
+            *(f"{kind.models}={name}" for name in model or []),
             *(settings or []),
         ],
     )
-    manner = Manner(
-        output,
-        PromptLibrary(prompts),
-        parse_workers(workers or workers_of_file(path), concurrency),
-        labels=labels or [],
-        prompts_set=frozenset(changes.get("prompts", ())),
-        yes=yes,
-        report=report,
-    )
-    RUN[kind](load_experiment(path, KINDS[kind], changes), manner)
+    with Progress() as watcher:
+        options = RunOptions(
+            output,
+            watcher,
+            PromptLibrary(prompts),
+            parse_workers(workers or file.workers, concurrency),
+            labels=labels or [],
+            prompts_set=frozenset(changes.get("prompts", ())),
+            yes=yes,
+            report=report,
+            agree=partial(agree, yes=yes),
+        )
+        run(kind.run(file.spec(changes), options))
     if report:
-        REPORT[kind](output)
+        _report(kind, output)
     else:
         typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
 
@@ -172,13 +159,18 @@ def report_(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
 ) -> None:
     """Write the report of an experiment: report.md, and report.html in one file with its plots."""
-    from fairqr.cli.experiment_kinds import REPORT
     from fairqr.evaluation.experiments.catalogue import kind_of_folder
+    from fairqr.evaluation.experiments.kinds import KINDS
 
-    REPORT[kind_of_folder(folder)](folder)
+    _report(KINDS[kind_of_folder(folder)], folder)
 
 
-def _changes(kind: str, spec: type[AnyExperiment], texts: Iterable[str]) -> dict[str, Any]:
+def _report(kind: Kind, folder: Path) -> None:
+    for path in kind.report(folder, warn):
+        typer.echo(f"written: {path}")
+
+
+def _changes(kind: Kind, texts: Iterable[str]) -> dict[str, Any]:
     """Read what the user sets in an experiment.
 
     Raises:
@@ -188,12 +180,12 @@ def _changes(kind: str, spec: type[AnyExperiment], texts: Iterable[str]) -> dict
     from fairqr.cli.parameters import parameters_of, read_parameters
 
     texts = list(texts)
-    labels = [parameter.label for parameter in parameters_of([spec])]
+    labels = [parameter.label for parameter in parameters_of([kind.spec])]
     for text in texts:
         name = text.partition("=")[0]
-        if "=" in text and name.partition(".")[0] not in spec.model_fields:
+        if "=" in text and name.partition(".")[0] not in kind.spec.model_fields:
             raise InputError(
-                f"An experiment {ABOUT[kind]} has no '{one_line(name, 60)}'; it has "
+                f"An experiment {kind.about} has no '{one_line(name, 60)}'; it has "
                 f"{', '.join(labels)}."
             )
-    return read_parameters([spec], texts)
+    return read_parameters([kind.spec], texts)

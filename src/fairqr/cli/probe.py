@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +25,11 @@ from fairqr.cli.common import (
     PromptsFolder,
     Timeout,
     Yes,
+    agree,
     print_json,
     recorded,
     run,
 )
-from fairqr.cli.experiment import MODEL
 from fairqr.cli.parameters import ParameterCommand, Set
 from fairqr.cli.probe_build import build
 from fairqr.cli.probe_query import ProbeCommand, query
@@ -105,7 +106,8 @@ def probe(
     """Run a probe of one of the two kinds, and print what it measured."""
     from fairqr.agents.cache import ReplyFile
     from fairqr.base.settings import default_model
-    from fairqr.cli.experiment_kinds import Manner, run_probe_plan
+    from fairqr.evaluation.experiments.kinds import KINDS, RunOptions
+    from fairqr.evaluation.probes.kind import run_plan
     from fairqr.evaluation.probes.measures import measure_run
     from fairqr.evaluation.probes.plan import make_probe_plan
     from fairqr.evaluation.probes.store import ProbeStore
@@ -120,7 +122,7 @@ def probe(
         {
             **defaults,
             "collection": collection,
-            MODEL[defaults["kind"]]: tuple(model or [default_model()]),
+            KINDS[defaults["kind"]].models: tuple(model or [default_model()]),
         },
         settings,
         queries=queries,
@@ -131,22 +133,30 @@ def probe(
         words=words,
     )
     library = PromptLibrary(prompts)
-    with Progress() as progress:
-        plan = run(
-            make_probe_plan(
-                experiment,
-                library,
-                base_url=base_url,
-                options={"timeout": timeout},
-                preparing=progress.count,
-            )
-        )
-    store = ProbeStore(output or _in_cache(plan.manifest, ProbeStore))
     # Replies of a run without a folder belong to the user's cache, as those of a search do.
     replies = None if output else ReplyFile()
-    manner = Manner(store.folder, library, Workers(at_once=concurrency), yes=yes)
-    with recorded(command="probe"):
-        run_probe_plan(plan, store, manner, replies)
+
+    async def work(watcher: Progress) -> ProbeStore:
+        plan = await make_probe_plan(
+            experiment,
+            library,
+            base_url=base_url,
+            options={"timeout": timeout},
+            preparing=watcher.count,
+        )
+        store = ProbeStore(output or _in_cache(plan.manifest, ProbeStore))
+        options = RunOptions(
+            store.folder,
+            watcher,
+            library,
+            Workers(at_once=concurrency),
+            agree=partial(agree, yes=yes),
+        )
+        await run_plan(plan, store, options, replies)
+        return store
+
+    with recorded(command="probe"), Progress() as progress:
+        store = run(work(progress))
     measured = measure_run(store)
     if as_json:
         print_json(_as_dict(measured))

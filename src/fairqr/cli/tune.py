@@ -16,8 +16,9 @@ from fairqr.cli.collection_options import (
     Seed,
     experiment_of,
 )
-from fairqr.cli.common import AsJson, PromptsFolder
+from fairqr.cli.common import AsJson, PromptsFolder, run
 from fairqr.cli.parameters import ParameterCommand, Set
+from fairqr.cli.progress import Progress
 
 __all__ = ["TuneCommand", "tune"]
 
@@ -60,10 +61,12 @@ def tune(
     It learns from pairs that both groups win equally often, in both orders. It is probed with
     queries that it was not trained on. The attribute defaults to gender.
     """
-    from fairqr.cli.experiment_kinds import Manner, run_tuning
     from fairqr.cli.tuning_tables import print_measured
+    from fairqr.evaluation.experiments.kinds import RunOptions
+    from fairqr.evaluation.probes import tuning_kind
     from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
-    from fairqr.evaluation.workers.choice import Workers
+    from fairqr.evaluation.probes.tuning_measures import measure_lora
+    from fairqr.evaluation.probes.tuning_records import LoraStore
     from fairqr.prompts.library import PromptLibrary
 
     experiment = experiment_of(
@@ -82,5 +85,7 @@ def tune(
         attribute=attribute if attribute or built else "gender",
         protected=protected,
     )
-    measured = run_tuning(experiment, Manner(output, PromptLibrary(prompts), Workers(), yes=yes))
-    print_measured(measured, output, as_json=as_json)
+    with Progress() as watcher:
+        options = RunOptions(output, watcher, PromptLibrary(prompts), yes=yes)
+        run(tuning_kind.run(experiment, options))
+    print_measured(measure_lora(LoraStore(output)), output, as_json=as_json)

@@ -31,8 +31,8 @@ class Watcher:
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def prepare(self, name: str) -> Callable[[int], None]:
-        return lambda count: None
+    def count(self, what: str) -> Callable[[int], None]:
+        return lambda number: None
 
     @property
     def steps(self) -> int:

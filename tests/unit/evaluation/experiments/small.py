@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.evaluation.experiments.catalogue import load_experiment
+from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.plan import Plan, make_plan
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Record, Round, Store
@@ -104,7 +104,7 @@ def write_experiment(path: Path, **changes: Any) -> Path:
 
 def experiment(folder: Path, **changes: Any) -> Experiment:
     """Return a small experiment."""
-    return load_experiment(write_experiment(folder / "small.yaml", **changes), Experiment)
+    return read_experiment(write_experiment(folder / "small.yaml", **changes)).spec()
 
 
 def plan_of(collection: Collection, folder: Path, **changes: Any) -> Plan:

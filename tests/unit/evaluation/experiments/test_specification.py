@@ -10,14 +10,9 @@ import pytest
 from fairqr.base.errors import FairqrError, InputError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.catalogue import (
-    SHIPPED,
-    find_experiment,
-    kind_of_file,
-    load_experiment,
-)
+from fairqr.evaluation.experiments.catalogue import SHIPPED, find_experiment, read_experiment
 from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.specification import Experiment, QueryForm
+from fairqr.evaluation.experiments.specification import QueryForm
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import (
     experiment,
@@ -29,13 +24,13 @@ from tests.unit.evaluation.experiments.small import (
 PLAIN: dict[str, Any] = {"name": "BM25", "method": "plain"}
 
 
-SEARCHES = [name for name in SHIPPED if kind_of_file(find_experiment(name)) == "search"]
+SEARCHES = [name for name in SHIPPED if read_experiment(name).kind.name == "search"]
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_shipped_experiments_fit_notables(name: str) -> None:
     """Each loads, and every search of it has a context, a prompt and an attribute that exist."""
-    asked = load_experiment(find_experiment(name), Experiment)
+    asked = read_experiment(name).spec()
     plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
     assert plan.manifest.attributes == ("gender", "continent")
     assert len(plan.topics) == 57
@@ -49,7 +44,7 @@ def test_the_shipped_experiments_fit_notables(name: str) -> None:
 def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
     text = (Path(__file__).parents[4] / "docs" / "experiments.md").read_text()
     (tmp_path / "mine.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
-    asked = load_experiment(tmp_path / "mine.yaml", Experiment)
+    asked = read_experiment(tmp_path / "mine.yaml").spec()
     plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
     assert plan.manifest.attributes == ("gender", "gender×continent")
     assert {cell.seed for cell in plan.cells if cell.system.asks_a_model} == {0, 1, 2}
@@ -137,7 +132,7 @@ def test_each_error_has_its_sentence(
 ) -> None:
     path = write_experiment(tmp_path / "e.yaml", **changes)
     with pytest.raises(InputError) as caught:
-        load_experiment(path, Experiment)
+        read_experiment(path).spec()
     message = str(caught.value)
     assert sentence in message
     assert str(path) in message
@@ -161,7 +156,7 @@ def test_what_is_no_experiment_at_all(tmp_path: Path, content: bytes, sentence: 
     path = tmp_path / "e.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        load_experiment(path, Experiment)
+        read_experiment(path).spec()
     assert sentence in str(caught.value)
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from fairqr.agents.ranking.item_ranker import Cost, group_of
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
-from fairqr.evaluation.experiments.catalogue import KINDS, SHIPPED, find_experiment, kind_of_file
-from fairqr.evaluation.experiments.catalogue import load_experiment as load
+from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.probes.files import write_probe_collection
 from fairqr.evaluation.probes.plan import (
     ProbePlan,
@@ -191,11 +190,14 @@ def test_what_is_no_window_is_refused(text: str) -> None:
 
 def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
     """And those of the paper ask with its settings."""
-    kinds = {name: kind_of_file(find_experiment(name)) for name in SHIPPED}
-    probes = {name: kind for name, kind in kinds.items() if kind.startswith(("llm", "lora"))}
-    assert len(probes) == 8
-    read = {name: load(find_experiment(name), KINDS[kind]) for name, kind in probes.items()}
-    assert read["window_size"].windows == ("5/1", "10/5", "10/3", "20/10")  # type: ignore[union-attr]
+    files = {name: read_experiment(name) for name in SHIPPED}
+    read = {
+        name: file.spec()
+        for name, file in files.items()
+        if file.kind.name.startswith(("llm", "lora"))
+    }
+    assert len(read) == 8
+    assert read["window_size"].windows == ("5/1", "10/5", "10/3", "20/10")
     tuned = read["lora"]
     assert isinstance(tuned, LoraExperiment)
     assert (tuned.rank, tuned.batch, tuned.learning_rate, tuned.train_share) == (1, 4, 0.003, 0.8)

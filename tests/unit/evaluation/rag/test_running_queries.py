@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.base.errors import PromptError
-from fairqr.evaluation.experiments.catalogue import find_experiment, load_experiment
+from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.rag.answering import Asked
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.generating import Policies, PolicyTask, answer_policy
@@ -285,13 +285,13 @@ def test_versions_of_prompts_that_are_not_asked_with_play_no_part() -> None:
 
 
 def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
-    paper = load_experiment(find_experiment("fair_rag"), FairRagExperiment)
+    paper = read_experiment("fair_rag").spec()
     assert paper.retrievers == ("bm25", "splade", "contriever")
     assert paper.alphas == (1, 2, 4, 8)
     assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
     assert len(paper.seeds) > 1, "the paper repeats its sampling"
     assert len(draws_of(paper)) == (3 * 5 + 1) * len(paper.seeds)
-    small = load_experiment(find_experiment("fair_rag_small"), FairRagExperiment)
+    small = read_experiment("fair_rag_small").spec()
     plan = make_rag_plan(small, open_collections(small), PromptLibrary(), "overlap")
     assert [entry.name for entry in plan.manifest.collections] == ["notables"]
     assert len(plan.parts[0].collection.queries) == small.queries

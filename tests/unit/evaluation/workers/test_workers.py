@@ -10,13 +10,7 @@ import yaml
 
 from fairqr.agents.cache import ReplyFile
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
-from fairqr.evaluation.experiments.catalogue import (
-    SHIPPED,
-    find_experiment,
-    load_experiment,
-    workers_of_file,
-)
-from fairqr.evaluation.experiments.specification import Experiment
+from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.workers.choice import Workers, parse_workers
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.evaluation.workers.worker import Failure, Replies
@@ -63,15 +57,15 @@ def test_workers_that_are_none(text: str, concurrency: int | None) -> None:
 
 def test_workers_are_no_part_of_an_experiment(tmp_path: Path) -> None:
     """Otherwise a run could not go on with others."""
-    shipped = find_experiment(SHIPPED[0])
+    shipped = read_experiment(SHIPPED[0])
     path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(shipped.read_text()), "workers": "ray"}))
-    assert workers_of_file(path) == "ray"
-    assert workers_of_file(shipped) is None
-    assert load_experiment(path, Experiment) == load_experiment(shipped, Experiment)
-    path.write_text(yaml.safe_dump({**yaml.safe_load(shipped.read_text()), "workers": [1]}))
+    path.write_text(yaml.safe_dump({**shipped.values, "workers": "ray"}))
+    assert read_experiment(path).workers == "ray"
+    assert shipped.workers is None
+    assert read_experiment(path).spec() == shipped.spec()
+    path.write_text(yaml.safe_dump({**shipped.values, "workers": [1]}))
     with pytest.raises(InputError, match="neither a number nor a text"):
-        workers_of_file(path)
+        _ = read_experiment(path).workers
 
 
 @pytest.mark.parametrize(

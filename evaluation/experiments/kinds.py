@@ -1,0 +1,177 @@
+"""The kinds of experiments, and what each of them can do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.specification import Experiment
+from fairqr.evaluation.probes.specification import (
+    LISTWISE_KIND,
+    LORA_KIND,
+    PAIRWISE_KIND,
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
+from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.workers.choice import Workers
+from fairqr.prompts.library import PromptLibrary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from fairqr.evaluation.workers.tools import Pool
+
+__all__ = ["FAIR_RAG", "KINDS", "SEARCH", "AnyExperiment", "Kind", "RunOptions"]
+
+SEARCH = "search"
+FAIR_RAG = "fair_rag"
+
+AnyExperiment = (
+    Experiment | FairRagExperiment | ListwiseExperiment | PairwiseExperiment | LoraExperiment
+)
+
+
+def _agreed(calls: int, tokens: int) -> None:
+    """Agree to everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How an experiment runs; none of it changes the results.
+
+    Attributes:
+        folder: Where everything goes.
+        watcher: Told how far the run is.
+        prompts: Where prompts come from.
+        workers: Who does the work, and how much at a time.
+        labels: Folders with labels for Fair RAG.
+        prompts_set: The ids of the prompts whose version the user set.
+        yes: Whether the user agreed to a costly run.
+        report: Whether the report is written next, with the values of all measures.
+        agree: Takes how many questions and tokens a run may cost, and raises an error if the user
+            has to agree first.
+    """
+
+    folder: Path
+    watcher: StageWatcher
+    prompts: PromptLibrary = field(default_factory=PromptLibrary)
+    workers: Workers = field(default_factory=Workers)
+    labels: Sequence[Path] = ()
+    prompts_set: frozenset[str] = frozenset()
+    yes: bool = False
+    report: bool = False
+    agree: Callable[[int, int], None] = _agreed
+
+    @contextlib.asynccontextmanager
+    async def pool(self, replies: Path) -> AsyncIterator[tuple[Pool | None, int]]:
+        """Connect to the workers; gives them (None for this process), and how much at a time.
+
+        Args:
+            replies: The file that keeps replies of models.
+        """
+        from fairqr.evaluation.workers.ray_pool import at_once, opened_pool
+
+        async with opened_pool(self.workers, self.prompts, replies) as pool:
+            yield pool, at_once(self.workers, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of experiment; what it needs is imported when it is used.
+
+    Attributes:
+        name: In files.
+        about: What its experiments are on, for people.
+        spec: What a file describes.
+        module: Has the class ``STORE`` of its folders, and the functions ``run``, ``measure`` and
+            ``report``.
+        models: The value of a specification that names the models.
+        collections: The value that names the collections.
+    """
+
+    name: str
+    about: str
+    spec: type[AnyExperiment]
+    module: str
+    models: str = "model"
+    collections: str = "collection"
+
+    async def run(self, experiment: AnyExperiment, options: RunOptions) -> None:
+        """Do all of an experiment that is not done yet.
+
+        Raises:
+            FairqrError: Something it names does not exist, the folder holds another run, a model
+                fails, or the run is costly and the user did not agree.
+        """
+        await import_module(self.module).run(experiment, options)
+
+    def spec_of(self, folder: Path) -> AnyExperiment:
+        """Return what was run in a folder.
+
+        Raises:
+            InputError: There is no run, or one of another version.
+        """
+        found: AnyExperiment = import_module(self.module).STORE(folder).manifest().experiment
+        return found
+
+    def measure(self, folder: Path) -> dict[str, DataFrame]:
+        """Measure what a folder holds so far.
+
+        Raises:
+            InputError: There is no run, it has no results yet, or what it was run on has changed.
+        """
+        found: dict[str, DataFrame] = import_module(self.module).measure(folder)
+        return found
+
+    def report(self, folder: Path, note: Callable[[str], None]) -> list[Path]:
+        """Write the report of a run, and return the files.
+
+        Args:
+            folder: Of the run.
+            note: Takes sentences for people.
+
+        Raises:
+            InputError: As :meth:`measure` raises it; or matplotlib is not installed, and the
+                report is written without plots.
+        """
+        written: list[Path] = import_module(self.module).report(folder, note)
+        return written
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(SEARCH, "on searches", Experiment, "fairqr.evaluation.experiments.kind"),
+        Kind(
+            FAIR_RAG,
+            "on Fair RAG",
+            FairRagExperiment,
+            "fairqr.evaluation.rag.kind",
+            models="generators",
+            collections="collections",
+        ),
+        Kind(
+            LISTWISE_KIND,
+            "on listwise rankers",
+            ListwiseExperiment,
+            "fairqr.evaluation.probes.kind",
+            models="rankers",
+        ),
+        Kind(
+            PAIRWISE_KIND,
+            "on pairwise rankers",
+            PairwiseExperiment,
+            "fairqr.evaluation.probes.kind",
+            models="models",
+        ),
+        Kind(LORA_KIND, "on tuning", LoraExperiment, "fairqr.evaluation.probes.tuning_kind"),
+    )
+}
+"""By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""

@@ -1,0 +1,67 @@
+"""Experiments on rankers, listwise and pairwise: run, measured and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairqr.agents.cache import ReplyFile
+from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.probes.measures import measure_run
+from fairqr.evaluation.probes.plan import ProbePlan, cost_in_words, make_probe_plan, remaining_cost
+from fairqr.evaluation.probes.running import run_probe
+from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
+from fairqr.evaluation.probes.store import ProbeStore
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["STORE", "measure", "report", "run", "run_plan"]
+
+STORE = ProbeStore
+
+
+async def run(experiment: ListwiseExperiment | PairwiseExperiment, options: RunOptions) -> None:
+    """Do all that is not done yet, and say first what it will cost at most."""
+    plan = await make_probe_plan(experiment, options.prompts, preparing=options.watcher.count)
+    await run_plan(plan, ProbeStore(options.folder), options)
+
+
+async def run_plan(
+    plan: ProbePlan, store: ProbeStore, options: RunOptions, replies: ReplyFile | None = None
+) -> None:
+    """Do the rest of a plan, and say first what it will cost at most.
+
+    Args:
+        plan: What to do.
+        store: Where results go.
+        options: How to do it.
+        replies: Where replies are kept; by default in the folder.
+
+    Raises:
+        FairqrError: The folder holds something else, a model fails, or the run is costly and
+            the user did not agree.
+    """
+    cost = remaining_cost(plan, store)
+    options.agree(cost.calls, cost.tokens)
+    options.watcher.note(cost_in_words(cost))
+    async with options.pool(replies.path if replies else store.replies) as (pool, at_once):
+        await run_probe(
+            plan, store, watcher=options.watcher, at_once=at_once, replies=replies, pool=pool
+        )
+
+
+def measure(folder: Path) -> dict[str, DataFrame]:
+    """Measure all lists or pairs."""
+    import pandas as pd
+
+    return {"rows": pd.DataFrame([asdict(row) for row in measure_run(ProbeStore(folder)).rows])}
+
+
+def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
+    """Write the report, and the value of each measure as a table."""
+    from fairqr.evaluation.probes.report.writing import write_probe_report
+
+    return write_probe_report(folder)

@@ -1,0 +1,55 @@
+"""Experiments on tuning: run, measured and reported."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairqr.base.errors import InputError
+from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.probes.kind import report
+from fairqr.evaluation.probes.specification import LoraExperiment
+from fairqr.evaluation.probes.tuning_measures import measure_lora
+from fairqr.evaluation.probes.tuning_plan import make_lora_plan
+from fairqr.evaluation.probes.tuning_records import LoraStore
+from fairqr.evaluation.probes.tuning_run import tune_plan
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["STORE", "measure", "report", "run"]
+
+STORE = LoraStore
+
+LARGE_TUNING = 6_000
+"""A tuning with more passes of the model needs the user's consent."""
+
+
+def measure(folder: Path) -> dict[str, DataFrame]:
+    """Measure the pairs before and after, and the training."""
+    import pandas as pd
+
+    measured = measure_lora(LoraStore(folder))
+    return {
+        "groups": pd.DataFrame([asdict(change) for change in measured.groups]),
+        "relevance": pd.DataFrame([asdict(change) for change in measured.relevance]),
+        "losses": pd.DataFrame([step.model_dump() for step in measured.curve]),
+    }
+
+
+async def run(experiment: LoraExperiment, options: RunOptions) -> None:
+    """Tune a model, and say first how much work that is."""
+    if options.workers.ray:
+        raise InputError("A model is tuned in one process; leave the workers on Ray out.")
+    plan = await make_lora_plan(experiment, options.prompts)
+    store = LoraStore(options.folder)
+    store.check(plan.manifest)
+    for sentence in plan.sentences():
+        options.watcher.note(sentence)
+    if plan.passes > LARGE_TUNING and not (options.yes or store.exists()):
+        raise InputError(
+            f"That is more than {LARGE_TUNING:,} passes; lower pairs or steps, or add --yes to go "
+            "on."
+        )
+    await tune_plan(plan, store, options.watcher)

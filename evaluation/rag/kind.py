@@ -1,0 +1,91 @@
+"""Experiments on Fair RAG: run, measured and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairqr.agents.attribution.attributors import open_attributor
+from fairqr.agents.attribution.checking import unchecked_warning
+from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.base.errors import InputError, one_line
+from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.rag.analysis.frames import MeasuredRag, frames_of, measure_fair_rag
+from fairqr.evaluation.rag.plan import (
+    cost_in_words,
+    make_rag_plan,
+    open_collections,
+    unchanged_collections,
+)
+from fairqr.evaluation.rag.running import remaining_cost, run_fair_rag
+from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
+from fairqr.evaluation.rag.store import RagStore
+from fairqr.prompts.library import PromptLibrary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["STORE", "measure", "report", "run"]
+
+STORE = RagStore
+
+
+async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
+    """Do all that is not done yet, and say first what it will cost at most."""
+    collections = open_collections(experiment)
+    asked_with = {collection.task.prompt for collection in collections}
+    if unused := sorted(options.prompts_set - asked_with):
+        raise InputError(
+            f"The collections do not ask with the prompt '{one_line(unused[0])}' but with "
+            f"{', '.join(sorted(asked_with))}; set the version of one of these."
+        )
+    store = RagStore(options.folder)
+    attributor = _attributor(experiment.attributor, options.prompts)
+    unchecked = unchecked_warning(attributor) if attributor else None
+    plan = make_rag_plan(
+        experiment,
+        collections,
+        options.prompts,
+        attributor.name if attributor else "",
+        [unchecked] if unchecked else [],
+    )
+    cost = remaining_cost(plan, store, options.labels)
+    for sentence in (*plan.manifest.notes, cost_in_words(cost)):
+        options.watcher.note(sentence)
+    async with options.pool(store.replies) as (pool, at_once):
+        await run_fair_rag(
+            plan,
+            store,
+            prompts=options.prompts,
+            watcher=options.watcher,
+            at_once=at_once,
+            folders=options.labels,
+            pool=pool,
+        )
+
+
+def measure(folder: Path) -> dict[str, DataFrame]:
+    """Measure all answers."""
+    return frames_of(_measured(RagStore(folder)))
+
+
+def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
+    """Write the report, and the value of each measure as a table."""
+    from fairqr.evaluation.rag.report import write_rag_report
+
+    store = RagStore(folder)
+    measured = _measured(store)
+    for sentence in measured.warnings:
+        note(sentence)
+    return write_rag_report(store, measured)
+
+
+def _measured(store: RagStore) -> MeasuredRag:
+    manifest = store.manifest()
+    collections = unchanged_collections(manifest)
+    return measure_fair_rag(manifest, store.records(), store.all_labels(), collections)
+
+
+def _attributor(name: str, prompts: PromptLibrary) -> Attributor | None:
+    return None if name == NO_ATTRIBUTOR else open_attributor(name, cache=False, prompts=prompts)
