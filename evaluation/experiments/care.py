@@ -40,14 +40,16 @@ class Patience:
 
     Args:
         name: Of the model, for the sentences.
-        has_answered: Whether it ever did, as when a run goes on.
+
+    Attributes:
+        has_answered: Whether the model ever answered, now or in an earlier run.
     """
 
-    def __init__(self, name: str, *, has_answered: bool = False) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
         self._failures = 0
         self._last: tuple[str, str] | None = None
-        self.has_answered = has_answered
+        self.has_answered = False
 
     @property
     def is_failing(self) -> bool:
@@ -112,11 +114,16 @@ class Cautious(Generic[R]):
         self._held: list[R] = []
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Open the file; what is still held is written at the end, unless an error ends it."""
+    def writing(self, *, is_last: bool = True) -> Iterator[None]:
+        """Open the file; what is still held is written at the end, unless an error ends it.
+
+        Args:
+            is_last: Whether the model is asked nothing more; else what is held is dropped.
+        """
         with self._lines.writing():
             yield
-            self._release()
+            if is_last:
+                self._release()
 
     def add(self, record: R, *, has_failures: bool) -> None:
         """Take a record."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from fairqr.agents.replies import Usage
 from fairqr.evaluation.at_once import all_of
 from fairqr.evaluation.experiments.care import Cautious, Patience
+from fairqr.evaluation.experiments.estimating import Estimate, Timing
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.workers.tools import Pool, Tools
@@ -50,6 +51,7 @@ class Done(Generic[R]):
         replies: In the order of the questions, None for an answer and an absence for none.
         notes: Sentences for people; each is shown once.
         usage: Of models.
+        work: How much work it was, as :attr:`Stage.work` counts it.
         is_held: Whether the record is written only once the model has answered again, as one with
             an absence is.
     """
@@ -58,11 +60,22 @@ class Done(Generic[R]):
     replies: tuple[Absence | None, ...] = ()
     notes: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    work: float = 1.0
     is_held: bool = False
 
 
-Keep = Callable[[Done[R]], None]
-"""Takes what is done, and keeps its record."""
+Keep = Callable[[Done[R]], bool]
+"""Takes what is done, keeps its record, and returns whether the task may go on with more."""
+
+TIMED = 3
+"""At least so many records of a stage come first, to be timed."""
+
+WORTH_TIMING = 2
+"""A stage is timed if it has at least so many times more records left than come first."""
+
+
+def _one(key: Hashable) -> float:
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,10 @@ class Stage(Generic[T, R]):
         start: Makes the model ready, and then begins the folder; not called if nothing is left.
         do: Does one task.
         lines: Where records go.
+        pace: Stages with the same pace take equally long for each record.
+        work: Returns how much work the record of a key is, compared with others of the stage.
+        more: Work of tasks that are not known yet, at most.
+        note: A sentence for people; may be empty.
     """
 
     title: str
@@ -88,6 +105,16 @@ class Stage(Generic[T, R]):
     start: Callable[[], Awaitable[object]]
     do: Callable[[T, Keep[R]], Awaitable[None]]
     lines: Lines[R]
+    pace: str
+    work: Callable[[Hashable], float] = _one
+    more: float = 0.0
+    note: str = ""
+
+    @property
+    def work_left(self) -> float:
+        """How much work is left."""
+        keys = [key for task in self.left for key in self.keys(task) if key not in self.done]
+        return sum(map(self.work, keys)) + self.more
 
     @property
     def left(self) -> list[T]:
@@ -113,14 +140,15 @@ def by_job(
 
 
 async def run_stages(
-    stages: AsyncIterator[Stage[Any, Any]], *, watcher: StageWatcher, at_once: int
+    stages: Callable[[], AsyncIterator[Stage[Any, Any]]], *, watcher: StageWatcher, at_once: int
 ) -> None:
     """Do the tasks of all stages that have no record yet, one stage after the other.
 
+    A few tasks of each pace come first. They are timed, and the watcher is told what is left.
     Records with absences are written once the model has answered again.
 
     Args:
-        stages: What to do; each is asked for when the one before is done.
+        stages: Yields what to do; each stage is asked for when the one before is done.
         watcher: Told of each record.
         at_once: How many tasks may run at the same time.
 
@@ -128,44 +156,91 @@ async def run_stages(
         ModelError: A model is away all the time, or never answered.
         FairqrError: What stopped a task; the records until then are kept.
     """
-    answered: set[str] = set()
-    async for stage in stages:
-        has_answered = stage.model in answered or any(
-            key in stage.done for task in stage.tasks for key in stage.keys(task)
-        )
-        patience = Patience(stage.model, has_answered=has_answered)
-        await _run_stage(stage, patience, watcher, at_once)
-        if patience.has_answered:
-            answered.add(stage.model)
+    run = _Run(watcher, at_once)
+    estimate = await run.estimate(stages())
+    if estimate.seconds:
+        watcher.note(estimate.sentence())
+    async for stage in stages():
+        if stage.note:
+            watcher.note(stage.note)
+        await run.do(stage)
 
 
-async def _run_stage(
-    stage: Stage[T, R], patience: Patience, watcher: StageWatcher, at_once: int
-) -> None:
-    """Do the tasks of a stage that have no record yet."""
-    keys = [key for task in stage.tasks for key in stage.keys(task)]
-    if not stage.left:
-        return
-    await stage.start()
-    watcher.stage(stage.title, len(keys), sum(key in stage.done for key in keys))
-    written = Cautious(stage.lines, patience)
-    shown: set[str] = set()
+@dataclass(slots=True)
+class _Run:
+    """Runs stages.
 
-    def keep(found: Done[R]) -> None:
-        away = found.is_held
-        for reply in found.replies:
-            if reply is None:
-                patience.answered()
-            else:
-                away = True
-                patience.failed(reply.status, reply.message, reply.times)
-        for sentence in found.notes:
-            if sentence not in shown:
-                shown.add(sentence)
-                watcher.note(sentence)
-        written.add(found.record, has_failures=away)
-        watcher.advance()
+    Attributes:
+        watcher: Told of each record.
+        at_once: How many tasks may run at the same time.
+    """
 
-    with written.writing():
-        await all_of(stage.left, lambda task: stage.do(task, keep), at_once)
-        patience.at_the_end()
+    watcher: StageWatcher
+    at_once: int
+    _patience: dict[str, Patience] = field(default_factory=dict, init=False)
+    _shown: set[str] = field(default_factory=set, init=False)
+
+    async def estimate(self, stages: AsyncIterator[Stage[Any, Any]]) -> Estimate:
+        """Do a few tasks of each pace, and estimate what is left then."""
+        most = max(TIMED, self.at_once + 1)
+        timed: dict[str, Timing] = {}
+        estimate = Estimate()
+        async for stage in stages:
+            work = stage.work_left
+            if stage.pace not in timed:
+                records = sum(key not in stage.done for it in stage.left for key in stage.keys(it))
+                if records < WORTH_TIMING * most:
+                    continue
+                timed[stage.pace] = await self.do(stage, most)
+                work -= timed[stage.pace].done
+            estimate.add(stage.model, work, timed[stage.pace])
+        return estimate
+
+    async def do(self, stage: Stage[T, R], most: int | None = None) -> Timing:
+        """Do the tasks of a stage that have no record yet.
+
+        Args:
+            stage: Whose tasks.
+            most: Do about so many records; by default, all of them.
+
+        Returns:
+            What the records took.
+        """
+        keys = [key for task in stage.tasks for key in stage.keys(task)]
+        patience = self._patience.setdefault(stage.model, Patience(stage.model))
+        patience.has_answered |= any(key in stage.done for key in keys)
+        timing, kept = Timing(), 0
+        if not stage.left:
+            return timing
+        await stage.start()
+        done = sum(key in stage.done for key in keys)
+        if most is None:
+            self.watcher.stage(stage.title, len(keys), done)
+        else:
+            self.watcher.stage(f"{stage.title}, timed", most, 0)
+        written = Cautious(stage.lines, patience)
+
+        def keep(found: Done[R]) -> bool:
+            nonlocal kept
+            away = found.is_held
+            for reply in found.replies:
+                if reply is None:
+                    patience.answered()
+                else:
+                    away = True
+                    patience.failed(reply.status, reply.message, reply.times)
+            for sentence in found.notes:
+                if sentence not in self._shown:
+                    self._shown.add(sentence)
+                    self.watcher.note(sentence)
+            written.add(found.record, has_failures=away)
+            timing.add(found.work, found.usage)
+            self.watcher.advance()
+            kept += 1
+            return most is None or kept < most
+
+        with written.writing(is_last=most is None):
+            await all_of(stage.left[:most], lambda task: stage.do(task, keep), self.at_once)
+            if most is None:
+                patience.at_the_end()
+        return timing

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["StageWatcher"]
+__all__ = ["StageWatcher", "time_left"]
+
+
+def time_left(seconds: float) -> str:
+    """Return a duration of at least 0 seconds in words, coarsely."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 class StageWatcher(Protocol):

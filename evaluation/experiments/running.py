@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fairqr.agents.cache import ReplyFile
@@ -57,14 +58,13 @@ async def run_searches(
             was done until then is kept.
     """
     store.check(plan.manifest)
-    done = {record.key for record in store.records()}
     async with contextlib.aclosing(Tools(prompts, ReplyFile(store.replies))) as tools:
         run = _Run(plan, collection, store, watcher, at_once, tools, pool or LocalPool(tools))
-        cells = await run.cells_to_do(done)
+        cells = await run.cells_to_do()
         await run.pool.do(check_needs, plan, cells)
         with store.locked():
             store.begin(plan.manifest)
-            await run_stages(run.stages(cells, done), watcher=watcher, at_once=at_once)
+            await run_stages(partial(run.stages, cells), watcher=watcher, at_once=at_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class _Run:
     tools: Tools
     pool: Pool
 
-    async def cells_to_do(self, done: Set[Hashable]) -> list[Cell]:
+    async def cells_to_do(self) -> list[Cell]:
         """Return the cells with a search to do, but for those whose corpus is not here."""
+        done = {record.key for record in self.store.records()}
         cells = [
             cell
             for cell in self.plan.cells
@@ -110,10 +111,9 @@ class _Run:
             self.tools, corpus, retriever, lambda name: self.watcher.count(f"preparing {name}")
         )
 
-    async def stages(
-        self, cells: Sequence[Cell], done: Set[Hashable]
-    ) -> AsyncIterator[Stage[Topic, Record]]:
+    async def stages(self, cells: Sequence[Cell]) -> AsyncIterator[Stage[Topic, Record]]:
         """Yield a stage for each cell."""
+        done = {record.key for record in self.store.records()}
         for cell in cells:
             yield await self._stage(cell, done)
 
@@ -151,6 +151,7 @@ class _Run:
             start=start,
             do=do,
             lines=self.store.lines,
+            pace=cell.system.name,
         )
 
     def _folds(self, cell: Cell) -> dict[Path, list[str]]:

@@ -82,10 +82,7 @@ async def run_probe(
     run = _Run(plan, store, at_once, here, pool or here)
     with store.locked():
         store.check(plan.manifest)
-        if isinstance(plan.manifest.experiment, PairwiseExperiment):
-            await run_stages(run.pairs(plan.manifest.experiment), watcher=watcher, at_once=at_once)
-        else:
-            await run_stages(run.lists(plan.manifest.experiment), watcher=watcher, at_once=at_once)
+        await run_stages(run.stages, watcher=watcher, at_once=at_once)
         store.start(plan.manifest, plan.collections)
 
 
@@ -97,7 +94,14 @@ class _Run:
     here: Pool
     pool: Pool
 
-    async def pairs(
+    def stages(self) -> AsyncIterator[Stage[Any, Any]]:
+        """Return a stage for each model, or for each ranker and window."""
+        experiment = self.plan.manifest.experiment
+        if isinstance(experiment, PairwiseExperiment):
+            return self._pairs(experiment)
+        return self._lists(experiment)
+
+    async def _pairs(
         self, experiment: PairwiseExperiment
     ) -> AsyncIterator[Stage[PairTask, PairRecord]]:
         """Yield a stage for each model."""
@@ -116,9 +120,10 @@ class _Run:
                 start=partial(self._start, self.pool, asked),
                 do=by_job(self.pool, ask_pair, asked),
                 lines=self.store.pairs,
+                pace=model,
             )
 
-    async def lists(
+    async def _lists(
         self, experiment: ListwiseExperiment
     ) -> AsyncIterator[Stage[ListTask, RankingRecord]]:
         """Yield a stage for each ranker and window."""
@@ -141,6 +146,7 @@ class _Run:
                     start=partial(self._start, pool, asked),
                     do=by_job(pool, rank_list, asked),
                     lines=self.store.rankings,
+                    pace=f"{name} {window}",
                 )
 
     async def _start(self, pool: Pool, asked: Asked) -> None:

@@ -87,7 +87,6 @@ async def _probe(
     """Ask about the held-out pairs that were not asked about yet."""
     lines = store.pairs(when)
     name = f"{CAUSAL}:{plan.manifest.base}"
-    done = {record.key for record in lines.read() if record.is_final}
     weights = str(store.adapter) if when == "after" else plan.manifest.base
     judge = judge_of(plan, CausalModel(weights, cache=ReplyFile(store.replies)))
 
@@ -105,13 +104,14 @@ async def _probe(
             model=name,
             tasks=plan.held_out,
             keys=lambda task: [task.key(name)],
-            done=done,
+            done={record.key for record in lines.read() if record.is_final},
             start=start,
             do=compare,
             lines=lines,
+            pace=name,
         )
 
-    await run_stages(stages(), watcher=watcher, at_once=at_once)
+    await run_stages(stages, watcher=watcher, at_once=at_once)
     store.begin(plan.manifest)
 
 

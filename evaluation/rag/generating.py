@@ -114,7 +114,13 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
         {**parts, "samples": samples, "answers": tuple(answered), **answerer.spent()}
     )
     failed = any(answer.utility is None for answer in answered)
-    return Done(record, tuple(answerer.replies), usage=answerer.usage, is_held=failed)
+    return Done(
+        record,
+        tuple(answerer.replies),
+        usage=answerer.usage,
+        work=draw.answered(experiment),
+        is_held=failed,
+    )
 
 
 class _Answers:

@@ -108,7 +108,7 @@ async def label_collection(
 
     with store.locked():
         store.check(manifest)
-        await run_stages(stages(), watcher=watcher, at_once=at_once)
+        await run_stages(stages, watcher=watcher, at_once=at_once)
         store.begin(manifest)
 
 
@@ -139,6 +139,7 @@ def label_stage(
         start=start,
         do=by_job(pool, label_query, asked),
         lines=store.lines,
+        pace=f"{collection.name} {asked.generator} labels",
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ async def run_fair_rag(
     run = _Run(plan, store, watcher, match_labels(plan, folders), here, pool or here)
     with store.locked():
         store.check(plan.manifest)
-        await run_stages(run.stages(), watcher=watcher, at_once=at_once)
+        await run_stages(run.stages, watcher=watcher, at_once=at_once)
         store.begin(plan.manifest)
 
 
@@ -166,11 +166,12 @@ class _Run:
                 rankings = self._rankings(part, policies, found, start)
                 dropped = len(found) - len(rankings.tasks)
                 if dropped and (labelling.left or rankings.left):
-                    self.watcher.note(
+                    note = (
                         f"{part.collection.name}, {generator}: {dropped} of {len(found)} queries "
                         f"are left out, since they have fewer than {self._least} useful documents "
                         "or could not be labelled."
                     )
+                    rankings = replace(rankings, note=note)
                 yield rankings
 
     @property
@@ -232,6 +233,11 @@ class _Run:
         def keys(query: RagQuery) -> list[Key]:
             return [draw.key(name, generator, query.id) for draw in self.plan.draws]
 
+        answers = [draw.answered(policies.experiment) for draw in self.plan.draws]
+        work: dict[Hashable, float] = {
+            key: number for query in kept for key, number in zip(keys(query), answers, strict=True)
+        }
+
         async def do(query: RagQuery, keep: Keep[PolicyRecord]) -> None:
             known = {a.ranking: a for record in before.get(query.id, ()) for a in record.answers}
             useful = useful_positions(query, found[query.id])
@@ -242,7 +248,8 @@ class _Run:
                 task = PolicyTask(query, useful, draw, scores, tuple(known.values()))
                 answered = await self.pool.do(answer_policy, policies, task)
                 known |= {answer.ranking: answer for answer in answered.record.answers}
-                keep(answered)
+                if not keep(answered):
+                    return
 
         return Stage(
             title=f"{name}, {generator}: rankings",
@@ -253,6 +260,9 @@ class _Run:
             start=start,
             do=do,
             lines=self.store.lines,
+            pace=f"{name} {generator} rankings",
+            work=work.__getitem__,
+            more=sum(answers) * (len(part.collection.queries) - len(found)),
         )
 
     async def _score(self, retriever: str, collection: str, query: RagQuery) -> FloatArray:

@@ -195,7 +195,10 @@ def test_a_folder_of_something_else(command: Command, collection: Path) -> None:
     (collection.parent / "own").mkdir()
     (collection.parent / "own" / "thesis.tex").write_text("precious")
     asked = write_experiment(collection)
-    for folder, said in (("own", "is not empty and has no experiment"), ("small.yaml", "exists")):
+    for folder, said in (
+        ("own", "is not empty and has no experiment"),
+        ("small.yaml", "Not a directory"),
+    ):
         run = command("experiment", "run", asked, "-o", collection.parent / folder)
         assert said in run.complaint()
 

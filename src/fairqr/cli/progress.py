@@ -10,19 +10,12 @@ from typing import Any, Self
 import typer
 
 from fairqr.cli.common import notes, warn
+from fairqr.evaluation.experiments.progress import time_left
 
-__all__ = ["Progress", "time_left"]
+__all__ = ["Progress"]
 
 FIRST = 5
 """After so many steps we estimate the time left."""
-
-
-def time_left(seconds: float) -> str:
-    """Return a duration of at least 0 seconds in words, coarsely."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 class Progress:

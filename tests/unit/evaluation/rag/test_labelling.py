@@ -58,7 +58,7 @@ async def _label(
 ) -> list[LabelRecord]:
     store = _store(folder, collection)
     await run_stages(
-        _stages(collection, store, LocalPool(await tools_with(folder, generator=namer))),
+        partial(_stages, collection, store, LocalPool(await tools_with(folder, generator=namer))),
         watcher=watcher or Watcher(),
         at_once=at_once,
     )
