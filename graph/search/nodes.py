@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,6 +10,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
+from fairqr.agents.failures import no_answer_within
 from fairqr.agents.ranking.item_ranker import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.agents.replies import Usage
@@ -58,6 +60,8 @@ __all__ = ["Nodes"]
 
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
+GRACE = 0.25
+"""Seconds that a refiner has beyond its deadline to say itself what it has used."""
 
 RefinerFor = Callable[[Context], Refiner | None]
 RankerFor = Callable[[Context], ItemRanker | None]
@@ -395,7 +399,15 @@ class Nodes:
 async def _refined(
     refiner: Refiner, request: RefinementRequest, deadline: float | None
 ) -> Refinement:
+    """Ask about one group. A refiner that ignores the deadline is cancelled soon after it."""
+    limit = asyncio.timeout(None if deadline is None else deadline + GRACE)
     with span("fairqr.refine_group") as opened:
         opened.set("fairqr.attribute", request.attribute)
         opened.set("fairqr.group", request.group)
-        return await refiner.refine(request, deadline)
+        try:
+            async with limit:
+                return await refiner.refine(request, deadline)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Refinement("timeout", message=no_answer_within(refiner.name, deadline or 0))

@@ -355,6 +355,20 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     ]
 
 
+async def test_a_refiner_that_ignores_its_deadline_is_cancelled(engine: SearchEngine) -> None:
+    class Sleeping(Proposing):
+        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    context = CONTEXT.model_copy(update={"budget": Budget(seconds=0.05)})
+    graph = build_search_graph(engine, Sleeping(), context=context)
+    state = await asyncio.wait_for(graph.ainvoke({"query": "physicist"}), 20)
+    assert state["result"]["stop_reason"] == "budget"
+    (warning,) = state["result"]["warnings"]
+    assert warning.startswith("The model proposing did not answer within 0.0")
+
+
 async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: SearchEngine) -> None:
     """Nor are its states kept by the checkpointer of the graph around it."""
     search = FairSearch(engine, Proposing())
