@@ -102,12 +102,12 @@ def measure_record(
     useful = np.zeros(len(record.pool), dtype=bool)
     useful[list(record.useful)] = True
     answers = _Answers.of(record)
+    exposure = retrieval.item_exposure(record.samples, useful.size)
     values = {
-        **_of_retrieval(record, useful),
+        **_of_retrieval(record, useful, exposure),
         **_of_utility(record, answers, bounds),
         **_of_use(answers, useful),
     }
-    exposure = retrieval.item_exposure(record.samples, useful.size)
     of_answers = (answers.shown(useful.size), answers.used(useful.size)) if answers else ()
     groups = {
         name: group_exposure(rows, exposure, useful, record.k, *of_answers)
@@ -117,11 +117,12 @@ def measure_record(
     return Cell(record, {name: values[name] for name in Name}, groups, _count(record, answers))
 
 
-def _of_retrieval(record: PolicyRecord, useful: NDArray[np.bool_]) -> dict[Name, Score]:
+def _of_retrieval(
+    record: PolicyRecord, useful: NDArray[np.bool_], exposure: FloatArray
+) -> dict[Name, Score]:
     n, m = useful.size, int(useful.sum())
     found = retrieval.machine_user(record.samples, useful, record.k)
     fixed = record.policy == "deterministic"
-    exposure = retrieval.item_exposure(record.samples, n)
     unbiased = retrieval.disparity(found, unbiased=True)
     return {
         Name.EE_D: retrieval.disparity(found),

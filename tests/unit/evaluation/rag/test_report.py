@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.rag import report
@@ -23,6 +24,9 @@ from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.rag.made_records import Made, made
 from tests.unit.evaluation.reports.pages import read
+
+READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+HOSTILE = "<script>alert(1)</script> | `x` *y* $\\frac{ & &lt; ]]> [a](http://evil.example)"
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +281,39 @@ def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -
     assert len(files) == 11
     for path in files:
         assert path.read_bytes() == (other.folder / path.relative_to(one.folder)).read_bytes()
+
+
+def test_hostile_names_never_become_markup(tmp_path: Path) -> None:
+    run = made(title=HOSTILE, generators=(f"local:{HOSTILE}",), about=HOSTILE)
+    run.manifest = run.manifest.model_copy(
+        update={
+            "notes": (HOSTILE,), "attributor": HOSTILE, "versions": {HOSTILE: "1"},
+            "collections": (
+                run.manifest.collections[0].model_copy(update={"left_out": {HOSTILE: 1}}),
+            ),
+        }
+    )  # fmt: skip
+    failed = AnswerRecord(ranking=(0, 1), times=1, status=HOSTILE)
+    first, second, *others = run.records
+    run.records = [
+        first.model_copy(update={"samples": (), "answers": (), "failure": HOSTILE}),
+        second.model_copy(update={"answers": (failed,)}),
+        *others,
+    ]
+    write_rag_report(RagStore(tmp_path), run.measured())
+    page = read((tmp_path / "report.html").read_text())
+    assert not {tag for tag, _ in page.tags} & {"script", "img", "iframe"}
+    assert page.text.count("alert(1)") > 40
+    links = [attrs.get("href", "") for tag, attrs in page.tags if tag == "a"]
+    assert all(link.startswith("#") for link in links)
+    kinds: Counter[str] = Counter()
+    for token in READER.parse((tmp_path / "report.md").read_text()):
+        kinds.update(child.type for child in token.children or [])
+        kinds[token.type] += 1
+    assert not kinds["html_inline"]
+    assert not kinds["html_block"]
+    assert not kinds["link_open"]
+    assert kinds["image"] == 8
 
 
 def test_the_page_is_whole(measured: MeasuredRag, tmp_path: Path) -> None:
