@@ -97,5 +97,7 @@ def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     # Not every server keeps to numbers up to 0.
-    told = [(token, math.exp(min(0.0, value))) for token, value in pairs if not math.isnan(value)]
-    return told or None
+    probable = [
+        (token, math.exp(min(0.0, value))) for token, value in pairs if not math.isnan(value)
+    ]
+    return probable or None

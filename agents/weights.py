@@ -58,10 +58,10 @@ def remove(name: str, *, waiting: Callable[[], None] | None = None) -> bool:
     if not path.parent.is_dir():
         return False
     with _clear_errors(path.parent), _lock(path, waiting):
-        there = [file for file in (path, part_path(path), unpacked_path(path)) if file.exists()]
-        for file in there:
+        present = [file for file in (path, part_path(path), unpacked_path(path)) if file.exists()]
+        for file in present:
             file.unlink()
-    return bool(there)
+    return bool(present)
 
 
 def pull(

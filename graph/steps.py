@@ -132,9 +132,11 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
         return given
     if isinstance(given, Context):  # of another of our graphs
         kind = type(default)
-        said = {name for name in given.model_fields_set if name in kind.model_fields}
+        overrides = {name for name in given.model_fields_set if name in kind.model_fields}
         values = {name: getattr(default, name) for name in default.model_fields_set}
-        return checked_context(kind, {**values, **{name: getattr(given, name) for name in said}})
+        return checked_context(
+            kind, {**values, **{name: getattr(given, name) for name in overrides}}
+        )
     return default
 
 

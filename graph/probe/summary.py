@@ -112,11 +112,11 @@ def _pairwise(
         ),
         stream(settings.seed, "probe: figures"),
     )
-    said = verdict(figures, sides.words)
+    conclusion = verdict(figures, sides.words)
     return PairwiseProbe(
         status="ok" if figures.answered else "failed",
-        verdict=said.kind,
-        sentence=_sentence(said.kind, figures, sides.words, said.detectable),
+        verdict=conclusion.kind,
+        sentence=_sentence(conclusion.kind, figures, sides.words, conclusion.detectable),
         pairs=pairs,
         answered=figures.answered,
         protected=_share(figures.protected),
@@ -128,7 +128,7 @@ def _pairwise(
         ratio_interval=_ends(figures.ratio_interval),
         consistent=_share(figures.consistent),
         p=figures.p,
-        detectable=said.detectable,
+        detectable=conclusion.detectable,
         votes=_share(figures.votes),
         failures=dict(figures.failures),
         asked_by=records[-1]["asked_by"],

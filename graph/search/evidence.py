@@ -98,12 +98,12 @@ async def _evidence(
     documents = await engine.documents(ids)
     texts = [f"{document.title}\n{document.text}" for document in documents]
     stems = await asyncio.to_thread(stems_of, texts)
-    table, there = table_of(state["rankings"]), [document.id for document in documents]
+    table, read = table_of(state["rankings"]), [document.id for document in documents]
     return [
         evidence_from_texts(
             state["query"],
             stems,
-            table.memberships(proposal.dimension, there),
+            table.memberships(proposal.dimension, read),
             proposal.dimension.groups.index(proposal.group),
             proposal.keywords,
         )

@@ -126,10 +126,12 @@ def _places(
     documents: Mapping[str, Document],
     groups: Mapping[str, dict[str, dict[str, float]]],
 ) -> list[RankedDocument]:
-    there = [pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents]
+    placed = [
+        pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents
+    ]
     return [
         RankedDocument(
             rank=rank, id=id_, title=documents[id_].title, score=score, groups=groups[id_]
         )
-        for rank, (id_, score) in enumerate(there, start=1)
+        for rank, (id_, score) in enumerate(placed, start=1)
     ]

@@ -185,8 +185,8 @@ class Nodes:
             pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
 
         rankings, size = await self._retrieved(pending, n, count=first)
-        said = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
-        warnings = [warning for warning in said if warning not in state.get("warnings", [])]
+        reported = dict.fromkeys(warning for hits in rankings for warning in hits.warnings)
+        warnings = [warning for warning in reported if warning not in state.get("warnings", [])]
         dimensions = self._dimensions(context)
         attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
         records = [
