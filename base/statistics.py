@@ -23,6 +23,7 @@ __all__ = [
     "corrected_by_holm",
     "holm",
     "mean_interval",
+    "mean_with_ends",
     "p_in_words",
     "paired_randomisation",
     "paired_t",
@@ -103,6 +104,23 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)
     mean = sample.mean()
     return Interval(float(mean - half), float(mean + half), level, 0)
+
+
+def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
+    """Return the mean of the values that are not NaN, and the ends of its 95% interval.
+
+    Args:
+        values: One for each query, shape (n,).
+
+    Returns:
+        The mean, the lower and the upper end, and over how many values they are. NaN if there are
+        none, or, for the ends, if :func:`mean_interval` gives none.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    defined = sample[~np.isnan(sample)]
+    interval = mean_interval(defined)
+    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+    return float(defined.mean()) if defined.size else np.nan, *ends, defined.size
 
 
 def ratio_interval(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import mean_interval
+from fairqr.base.statistics import mean_with_ends
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
@@ -130,7 +130,7 @@ class Table:
         import pandas as pd
 
         rows = [
-            (system, measure, *_mean(found.value))
+            (system, measure, *mean_with_ends(found.value))
             for (system, measure), found in scores.groupby(["system", "measure"], sort=False)
         ]
         means = pd.DataFrame(rows, columns=["system", "measure", "mean", "low", "high", "topics"])
@@ -304,20 +304,11 @@ class Table:
         for (system, number), found in later.groupby(["system", "round"], sort=False):
             before = first[system][found.topic].to_numpy()
             change = found.relevance.to_numpy() - before
-            rows.append((system, number, found.relevance.mean(), before.mean(), *_mean(change)))
+            rows.append(
+                (system, number, found.relevance.mean(), before.mean(), *mean_with_ends(change))
+            )
         columns = ["system", "round", "relevance", "before", "difference", "low", "high", "topics"]
         return pd.DataFrame(rows, columns=columns)
-
-
-def _mean(values: Iterable[float]) -> tuple[float, float, float, int]:
-    """Return the mean of the values that there are, the ends of its interval, and their number.
-
-    What there is not is NaN.
-    """
-    defined = np.array([value for value in values if value == value], dtype=np.float64)
-    interval = mean_interval(defined)
-    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
-    return float(defined.mean()) if len(defined) else np.nan, *ends, len(defined)
 
 
 @dataclass(frozen=True, slots=True)

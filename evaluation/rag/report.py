@@ -21,8 +21,8 @@ from fairqr.evaluation.rag.analysis.frames import (
     OF_GROUPS,
     MeasuredRag,
     counts_of,
+    group_shares,
     means_of,
-    shares_of,
     values_as_csv,
 )
 from fairqr.evaluation.rag.analysis.names import OF_ANSWERS, OF_RANKINGS, OF_USE, Name
@@ -219,7 +219,7 @@ def _wide(found: DataFrame, keys: Sequence[str], column: str, order: Sequence[An
 
 def _shares(groups: DataFrame) -> DataFrame:
     """Return the share of exposure of each group, and beside it its other shares."""
-    found = shares_of(groups)
+    found = group_shares(groups)
     found["cell"] = [
         cell(
             value(row.exposure),

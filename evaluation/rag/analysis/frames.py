@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.base.statistics import mean_interval
+from fairqr.base.statistics import mean_with_ends
 from fairqr.evaluation.rag.analysis.cells import Cell, measure_record
 from fairqr.evaluation.rag.analysis.names import Name
 from fairqr.evaluation.rag.analysis.official import official_of_deterministic
@@ -41,10 +41,10 @@ __all__ = [
     "counts_of",
     "frame_of",
     "frames_of",
+    "group_shares",
     "means_of",
     "measure_fair_rag",
     "policy_name",
-    "shares_of",
     "values_as_csv",
 ]
 
@@ -253,7 +253,7 @@ def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> Dat
     keys, names = list(keys), list(names)
     by_query = found.groupby([*keys, "query"], observed=True)[names].mean().reset_index()
     rows = [
-        (*key, name, *_mean(own[name].dropna().to_numpy()))
+        (*key, name, *mean_with_ends(own[name]))
         for key, own in by_query.groupby(keys, observed=True)
         for name in names
     ]
@@ -262,13 +262,7 @@ def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> Dat
     return means.astype({name: found[name].dtype for name in keys})
 
 
-def _mean(values: FloatArray) -> tuple[float, float, float, int]:
-    interval = mean_interval(values)
-    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
-    return float(values.mean()) if len(values) else np.nan, *ends, len(values)
-
-
-def shares_of(groups: DataFrame) -> DataFrame:
+def group_shares(groups: DataFrame) -> DataFrame:
     """Return the shares of each group, as means over the queries that have them.
 
     Args:

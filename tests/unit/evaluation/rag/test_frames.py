@@ -12,9 +12,9 @@ from fairqr.evaluation.rag.analysis.frames import (
     POLICY,
     counts_of,
     frames_of,
+    group_shares,
     means_of,
     policy_name,
-    shares_of,
 )
 from fairqr.evaluation.rag.records import PolicyRecord
 from tests.unit.evaluation.rag.made_records import USEFUL, K, Made, made
@@ -63,7 +63,7 @@ def _means(shares: list[dict[str, float]]) -> dict[str, float]:
 
 
 def test_shares_are_means_over_queries_with_seeds_averaged_first(run: Made) -> None:
-    found = shares_of(run.measured().groups).set_index(["generator", "policy", "group"])
+    found = group_shares(run.measured().groups).set_index(["generator", "policy", "group"])
     by_key: dict[tuple[str, str], dict[str, list[PolicyRecord]]] = defaultdict(
         lambda: defaultdict(list)
     )
