@@ -12,7 +12,7 @@ import json
 import string
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, ClassVar, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,6 +32,8 @@ class FolderManifest(BaseModel):
     """What a run was begun with; more stands in the classes of each kind.
 
     Attributes:
+        identity: The values that must be the same when a run goes on.
+        format: Of the folder.
         versions: Of fairqr, Python and the libraries that results depend on; several, in order,
             where a run was resumed with others.
         started: When, in ISO 8601.
@@ -39,6 +41,9 @@ class FolderManifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    identity: ClassVar[tuple[str, ...]] = ()
+
+    format: int = 1
     versions: dict[str, str]
     started: str
 
@@ -116,30 +121,24 @@ class Folder(Generic[M]):
 
     Args:
         folder: It is made where it is missing.
-        manifest: The class of its settings.
+
+    Attributes:
+        manifest_type: The class of the settings.
         name: Of the file of settings.
-        what: What a run is, e.g. ``experiment``.
+        what: What a run is.
         made_with: The command that makes one.
-        compared: The settings that have to be the same when a run goes on.
+        replies: The file that keeps the replies of models.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: type[M],
-        *,
-        name: str,
-        what: str,
-        made_with: str,
-        compared: tuple[str, ...],
-    ) -> None:
+    manifest_type: type[M]
+    name = "experiment.json"
+    what = "experiment"
+    made_with = "fairqr experiment run"
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.replies = folder / "replies.sqlite"
-        self._class = manifest
-        self._manifest = folder / name
-        self._what = what
-        self._made_with = made_with
-        self._compared = compared
+        self._manifest = folder / self.name
 
     def exists(self) -> bool:
         """Return whether a run was begun here."""
@@ -152,17 +151,17 @@ class Folder(Generic[M]):
             InputError: There is no run, or one of another version.
         """
         try:
-            return self._class.model_validate_json(self._manifest.read_bytes())
+            return self.manifest_type.model_validate_json(self._manifest.read_bytes())
         except OSError as error:
             raise InputError(
-                f"{self.folder} holds no {self._what} ({error.strerror}); "
-                f"make one with '{self._made_with}'."
+                f"{self.folder} holds no {self.what} ({error.strerror}); "
+                f"make one with '{self.made_with}'."
             ) from None
         except ValidationError as error:
             where, _ = first_problem(error)
             raise InputError(
                 f"{self._manifest} is damaged or of another version (at {one_line(where)}); "
-                f"run the {self._what} into another folder."
+                f"run the {self.what} into another folder."
             ) from None
 
     def begin(self, manifest: M) -> M:
@@ -193,12 +192,11 @@ class Folder(Generic[M]):
                 not path.name.startswith(own) for path in self.folder.iterdir()
             ):
                 raise InputError(
-                    f"The folder {self.folder} is not empty and has no {self._what}; "
-                    "choose another."
+                    f"The folder {self.folder} is not empty and has no {self.what}; choose another."
                 )
             return
         begun = self.manifest()
-        for name in self._compared:
+        for name in self.manifest_type.identity:
             # As text, since a file of settings may hold what compares otherwise once it was read.
             if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
                 raise InputError(
@@ -231,7 +229,7 @@ class Folder(Generic[M]):
             held = FileLock(self.folder / ".lock").acquire(0)
         except Timeout:
             raise InputError(
-                f"Another process runs the {self._what} in {self.folder}; wait for it to end."
+                f"Another process runs the {self.what} in {self.folder}; wait for it to end."
             ) from None
         with held:
             yield

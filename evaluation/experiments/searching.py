@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.chat import ChatModel
 from fairqr.agents.models import open_model
-from fairqr.agents.ranking.model import RankingModel
-from fairqr.agents.refiner import Refiner
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, QueryError
 from fairqr.evaluation.experiments.care import is_away
@@ -111,16 +108,13 @@ async def _open_graph(tools: Tools, place: Place) -> Any:
             "copy them, or the file of the source, from there."
         )
 
-    async def opened(name: str) -> ChatModel | Refiner | RankingModel:
-        model = open_model(name, engine=engine, cache=tools.replies)
-        await model.start()
-        return model
-
     model = None
     if (name := place.model) is not None:
         # Feedback reads its words from the engine, so each engine has one of its own.
         kept = f"{name} {place.corpus} {place.retriever}" if name == "feedback" else name
-        model = await tools.keep(f"model {kept}", name, lambda: opened(name))
+        model = await tools.started(
+            f"model {kept}", name, lambda: open_model(name, engine=engine, cache=tools.replies)
+        )
     return build_search_graph(engine, model, prompts=tools.prompts)
 
 

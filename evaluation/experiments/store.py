@@ -12,8 +12,6 @@ from fairqr.evaluation.experiments.specification import Experiment
 
 __all__ = ["Manifest", "Record", "Round", "Store", "file_name"]
 
-FORMAT = 1
-
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,7 +21,6 @@ class Manifest(FolderManifest):
     """What an experiment was run with.
 
     Attributes:
-        format: Of the folder.
         experiment: The file, with what the command changed.
         collection: The name of the collection, and its title.
         collection_title: What a report calls it.
@@ -37,7 +34,8 @@ class Manifest(FolderManifest):
         notes: Sentences about what the experiment names and the collection lacks.
     """
 
-    format: int = FORMAT
+    identity = ("experiment", "collection", "fingerprints", "topics", "judge", "prompts")
+
     experiment: Experiment
     collection: str
     collection_title: str
@@ -109,15 +107,10 @@ class Store(Folder[Manifest]):
         folder: It is made where it is missing.
     """
 
+    manifest_type = Manifest
+
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            Manifest,
-            name="experiment.json",
-            what="experiment",
-            made_with="fairqr experiment run",
-            compared=("experiment", "collection", "fingerprints", "topics", "judge", "prompts"),
-        )
+        super().__init__(folder)
         self.lines = Lines(folder / "results.jsonl", Record, lambda r: r.key, "the search")
 
     def records(self) -> list[Record]:

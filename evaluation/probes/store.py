@@ -24,8 +24,6 @@ __all__ = [
     "collection_sha256",
 ]
 
-FORMAT = 1
-
 
 class CollectionEntry(BaseModel):
     """A probe collection of a run.
@@ -77,7 +75,6 @@ class ProbeRunManifest(FolderManifest):
     """What a probe was run with.
 
     Attributes:
-        format: Of the folder.
         experiment: The file, with what the command changed.
         collections: In the order in which the experiment names them.
         prompts: That models are asked with.
@@ -85,7 +82,8 @@ class ProbeRunManifest(FolderManifest):
         notes: Sentences about how the run was made, for the report.
     """
 
-    format: int = FORMAT
+    identity = ("experiment", "collections", "prompts", "base_url")
+
     experiment: Annotated[ListwiseExperiment | PairwiseExperiment, Field(discriminator="kind")]
     collections: tuple[CollectionEntry, ...]
     prompts: tuple[PromptEntry, ...] = ()
@@ -124,18 +122,10 @@ class ProbeStore(Folder[ProbeRunManifest]):
         folder: It is made where it is missing.
     """
 
-    compared = ("experiment", "collections", "prompts", "base_url")
-    """The settings that have to be the same when a run goes on."""
+    manifest_type = ProbeRunManifest
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            ProbeRunManifest,
-            name="experiment.json",
-            what="experiment",
-            made_with="fairqr experiment run",
-            compared=self.compared,
-        )
+        super().__init__(folder)
         self.rankings = Lines(
             folder / "rankings.jsonl", RankingRecord, lambda record: record.key, "the ranking"
         )

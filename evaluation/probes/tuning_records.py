@@ -27,8 +27,6 @@ __all__ = [
     "When",
 ]
 
-FORMAT = 1
-
 When = Literal["before", "after"]
 
 
@@ -71,7 +69,6 @@ class LoraManifest(FolderManifest):
     """What a tuning was run with.
 
     Attributes:
-        format: Of the folder.
         experiment: The file, with what the command changed.
         collections: In the order in which the experiment names them.
         splits: One for each collection.
@@ -84,7 +81,17 @@ class LoraManifest(FolderManifest):
         notes: Sentences about how the run was made, for the report.
     """
 
-    format: int = FORMAT
+    identity = (
+        "experiment",
+        "collections",
+        "base",
+        "base_sha256",
+        "prompt",
+        "prompt_sha256",
+        "training",
+        "steps",
+    )
+
     experiment: LoraExperiment
     collections: tuple[CollectionEntry, ...]
     splits: tuple[SplitEntry, ...]
@@ -104,24 +111,12 @@ class LoraStore(Folder[LoraManifest]):
         folder: It is made where it is missing.
     """
 
+    manifest_type = LoraManifest
+    what = "tuning"
+    made_with = "fairqr tune"
+
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            LoraManifest,
-            name="experiment.json",
-            what="tuning",
-            made_with="fairqr tune",
-            compared=(
-                "experiment",
-                "collections",
-                "base",
-                "base_sha256",
-                "prompt",
-                "prompt_sha256",
-                "training",
-                "steps",
-            ),
-        )
+        super().__init__(folder)
         self.losses = Lines(
             folder / "losses.jsonl", StepRecord, lambda record: record.step, "the step"
         )

@@ -106,12 +106,8 @@ async def open_answerer(tools: Tools, asked: Asked) -> Answerer:
     Raises:
         ModelUnavailableError: The generator is not there.
     """
-
-    async def opened() -> Generator:
-        generator = open_generator(asked.generator, cache=tools.replies)
-        await generator.start()
-        return generator
-
     # One place for all, since large models do not fit side by side.
-    generator = await tools.keep("generator", asked.generator, opened)
+    generator = await tools.started(
+        "generator", asked.generator, lambda: open_generator(asked.generator, cache=tools.replies)
+    )
     return Answerer(generator, asked.task, asked.prompt)

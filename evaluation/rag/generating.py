@@ -178,18 +178,11 @@ class _Answers:
 
 
 async def _open_attributor(tools: Tools, name: str) -> Attributor | None:
-    async def opened() -> Attributor:
-        attributor = open_attributor(name, cache=tools.replies, prompts=tools.prompts)
-        await attributor.start()
-        return attributor
+    def opened() -> Attributor:
+        return open_attributor(name, cache=tools.replies, prompts=tools.prompts)
 
-    return await tools.keep("attributor", name, opened) if name else None
+    return await tools.started("attributor", name, opened) if name else None
 
 
 async def _open_retriever(tools: Tools, name: str) -> PoolRetriever:
-    async def opened() -> PoolRetriever:
-        retriever = open_pool_retriever(name)
-        await retriever.start()
-        return retriever
-
-    return await tools.keep(f"retriever {name}", name, opened)
+    return await tools.started(f"retriever {name}", name, lambda: open_pool_retriever(name))

@@ -26,7 +26,6 @@ from fairqr.prompts.template import PromptTemplate
 
 __all__ = [
     "check_labels",
-    "check_pools",
     "given_labels",
     "label_collection",
     "label_manifest",
@@ -201,43 +200,27 @@ def check_labels(given: LabelStore, wanted: LabelManifest) -> None:
             )
 
 
-def check_pools(folder: Path, queries: Sequence[RagQuery]) -> None:
-    """Check that labels have looked at all documents of the queries that they are of.
+def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]:
+    """Return the labels of a folder for these queries, cut to the documents of their pools.
 
     Args:
-        folder: Of the labels.
-        queries: Which need labels; those that the folder lacks are labelled later.
+        folder: Of the labels, whose settings were checked.
+        queries: Which need labels; those without are labelled later.
 
     Raises:
         InputError: A query has documents that were not looked at, or a line is damaged.
     """
-    given = {label.query: label for label in LabelStore(folder).lines.read()}
+    labels = {label.query: label for label in LabelStore(folder).lines.read()}
+    given = []
     for query in queries:
-        label = given.get(query.id)
-        if label and (unknown := [d.id for d in query.pool if d.id not in label.gains]):
+        if (label := labels.get(query.id)) is None:
+            continue
+        if unknown := [it.id for it in query.pool if it.id not in label.gains]:
             raise InputError(
                 f"The labels in {folder} have nothing about {len(unknown)} documents of the "
                 f"query '{one_line(query.id)}'; make them with a --pool of {len(query.pool)} or "
                 "more."
             )
-
-
-def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]:
-    """Return the labels of a folder for these queries, cut to the documents of their pools.
-
-    Args:
-        folder: Of the labels, which were checked.
-        queries: Which need labels; those without are labelled later.
-
-    Raises:
-        InputError: A query has documents that were not looked at.
-    """
-    check_pools(folder, queries)
-    given = {label.query: label for label in LabelStore(folder).lines.read()}
-    return [
-        given[query.id].model_copy(
-            update={"gains": {it.id: given[query.id].gains[it.id] for it in query.pool}}
-        )
-        for query in queries
-        if query.id in given
-    ]
+        gains = {document.id: label.gains[document.id] for document in query.pool}
+        given.append(label.model_copy(update={"gains": gains}))
+    return given

@@ -23,7 +23,6 @@ from fairqr.evaluation.rag.generating import (
 )
 from fairqr.evaluation.rag.labelling import (
     check_labels,
-    check_pools,
     given_labels,
     label_manifest,
     label_stage,
@@ -66,7 +65,7 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str]
             key=lambda one: sum(found[name] != value for name, value in one.model_dump().items()),
         )
         check_labels(given, nearest)
-        check_pools(folder, queries[nearest.collection])
+        given_labels(folder, queries[nearest.collection])
         matched[nearest.collection, nearest.generator] = folder
     return matched
 

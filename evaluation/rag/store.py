@@ -18,8 +18,6 @@ from fairqr.prompts.template import PromptTemplate
 
 __all__ = ["CollectionEntry", "LabelManifest", "LabelStore", "RagManifest", "RagStore"]
 
-FORMAT = 1
-
 
 class CollectionEntry(BaseModel):
     """A collection, as results name it.
@@ -79,7 +77,6 @@ class LabelManifest(FolderManifest):
     """What labels were made with.
 
     Attributes:
-        format: Of the folder.
         collection: The name of the collection.
         title: For people.
         task: The name of its task.
@@ -91,7 +88,17 @@ class LabelManifest(FolderManifest):
         prompt_sha256: Of its file.
     """
 
-    format: int = FORMAT
+    identity = (
+        "collection",
+        "task",
+        "utility",
+        "fingerprint",
+        "pool",
+        "generator",
+        "prompt",
+        "prompt_sha256",
+    )
+
     collection: str
     title: str
     task: str
@@ -110,24 +117,13 @@ class LabelStore(Folder[LabelManifest]):
         folder: It is made where it is missing.
     """
 
+    manifest_type = LabelManifest
+    name = "labels.json"
+    what = "labelling"
+    made_with = "fairqr lamp label"
+
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            LabelManifest,
-            name="labels.json",
-            what="labelling",
-            made_with="fairqr lamp label",
-            compared=(
-                "collection",
-                "task",
-                "utility",
-                "fingerprint",
-                "pool",
-                "generator",
-                "prompt",
-                "prompt_sha256",
-            ),
-        )
+        super().__init__(folder)
         self.lines = Lines(
             folder / "labels.jsonl", LabelRecord, lambda record: record.query, "the query"
         )
@@ -137,14 +133,14 @@ class RagManifest(FolderManifest):
     """What an experiment was run with.
 
     Attributes:
-        format: Of the folder.
         experiment: The file, with what the command changed.
         collections: In the order in which the experiment names them.
         attributor: What judged, as it names itself; empty where nothing did.
         notes: Sentences about how the run was made, for the report.
     """
 
-    format: int = FORMAT
+    identity = ("experiment", "collections", "attributor")
+
     experiment: FairRagExperiment
     collections: tuple[CollectionEntry, ...]
     attributor: str
@@ -158,15 +154,10 @@ class RagStore(Folder[RagManifest]):
         folder: It is made where it is missing.
     """
 
+    manifest_type = RagManifest
+
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            RagManifest,
-            name="experiment.json",
-            what="experiment",
-            made_with="fairqr experiment run",
-            compared=("experiment", "collections", "attributor"),
-        )
+        super().__init__(folder)
         self.lines = Lines(
             folder / "records.jsonl", PolicyRecord, lambda record: record.key, "that part"
         )

@@ -16,6 +16,17 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+class Startable(Protocol):
+    """What has to be started before it is used."""
+
+    async def start(self) -> None:
+        """Make ready."""
+        ...
+
+
+S = TypeVar("S", bound=Startable)
+
+
 @dataclass(slots=True)
 class Tools:
     """The open things of one worker, by what they are for.
@@ -44,6 +55,16 @@ class Tools:
                 self._kept.pop(place, None)
                 self._kept[place] = (name, await opened())
             return cast("T", self._kept[place][1])
+
+    async def started(self, place: str, name: object, opened: Callable[[], S]) -> S:
+        """Return what is open at a place, as :meth:`keep` does, opened and started now if not."""
+
+        async def start() -> S:
+            made = opened()
+            await made.start()
+            return made
+
+        return await self.keep(place, name, start)
 
     async def aclose(self) -> None:
         """Close what is open and can be closed."""

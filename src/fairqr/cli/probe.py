@@ -144,7 +144,7 @@ def probe(
             options={"timeout": timeout},
             preparing=watcher.count,
         )
-        store = ProbeStore(output or _in_cache(plan.manifest, ProbeStore))
+        store = ProbeStore(output or _in_cache(plan.manifest))
         options = RunOptions(
             store.folder,
             watcher,
@@ -183,11 +183,11 @@ app.command(
 )(probe)
 
 
-def _in_cache(manifest: ProbeRunManifest, store: type[ProbeStore]) -> Path:
+def _in_cache(manifest: ProbeRunManifest) -> Path:
     """Return the one folder in the cache for runs with these settings."""
     from fairqr.base.settings import cache_dir
 
-    same = manifest.model_dump_json(include=set(store.compared))
+    same = manifest.model_dump_json(include=set(manifest.identity))
     return cache_dir() / "probes" / hashlib.sha256(same.encode()).hexdigest()[:24]
 
 
