@@ -22,7 +22,7 @@ from fairqr.evaluation.rag.report import figures_of, values_of, write_rag_report
 from fairqr.evaluation.rag.store import RagStore
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
-from tests.unit.evaluation.rag.made_records import Made, made
+from tests.unit.evaluation.rag.made_records import SCHEMA, Made, made
 from tests.unit.evaluation.reports.pages import read
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -241,6 +241,26 @@ def test_labels_that_are_gone_are_missed() -> None:
     (sentence,) = measured.warnings
     assert sentence.startswith("Films, g: the labels of 6 of 6 queries that were ranked are gone")
     assert sentence in values_of(measured)["missing"]
+
+
+def test_two_collections_stand_in_the_order_of_the_experiment() -> None:
+    """With groups in one of them, a family of tests for each, and one for the intervals of both."""
+    run, other = (made(queries=9, schema=schema) for schema in (SCHEMA, None))
+    (entry,) = run.manifest.collections
+    entries = (entry.model_copy(update={"name": "zoo", "title": "Zoo"}), entry)
+    run.manifest = run.manifest.model_copy(update={"collections": entries})
+    run.records += [r.model_copy(update={"collection": "zoo"}) for r in other.records]
+    run.labels |= {("zoo", name): found for (_, name), found in other.labels.items()}
+    run.collections["zoo"] = other.collections["films"]
+    values = values_of(run.measured())
+    assert [part["title"] for part in values["parts"]] == ["Zoo", "Films"]
+    assert [len(part["groups"]) for part in values["parts"]] == [0, 1]
+    assert [set(part["differences"].tests) for part in values["parts"]] == [{2}, {2}]
+    for rows in values["intervals"].values():
+        assert rows.collection.tolist() == ["Zoo"] * 4 + ["Films"] * 4
+        zoo, films = (rows[rows.collection == name] for name in ("Zoo", "Films"))
+        assert zoo.generator.tolist() == ["small", "small", "large", "large"]
+        assert zoo.iloc[:, 1:].to_numpy().tolist() == films.iloc[:, 1:].to_numpy().tolist()
 
 
 def test_groups_are_left_out_where_there_are_none() -> None:
