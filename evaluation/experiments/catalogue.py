@@ -1,20 +1,32 @@
-"""The experiments of all kinds: those that come with fairqr, and files of the user's own."""
+"""Experiments of all kinds: those that come with fairqr, files of the user's own, and runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, Kind
+from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Kind
 
-__all__ = ["SHIPPED", "ExperimentFile", "find_experiment", "kind_of_folder", "read_experiment"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "SHIPPED",
+    "ExperimentFile",
+    "LoadedExperiment",
+    "find_experiment",
+    "kind_of_folder",
+    "load_experiment",
+    "read_experiment",
+]
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = (
@@ -140,6 +152,43 @@ def kind_of_folder(folder: Path) -> str:
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return SEARCH
     return kind if isinstance(kind, str) and kind in KINDS else SEARCH
+
+
+@dataclass(frozen=True)
+class LoadedExperiment:
+    """An experiment that was run.
+
+    Attributes:
+        folder: Of the run.
+        kind: What kind of experiment it is, such as ``search`` or ``fair_rag``.
+        spec: What was run: the file, with what the command changed.
+    """
+
+    folder: Path
+    kind: str
+    spec: AnyExperiment
+
+    @cached_property
+    def frames(self) -> dict[str, DataFrame]:
+        """All that was measured, by name; measured when it is first used.
+
+        Raises:
+            InputError: The run has no results yet, or what it was run on has changed.
+        """
+        return KINDS[self.kind].measure(self.folder)
+
+
+def load_experiment(folder: str | Path) -> LoadedExperiment:
+    """Read a run of ``fairqr experiment run``.
+
+    Args:
+        folder: Of the run.
+
+    Raises:
+        InputError: There is no run, or one of another version.
+    """
+    kind = KINDS[kind_of_folder(Path(folder))]
+    return LoadedExperiment(Path(folder), kind.name, kind.spec_of(Path(folder)))
 
 
 def _read(path: Path) -> dict[str, Any]:

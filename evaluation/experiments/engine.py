@@ -6,14 +6,15 @@ A kind of experiment supplies its stages. What does a task is a job: a function 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence, Set
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from fairqr.agents.replies import Usage
-from fairqr.evaluation.at_once import all_of
+from fairqr.base.errors import FairqrError
 from fairqr.evaluation.experiments.care import Cautious, Patience
 from fairqr.evaluation.experiments.estimating import Estimate, Timing
 from fairqr.evaluation.experiments.folder import Lines
@@ -240,7 +241,31 @@ class _Run:
             return most is None or kept < most
 
         with written.writing(is_last=most is None):
-            await all_of(stage.left[:most], lambda task: stage.do(task, keep), self.at_once)
+            await _all_of(stage.left[:most], lambda task: stage.do(task, keep), self.at_once)
             if most is None:
                 patience.at_the_end()
         return timing
+
+
+async def _all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
+    """Do something with each thing, at most so many at a time.
+
+    Raises:
+        FairqrError: What stopped one; the others are stopped too.
+    """
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(thing: T) -> None:
+        async with slots:
+            await work(thing)
+
+    stopped: list[BaseException] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for thing in things:
+                group.create_task(one(thing))
+    except* (FairqrError, OSError) as errors:
+        stopped += errors.exceptions
+    if stopped:
+        # What stops one stops them all; the first sentence says it.
+        raise stopped[0]

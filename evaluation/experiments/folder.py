@@ -8,24 +8,59 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
+import platform
 import string
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.files import write_beside
 
 __all__ = ["Folder", "FolderManifest", "Lines", "file_name"]
 
+LIBRARIES = (
+    "fairqr",
+    "elasticsearch",
+    "gguf",
+    "langchain",
+    "langgraph",
+    "numpy",
+    "onnxruntime",
+    "openai",
+    "peft",
+    "rouge-score",
+    "scipy",
+    "tantivy",
+    "torch",
+    "transformers",
+    "wordllama",
+    "xllamacpp",
+)
+"""What results may depend on, as far as it is installed; some come with an extra."""
+
 LONGEST = 120
 _PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
 
 R = TypeVar("R", bound=BaseModel)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class FolderManifest(BaseModel):
@@ -44,8 +79,8 @@ class FolderManifest(BaseModel):
     identity: ClassVar[tuple[str, ...]] = ()
 
     format: int = 1
-    versions: dict[str, str]
-    started: str
+    versions: dict[str, str] = Field(default_factory=_versions)
+    started: str = Field(default_factory=_now)
 
 
 M = TypeVar("M", bound=FolderManifest)

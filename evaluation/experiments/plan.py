@@ -12,7 +12,6 @@ from fairqr.evaluation.experiments.specification import Experiment, QueryForm, S
 from fairqr.evaluation.experiments.store import Manifest
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
-from fairqr.evaluation.versions import now, versions_of
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
@@ -21,19 +20,6 @@ from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.target import Target
 
 __all__ = ["Cell", "Plan", "fingerprints_of", "make_plan"]
-
-LIBRARIES = (
-    "fairqr",
-    "elasticsearch",
-    "langchain",
-    "langgraph",
-    "numpy",
-    "openai",
-    "scipy",
-    "tantivy",
-    "wordllama",
-    "xllamacpp",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +114,6 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         judge=judge,
         prompts=_prompts(experiment, cells, prompts),
         notes=tuple(left_out),
-        versions=versions_of(LIBRARIES),
-        started=now(),
     )
     return Plan(manifest, topics, cells, tuple(left_out))
 

@@ -13,10 +13,9 @@ from fairqr.base.errors import IndexNotFoundError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
-from fairqr.evaluation.experiments.needs import check_needs
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.searching import Place, Search, open_engine, search
+from fairqr.evaluation.experiments.searching import Place, Search, check_needs, open_engine, search
 from fairqr.evaluation.experiments.store import Record, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools

@@ -1,29 +1,34 @@
-"""One search of an experiment, as a job, and what is kept of it."""
+"""The jobs of an experiment with searches: what they need, one search, and what is kept of it."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.models import open_model
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models import open_language_model, open_model
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, QueryError
 from fairqr.evaluation.experiments.care import is_away
 from fairqr.evaluation.experiments.engine import Absence, Done
+from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.store import Record, Round
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import make_context
+from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.usage import usage_of
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.encoders.encoder import PROBE
+from fairqr.retrieval.encoders.opening import encoder_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
 
-__all__ = ["Place", "Search", "open_engine", "search"]
+__all__ = ["Place", "Search", "check_needs", "open_engine", "search"]
 
 KEY = ("attribute", "queries", "system", "seed", "topic")
 
@@ -62,6 +67,34 @@ class Search:
     query: str
     context: Mapping[str, Any]
     weights: bytes | None
+
+
+async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
+    """Start what these cells ask and encode with, before anything is written.
+
+    Raises:
+        ModelUnavailableError: A model or an encoder is not there.
+        ModelError: An encoder fails.
+    """
+    experiment = plan.manifest.experiment
+    systems = [cell.system for cell in cells]
+    asking = {s.model or experiment.model for s in systems if s.asks_a_model}
+    for name in sorted(asking - {FeedbackRefiner.name}):
+        await open_model(name, cache=False).start()
+    rankers = {cell.system.name: cell for cell in cells if cell.system.ranker is not None}
+    for cell in rankers.values():
+        model = None
+        if cell.system.ranker in ASKED:
+            model = open_language_model(cell.system.model or experiment.model, cache=False)
+        ranker = Rankers(None, model, tools.prompts).ranker_for(cell.context(experiment))
+        if ranker is not None:
+            await ranker.start()
+    # A corpus that is named has vectors of its own, and says what encodes queries.
+    encoded = {s.retriever for s in systems if experiment.corpus_of(s) is None}
+    for retriever in sorted(encoded):
+        encoder = encoder_of(retriever)
+        if encoder is not None:
+            await encoder.encode_query(PROBE)
 
 
 async def open_engine(

@@ -23,7 +23,6 @@ from fairqr.evaluation.probes.store import (
     PromptEntry,
 )
 from fairqr.evaluation.probes.tasks import list_tasks, pair_tasks
-from fairqr.evaluation.versions import now, versions_of
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = [
@@ -98,8 +97,6 @@ async def make_probe_plan(
         prompts=tuple(entries),
         base_url=base_url,
         notes=tuple(notes),
-        versions=versions_of(),
-        started=now(),
     )
     own = {"base_url": base_url} if base_url else {}
     return ProbePlan(manifest, tuple(collections), prompts, {**(options or {}), **own})

@@ -20,13 +20,10 @@ from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.evaluation.probes.tasks import PairTask
 from fairqr.evaluation.probes.tuning_records import LoraManifest, SplitEntry
 from fairqr.evaluation.probes.tuning_split import Split, apart, split_queries
-from fairqr.evaluation.versions import now, versions_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = ["LoraPlan", "held_out_tasks", "lora_options", "make_lora_plan"]
-
-LIBRARIES = ("fairqr", "gguf", "numpy", "peft", "torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +129,6 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
         prompt_sha256=prompt.sha256,
         training=fingerprint(batches),
         steps=len(batches),
-        versions=versions_of(LIBRARIES),
-        started=now(),
     )
     return LoraPlan(manifest, prompt, tuple(held_out), tuple(batches))
 

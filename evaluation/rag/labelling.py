@@ -19,7 +19,6 @@ from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.records import LabelRecord
 from fairqr.evaluation.rag.store import LabelManifest, LabelStore
-from fairqr.evaluation.versions import now, versions_of
 from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
@@ -56,8 +55,6 @@ def label_manifest(
         generator=generator,
         prompt=f"{prompt.id}={prompt.version}",
         prompt_sha256=prompt.sha256,
-        versions=versions_of(),
-        started=now(),
     )
 
 

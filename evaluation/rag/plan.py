@@ -14,7 +14,6 @@ from fairqr.evaluation.rag.labelling import labelling_calls
 from fairqr.evaluation.rag.policies import Draw, Key, draws_of
 from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import CollectionEntry, RagManifest
-from fairqr.evaluation.versions import now, versions_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
@@ -177,8 +176,6 @@ def make_rag_plan(
         ),
         attributor=attributor,
         notes=(*notes, *_notes(experiment, collections)),
-        versions=versions_of(),
-        started=now(),
     )
     return RagPlan(manifest, parts, tuple(draws_of(experiment)))
 

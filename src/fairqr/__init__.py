@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
     from fairqr.evaluation.evaluate import evaluate
-    from fairqr.evaluation.experiments.loading import load_experiment
+    from fairqr.evaluation.experiments.catalogue import load_experiment
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
     from fairqr.graph.answer.context import AnswerContext, AnswerSettings
     from fairqr.graph.answer.result import AnswerResult
@@ -81,7 +81,7 @@ _HOMES = {
     "build_search_graph": "fairqr.graph.search.builder",
     "evaluate": "fairqr.evaluation.evaluate",
     "from_langchain": "fairqr.retrieval.engines.langchain",
-    "load_experiment": "fairqr.evaluation.experiments.loading",
+    "load_experiment": "fairqr.evaluation.experiments.catalogue",
     "open_engine": "fairqr.api",
     "open_model": "fairqr.agents.models",
     "probe_state_graph": "fairqr.graph.probe.builder",
