@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.base.errors import InputError, TargetError
+from fairqr.base.errors import InputError
 from fairqr.base.statistics import mean_interval
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.by_group import GroupShares
@@ -18,6 +18,7 @@ from fairqr.evaluation.collections.query_targets import (
     QueryTargets,
     TargetRule,
     as_target,
+    check_target,
 )
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
 from fairqr.evaluation.measures.base import Measure, Need
@@ -281,25 +282,13 @@ def _check(
                 "or choose a target without relevance, such as population:1."
             )
         targeted += measure.targeted(groups) if groups else []
-    _check_target(rule, targeted)
-
-
-def _check_target(rule: TargetRule, targeted: Sequence[Dimension]) -> None:
+    check_target(rule, targeted)
     for dimension in targeted:
-        if isinstance(rule, Target):
-            needed = rule.parts.get("population") and dimension.name not in rule.shares
-            if needed and dimension.attribute.population is None:
-                raise TargetError(
-                    f"The schema gives no population for {dimension.name}; add one, or choose a "
-                    "target without it, such as relevance:0.5,uniform:0.5."
-                )
-        elif rule == "trec2022" and any(f.unknown != "group" for f in dimension.factors):
+        if rule == "trec2022" and any(f.unknown != "group" for f in dimension.factors):
             raise InputError(
                 f"The target trec2022 has the unknown as a group of {dimension.name}; "
                 "leave unknown=exclude out of the measure, or choose another target."
             )
-    if isinstance(rule, Target) and targeted:
-        rule.check([dimension.attribute for dimension in targeted])
 
 
 def _ranked(run: Run, query: str) -> list[list[str]]:

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure
 
 __all__ = [
@@ -47,6 +48,10 @@ __all__ = [
     "group_expected_exposure",
     "target_exposure",
 ]
+
+
+ROOM = 1e-12
+"""Bounds that are closer than this leave no room for a normalised value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class ExpectedExposure:
             rankings leave much out.
         target_square: Σ ε*².
         bounds: What can be reached.
+        items: n.
+        useful: m.
     """
 
     disparity: float
@@ -89,6 +96,44 @@ class ExpectedExposure:
     unbiased_disparity: float | None
     target_square: float
     bounds: Bounds
+    items: int
+    useful: int
+
+    def normalised(
+        self,
+        value: float | None,
+        bounds: tuple[float, float],
+        *,
+        by_use: bool = True,
+        from_zero: bool = False,
+    ) -> Score:
+        """Return where a value lies between its bounds: (value − least)/(greatest − least).
+
+        Args:
+            value: None where one ranking is too few for it.
+            bounds: What rankings of the items can reach.
+            by_use: Whether the value depends on which items are useful.
+            from_zero: Take 0 for the least, as in the numbers of "Towards Fair RAG".
+
+        Returns:
+            Undefined where all rankings get the same value.
+        """
+        if value is None:
+            return Undefined(Reason.ONE_RANKING)
+        if undefined := self.without_room(bounds, by_use=by_use):
+            return undefined
+        low, high = bounds
+        return value / high if from_zero else (value - low) / (high - low)
+
+    def without_room(self, bounds: tuple[float, float], *, by_use: bool = True) -> Undefined | None:
+        """Return why all rankings get the same value, if these bounds leave no room between."""
+        low, high = bounds
+        if high - low > ROOM * max(1.0, high):
+            return None
+        if by_use and not self.useful:
+            return Undefined(Reason.NO_RELEVANT)
+        every = by_use and self.useful == self.items
+        return Undefined(Reason.ALL_RELEVANT if every else Reason.NO_ROOM)
 
     @property
     def unbiased_loss(self) -> float | None:
@@ -186,6 +231,8 @@ def expected_exposure(
         unbiased_disparity=unbiased,
         target_square=square,
         bounds=bounds,
+        items=n,
+        useful=m,
     )
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from fairqr.base.errors import CorpusError, first_problem, one_line
+from fairqr.base.errors import CorpusError, one_line
 from fairqr.evaluation.collections.topics import Topic, read_topics
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.files import write_beside
+from fairqr.retrieval.schema import load_yaml, validated
 
 __all__ = ["ABOUT", "About", "Collection", "is_standard", "load_collection", "splits_of"]
 
@@ -211,13 +212,6 @@ def read_about(folder: Path) -> About:
         CorpusError: The file is not valid.
     """
     path = folder / ABOUT
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return About.model_validate(data or {})
-    except FileNotFoundError:
+    if not path.is_file():
         return About()
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise CorpusError(f"{path}: {where or 'the file'}: {reason}; mend it.") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise CorpusError(f"{path} is not valid YAML ({one_line(error, 120)}); mend it.") from None
+    return validated(About, load_yaml(path, "file", CorpusError) or {}, str(path), CorpusError)

@@ -28,6 +28,7 @@ __all__ = [
     "TargetRule",
     "TrecRule",
     "as_target",
+    "check_target",
     "query_targets",
     "resolve_target",
     "work_weights",
@@ -125,8 +126,7 @@ def query_targets(
     if unknown is not None:
         schema = schema_with_unknown(collection.corpus.schema, unknown)
         dimension = Dimension.named(schema, attribute)
-    if isinstance(rule, Target):
-        rule.check([dimension.attribute])
+    check_target(rule, [dimension])
     targets: dict[str, FloatArray] = {}
     undefined: dict[str, str] = {}
     for topic in collection.topics:
@@ -138,6 +138,23 @@ def query_targets(
         else:
             targets[topic.id] = found
     return QueryTargets(dimension, str(wanted), targets, undefined)
+
+
+def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
+    """Raise where a target that is no track's cannot be computed for these dimensions.
+
+    Raises:
+        TargetError: It asks for a population that the schema lacks, or names an attribute or a
+            group that does not exist.
+    """
+    if isinstance(rule, Target) and dimensions:
+        attributes = [dimension.attribute for dimension in dimensions]
+        if lacking := rule.without_population(attributes):
+            raise TargetError(
+                f"The schema gives no population for '{lacking[0]}'; add one, or choose a target "
+                "without it, such as relevance:0.5,uniform:0.5."
+            )
+        rule.check(attributes)
 
 
 def resolve_target(

@@ -128,24 +128,17 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
         return self._by_group(batch, query) if self.attribute else self._by_item(batch, query)
 
     def _by_item(self, batch: Batch, query: int) -> Score:
-        items = self.items or "pool"
-        found = batch.expected_exposure(query, self.weighting, self.k, items)
+        found = batch.expected_exposure(query, self.weighting, self.k, self.items or "pool")
         normalization = self.normalization or "bounds"
         value = self.of_items(found, fair_rag=normalization == FAIR_RAG)
-        if value is None:
-            return Undefined(Reason.ONE_RANKING)
         if normalization == "none":
-            return value
-        low, high = self.bounds(found)
-        if high - low <= 1e-12 * max(1.0, high):
-            return Undefined(self._why_no_room(batch, query, batch.item_count(query, items)))
-        return value / high if normalization == FAIR_RAG else (value - low) / (high - low)
-
-    def _why_no_room(self, batch: Batch, query: int, count: int) -> Reason:
-        useful = len(batch.relevant[query])
-        if self.uses_labels and useful == 0:
-            return Reason.NO_RELEVANT
-        return Reason.ALL_RELEVANT if self.uses_labels and useful == count else Reason.NO_ROOM
+            return Undefined(Reason.ONE_RANKING) if value is None else value
+        return found.normalised(
+            value,
+            self.bounds(found),
+            by_use=self.uses_labels,
+            from_zero=normalization == FAIR_RAG,
+        )
 
     def _by_group(self, batch: Batch, query: int) -> Score:
         dimension = self.dimension(batch.groups)

@@ -17,7 +17,6 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
@@ -32,7 +31,7 @@ from fairqr.evaluation.rag.collection import (
 from fairqr.evaluation.rag.notables import shares_of
 from fairqr.retrieval.documents import numbered_lines, parse_document
 from fairqr.retrieval.files import sha256_of
-from fairqr.retrieval.schema import Schema, load_schema
+from fairqr.retrieval.schema import Schema, load_schema, load_yaml, validated
 
 __all__ = ["METRICS", "load_jsonl"]
 
@@ -136,15 +135,9 @@ def load_jsonl(
 
 
 def _read_about(path: Path) -> _About:
-    try:
-        return _About.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except FileNotFoundError:
+    if not path.is_file():
         return _About()
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise CorpusError(f"{path}: {where or 'the file'}: {reason}; mend it.") from None
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CorpusError(f"{path} is not valid YAML ({one_line(error, 120)}); mend it.") from None
+    return validated(_About, load_yaml(path, "file", CorpusError) or {}, str(path), CorpusError)
 
 
 def _schema_beside(path: Path, stem: str) -> Path | None:

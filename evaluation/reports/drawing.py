@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from fairqr.evaluation.plotting import quiet_fonts
 from fairqr.evaluation.reports.style import INK, PAPER, RULE
 
-__all__ = ["bare", "can_draw", "new_figure", "shortened", "svg_of"]
+__all__ = ["bare", "can_draw", "new_figure", "quiet_fonts", "shortened", "svg_of"]
 
 LONGEST = 48
 """So many letters of a name stand in a legend."""
@@ -48,6 +49,20 @@ def shortened(name: str) -> str:
 def can_draw() -> bool:
     """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
+
+
+@contextmanager
+def quiet_fonts() -> Iterator[None]:
+    """Keep to itself what matplotlib says of characters that its fonts do not have."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from fairqr.retrieval.rerankers.listwise import (
     list_cross_entropy,
     minimise,
     padded,
+    with_decay,
 )
 from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
 from fairqr.retrieval.rerankers.weights import LinearModel, TrainedModel, group_positions
@@ -201,11 +202,9 @@ def fit_deltr(lists: Sequence[List], options: DeltrTraining) -> Minimum:
     start = np.random.default_rng(options.seed).normal(0.0, 0.01, size=columns)
 
     def objective(weights: FloatArray) -> tuple[float, FloatArray]:
-        loss, gradient = deltr_loss(weights, batch, options.gamma)
-        decay = options.l2 * weights
-        return loss + float(decay @ weights) / 2, gradient + decay
+        return deltr_loss(weights, batch, options.gamma)
 
-    return minimise(objective, start, options.iterations)
+    return minimise(with_decay(objective, options.l2), start, options.iterations)
 
 
 def train_deltr(examples: Examples, options: DeltrTraining | None = None) -> DeltrModel:
@@ -228,14 +227,15 @@ def train_deltr(examples: Examples, options: DeltrTraining | None = None) -> Del
         columns = np.column_stack([scaling(item.features), protected])
         lists.append((columns, item.grades, protected))
     found = fit_deltr(lists, options)
-    with_mark = Scaling(np.append(scaling.means, 0.0), np.append(scaling.scales, 1.0))
     first = lists_of_candidates[0]
     return DeltrModel(
         trained_on=examples.sha256(),
         topics=len(examples.items),
         dimension=first.dimensions[chosen.dimension],
         protected=tuple(first.groups[chosen.dimension][group] for group in chosen.groups),
-        model=LinearModel.of((*examples.feature_names, "protected"), with_mark, found.weights),
+        model=LinearModel.of(
+            (*examples.feature_names, "protected"), scaling.and_unscaled(1), found.weights
+        ),
         training=options,
         loss=found.loss,
         iterations=found.iterations,

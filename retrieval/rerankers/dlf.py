@@ -46,6 +46,7 @@ from fairqr.retrieval.rerankers.listwise import (
     log_softmax,
     minimise,
     padded,
+    with_decay,
 )
 from fairqr.retrieval.rerankers.weights import LinearModel, TrainedModel, group_positions
 
@@ -244,37 +245,31 @@ def train_dlf(examples: Examples, options: DlfTraining | None = None) -> DlfMode
 
     def by_relevance(weights: FloatArray) -> tuple[float, FloatArray]:
         loss, slope, _ = list_cross_entropy(grades, columns @ weights, mask)
-        return _decayed(loss, np.tensordot(slope, columns, axes=2), weights, options.l2)
+        return loss, np.tensordot(slope, columns, axes=2)
 
     def by_distribution(weights: FloatArray) -> tuple[float, FloatArray]:
-        return _decayed(*distribution_loss(weights, batch), weights, options.l2)
+        return distribution_loss(weights, batch)
 
     size = columns.shape[2]
-    relevance = minimise(by_relevance, np.zeros(size), options.iterations)
-    fairness = minimise(by_distribution, np.zeros(size + len(every)), options.iterations)
-    names = examples.feature_names
-    told_scaling = Scaling(
-        np.append(scaling.means, np.zeros(len(every))),
-        np.append(scaling.scales, np.ones(len(every))),
+    relevance, fairness = (
+        minimise(with_decay(loss, options.l2), np.zeros(columns_read), options.iterations)
+        for loss, columns_read in ((by_relevance, size), (by_distribution, size + len(every)))
     )
+    names = examples.feature_names
     return DlfModel(
         trained_on=examples.sha256(),
         topics=len(items),
         dimensions={first.dimensions[a]: tuple(first.groups[a]) for a in every},
         relevance=LinearModel.of(names, scaling, relevance.weights),
         fairness=LinearModel.of(
-            (*names, *_target_names(first.dimensions)), told_scaling, fairness.weights
+            (*names, *_target_names(first.dimensions)),
+            scaling.and_unscaled(len(every)),
+            fairness.weights,
         ),
         training=options,
         relevance_loss=relevance.loss,
         fairness_loss=fairness.loss,
     )
-
-
-def _decayed(
-    loss: float, gradient: FloatArray, weights: FloatArray, l2: float
-) -> tuple[float, FloatArray]:
-    return loss + l2 * float(weights @ weights) / 2, gradient + l2 * weights
 
 
 def _target_names(dimensions: Sequence[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ __all__ = [
     "log_softmax",
     "minimise",
     "padded",
+    "with_decay",
 ]
 
 BoolArray = NDArray[np.bool_]
@@ -85,6 +86,12 @@ class Scaling:
         varies = deviations > 1e-9 * (1 + np.abs(rows).max(axis=0))
         return cls(rows.mean(axis=0), np.where(varies, deviations, 1.0))
 
+    def and_unscaled(self, columns: int) -> Scaling:
+        """Return this scaling with further columns, which it leaves as they are."""
+        return Scaling(
+            np.append(self.means, np.zeros(columns)), np.append(self.scales, np.ones(columns))
+        )
+
     def __call__(self, features: FloatArray) -> FloatArray:
         """Standardise features, shape (…, F)."""
         return np.asarray((features - self.means) / self.scales)
@@ -103,6 +110,16 @@ class Minimum:
     weights: FloatArray
     loss: float
     iterations: int
+
+
+def with_decay(objective: Objective, l2: float) -> Objective:
+    """Return the loss with ½·l2·|w|² on top, which keeps the weights small."""
+
+    def decayed(weights: FloatArray) -> tuple[float, FloatArray]:
+        loss, gradient = objective(weights)
+        return loss + l2 * float(weights @ weights) / 2, gradient + l2 * weights
+
+    return decayed
 
 
 def minimise(

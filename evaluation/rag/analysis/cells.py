@@ -120,7 +120,6 @@ def measure_record(
 def _of_retrieval(
     record: PolicyRecord, useful: NDArray[np.bool_], exposure: FloatArray
 ) -> dict[Name, Score]:
-    n, m = useful.size, int(useful.sum())
     found = retrieval.machine_user(record.samples, useful, record.k)
     fixed = record.policy == "deterministic"
     unbiased = retrieval.disparity(found, unbiased=True)
@@ -129,9 +128,9 @@ def _of_retrieval(
         Name.EE_D_K: retrieval.disparity(found, "fair-rag"),
         # A fixed ranking is known whole: there is nothing to correct.
         Name.EE_D_UNBIASED: retrieval.disparity(found) if fixed else unbiased,
-        Name.EE_R: retrieval.relevance(found, n, m),
-        Name.EE_R_FAIR_RAG: retrieval.relevance(found, n, m, "fair-rag"),
-        Name.EE_L: retrieval.loss(found, n, m),
+        Name.EE_R: retrieval.relevance(found),
+        Name.EE_R_FAIR_RAG: retrieval.relevance(found, "fair-rag"),
+        Name.EE_L: retrieval.loss(found),
         Name.NOT_USEFUL: retrieval.not_useful(exposure, useful),
     }
 

@@ -41,9 +41,6 @@ __all__ = [
 
 Normalization = Literal["bounds", "fair-rag"]
 
-ROOM = 1e-12
-"""A range of values that is narrower has no room for a normalised one."""
-
 
 def machine_user(samples: ArrayLike, useful: ArrayLike, k: int) -> ExpectedExposure:
     """Return EE-D, EE-R and EE-L of sampled rankings, not normalised, with what can be reached.
@@ -87,17 +84,12 @@ def disparity(
         Undefined for k ≥ n, where all rankings expose alike; the unbiased one also for one sample.
     """
     value = found.unbiased_disparity if unbiased else found.disparity
-    if value is None:
-        return Undefined(Reason.ONE_RANKING)
-    low, high = found.bounds.disparity
-    if high - low <= ROOM * max(1.0, high):
-        return Undefined(Reason.NO_ROOM)
-    return value / high if normalization == "fair-rag" else (value - low) / (high - low)
+    return found.normalised(
+        value, found.bounds.disparity, by_use=False, from_zero=normalization == "fair-rag"
+    )
 
 
-def relevance(
-    found: ExpectedExposure, n: int, m: int, normalization: Normalization = "bounds"
-) -> Score:
+def relevance(found: ExpectedExposure, normalization: Normalization = "bounds") -> Score:
     """Return EE-R = Σ ε_i·ε*_i, normalised; high is good: exposure goes where usefulness is.
 
     ``bounds``: 0 with the useful documents always last, 1 with them always first, as the oracle
@@ -108,15 +100,12 @@ def relevance(
     Returns:
         Undefined for m = 0, m = n and k ≥ n.
     """
-    if reason := _no_room(found, n, m):
-        return Undefined(reason)
-    low, high = found.bounds.relevance
-    if normalization == "fair-rag":
-        return found.useful_relevance / high
-    return (found.relevance - low) / (high - low)
+    published = normalization == "fair-rag"
+    value = found.useful_relevance if published else found.relevance
+    return found.normalised(value, found.bounds.relevance, from_zero=published)
 
 
-def loss(found: ExpectedExposure, n: int, m: int) -> Score:
+def loss(found: ExpectedExposure) -> Score:
     """Return EE-L = Σ (ε_i − ε*_i)², by what can be reached, in [0, 1]; 0 is fair.
 
     1 is the fixed ranking with the useful documents last. The paper normalises no EE-L.
@@ -124,9 +113,7 @@ def loss(found: ExpectedExposure, n: int, m: int) -> Score:
     Returns:
         Undefined for m = 0, m = n and k ≥ n.
     """
-    if reason := _no_room(found, n, m):
-        return Undefined(reason)
-    return found.loss / found.bounds.loss[1]
+    return found.without_room(found.bounds.relevance) or found.loss / found.bounds.loss[1]
 
 
 def not_useful(exposure: ArrayLike, useful: ArrayLike) -> Score:
@@ -189,16 +176,6 @@ def normalised_utility(
     if greatest <= 0:
         return 1.0 if normalization == "fair-rag" else Undefined(Reason.NO_UTILITY)
     return expected / greatest
-
-
-def _no_room(found: ExpectedExposure, n: int, m: int) -> Reason | None:
-    """Return why EE-R and EE-L cannot be normalised, if so."""
-    if m == 0:
-        return Reason.NO_RELEVANT
-    if m == n:
-        return Reason.ALL_RELEVANT
-    low, high = found.bounds.relevance
-    return Reason.NO_ROOM if high - low <= ROOM * max(1.0, high) else None
 
 
 def mean_of_rows(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
 from fairqr.cli.terminal import shortened
-from fairqr.evaluation.plotting import quiet_fonts
+from fairqr.evaluation.reports.drawing import quiet_fonts
 from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:

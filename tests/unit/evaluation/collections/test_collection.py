@@ -101,13 +101,13 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
     about.write(folder)
     assert find_collection(folder).about == about
     (folder / "collection.yaml").write_text("titel: People\n")
-    with pytest.raises(CorpusError, match=r"collection\.yaml: titel: Extra inputs"):
+    with pytest.raises(CorpusError, match=r"collection\.yaml is wrong at titel: Extra inputs"):
         find_collection(folder)
     (folder / "collection.yaml").write_text("a: [")
     with pytest.raises(CorpusError, match="is not valid YAML"):
         find_collection(folder)
     (folder / "collection.yaml").write_text("- a\n")
-    with pytest.raises(CorpusError, match=r"collection\.yaml: "):
+    with pytest.raises(CorpusError, match=r"collection\.yaml is wrong at the file: "):
         find_collection(folder)
 
 
