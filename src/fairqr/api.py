@@ -187,10 +187,12 @@ class FairSearch:
     ) -> Opening:
         """Open a source and a model for a ``with`` or an ``async with`` statement.
 
-        Entering it opens the source and starts the model, if one is given, so that a wrong name or
-        a server that is down is reported here. Leaving it closes both, on the event loop that
-        opened them. ``async with`` gives a :class:`FairSearch`, ``with`` a
-        :class:`SyncFairSearch`. The arguments are those of the class.
+        Entering it opens the source and prepares the model, if one is given. So a wrong name, a
+        missing key or a search engine that is down is reported here. The model's server is first
+        asked in a search. Leaving it closes both, on the event loop that opened them.
+
+        ``async with`` gives a :class:`FairSearch`, ``with`` a :class:`SyncFairSearch`.
+        The arguments are those of the class.
         """
         return Opening(
             cls(

@@ -88,7 +88,8 @@ def search_tool(
 
     The model is told what it can correct: an empty query, words that nothing matches, an attribute
     that does not exist, or an argument out of range. All other errors are raised, such as a source
-    that does not exist or a model server that is down.
+    that does not exist or a search engine that is down. If the refining model fails from the
+    start, the results are those of the plain retrieval, and the text ends with a warning.
 
     Args:
         source: What to search, or a :class:`FairSearch` of yours, which stays yours to close.
