@@ -179,19 +179,14 @@ class ChatModel(LanguageModel):
                 return Reply("timeout", message=message), 0.0
             began = time.perf_counter()
             left = longest if deadline is None else deadline - (began - arrived)
-            prompt, temperature = question.prompt, question.temperature
             with model_span(
                 "chat",
                 endpoint.provider,
                 endpoint.model,
-                prompt,
+                question.prompt,
                 base_url=endpoint.base_url,
-                temperature=endpoint.temperature(
-                    prompt.defaults.temperature if temperature is None else temperature
-                ),
-                max_tokens=1 if form.wanted == "choice" else question.reply_tokens,
-                seed=question.seed,
                 stream=True if relay else None,
+                **endpoint.requested(question, form.wanted),
             ) as step:
                 step.set("gen_ai.output.type", "json" if form.wanted == "object" else "text")
                 reply = await _converse(endpoint, question, form, step, min(longest, left), relay)

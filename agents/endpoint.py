@@ -109,6 +109,23 @@ class Endpoint:
         own: float | None = self._given._get_ls_params().get("ls_temperature")
         return own
 
+    def requested(self, question: Question, wanted: Wanted) -> dict[str, Any]:
+        """Return what a request says of how to answer, for its span; None for what it does not say.
+
+        Args:
+            question: What is asked.
+            wanted: What is to come back.
+        """
+        temperature, is_own = question.temperature, self._given is None
+        if temperature is None:
+            temperature = question.prompt.defaults.temperature
+        tokens = 1 if wanted == "choice" else question.reply_tokens
+        return {
+            "temperature": self.temperature(temperature),
+            "max_tokens": tokens if is_own or wanted == "choice" else None,
+            "seed": question.seed if is_own or self._speaks_openai else None,
+        }
+
     async def client(self, wanted: Wanted = "object") -> BaseChatModel:
         """Return the client of the running event loop, opened on first use.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from fairqr import (
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.agents.replies import TextReply
 from fairqr.base.errors import InputError
+from fairqr.base.telemetry import record_to
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
@@ -283,6 +285,21 @@ async def test_a_result_says_the_temperature_of_a_model_that_was_given(
     graph = build_answer_graph(engine, Tempered(messages=replies(), **own), context=context)
     found = (await graph.ainvoke({"query": "physicist"}))["answer"]
     assert found["temperature"] == told
+
+
+async def test_a_span_says_no_setting_that_a_model_that_was_given_was_not_sent(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    context = CONTEXT.model_copy(update={"seed": 3})
+    graph = build_search_graph(engine, Fixed(messages=replies()), context=context)
+    with record_to(tmp_path / "spans.jsonl"):
+        await graph.ainvoke({"query": "physicist"})
+    spans = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
+    asked = [it["attributes"] for it in spans if it["name"].startswith("chat ")]
+    assert asked
+    for attributes in asked:
+        requested = {name for name in attributes if name.startswith("gen_ai.request.")}
+        assert requested == {"gen_ai.request.model"}
 
 
 async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> None:
