@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.probes.specification import (
@@ -110,6 +112,8 @@ class Kind:
             FairqrError: Something it names does not exist, the folder holds another run, a model
                 fails, or the run is costly and the user did not agree.
         """
+        if options.report:
+            _check_pandas()
         await import_module(self.module).run(experiment, options)
 
     def spec_of(self, folder: Path) -> AnyExperiment:
@@ -125,8 +129,10 @@ class Kind:
         """Measure what a folder holds so far.
 
         Raises:
-            InputError: There is no run, it has no results yet, or what it was run on has changed.
+            InputError: There is no run, it has no results yet, what it was run on has changed, or
+                pandas is not installed.
         """
+        _check_pandas()
         found: dict[str, DataFrame] = import_module(self.module).measure(folder)
         return found
 
@@ -141,8 +147,16 @@ class Kind:
             InputError: As :meth:`measure` raises it; or matplotlib is not installed, and the
                 report is written without plots.
         """
+        _check_pandas()
         written: list[Path] = import_module(self.module).report(folder, note)
         return written
+
+
+def _check_pandas() -> None:
+    if find_spec("pandas") is None:
+        raise InputError(
+            "Measuring a run needs pandas; install it with: pip install 'fairqr[evaluation]'"
+        )
 
 
 KINDS: Mapping[str, Kind] = {
