@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models import open_model
 from fairqr.base.statistics import bootstrap_ratio, stream
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import Table, measure_experiment
 from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.searching import open_searcher, searched
+from fairqr.evaluation.experiments.searching import search_by
 from fairqr.evaluation.experiments.specification import Experiment, System
-from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.store import Store
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
@@ -97,9 +98,10 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
     plan = make_plan(experiment, collection, prompts)
     engine = await Catalog().resolve(collection.corpus_name)
     store.begin(plan.manifest)
-    with store.writing():
+    with store.lines.writing():
         # What the model has answered to one is not asked again by the other, nor by the next run.
-        model = await open_searcher(experiment.model, engine, ReplyFile())
+        model = open_model(experiment.model, engine=engine, cache=ReplyFile())
+        await model.start()
         graphs = {
             COUNTS: build_search_graph(engine, model, prompts=prompts),
             TEXTS: build_search_graph(WithoutCounts(engine), model, prompts=prompts),
@@ -109,10 +111,8 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
             context = cell.context(experiment)
             for topic in plan.topics:
                 query = topic.text(cell.form.keywords)
-                found = await searched(graphs[cell.system.name], query, context)
-                fields = ("attribute", "queries", "system", "seed", "topic")
-                key = dict(zip(fields, cell.key(topic), strict=True))
-                store.add(Record.model_validate({**key, **found}))
+                done = await search_by(graphs[cell.system.name], cell.key(topic), query, context)
+                store.lines.add(done.record)
     await engine.aclose()
     return measure_experiment(store, collection).tables
 

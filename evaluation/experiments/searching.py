@@ -18,7 +18,7 @@ from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.store import Record, Round
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import make_context
+from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.usage import usage_of
@@ -28,9 +28,10 @@ from fairqr.retrieval.encoders.opening import encoder_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
 
-__all__ = ["Place", "Search", "check_needs", "open_engine", "search"]
+__all__ = ["Place", "Search", "check_needs", "open_engine", "search", "search_by"]
 
-KEY = ("attribute", "queries", "system", "seed", "topic")
+Key = tuple[str, str, str, int, str]
+"""See :attr:`fairqr.evaluation.experiments.store.Record.key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Search:
         weights: The content of the file of weights that the final step reads, if any.
     """
 
-    key: tuple[str, str, str, int, str]
+    key: Key
     query: str
     context: Mapping[str, Any]
     weights: bytes | None
@@ -117,19 +118,37 @@ async def search(tools: Tools, place: Place, task: Search) -> Done[Record]:
     """
     graph = await tools.keep(f"graph {place}", place, lambda: _open_graph(tools, place))
     context = dict(task.context)
-    key = dict(zip(KEY, task.key, strict=True))
     with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
         if task.weights is not None:
             path = Path(folder) / "weights.json"
             path.write_bytes(task.weights)
             context["options"] = {**context.get("options", {}), "weights": str(path)}
-        try:
-            state = await graph.ainvoke({"query": task.query}, context=make_context(**context))
-        except QueryError as error:
-            return Done(Record.model_validate({**key, "error": str(error)}))
+        return await search_by(
+            graph, task.key, task.query, make_context(**context), at_once=place.at_once
+        )
+
+
+async def search_by(
+    graph: Any, key: Key, query: str, context: Context, *, at_once: int = 1
+) -> Done[Record]:
+    """Search by a graph; see :func:`search`.
+
+    Args:
+        graph: Which searches.
+        key: Of the record.
+        query: What is searched for.
+        context: Of the search.
+        at_once: How many searches run at the same time, for the record.
+    """
+    names = ("attribute", "queries", "system", "seed", "topic")
+    parts = dict(zip(names, key, strict=True))
+    try:
+        state = await graph.ainvoke({"query": query}, context=context)
+    except QueryError as error:
+        return Done(Record.model_validate({**parts, "error": str(error)}))
     result = SearchResult.model_validate(state["result"])
     usage = usage_of(state["result"])
-    record = Record.model_validate({**key, **_kept(result), "at_once": place.at_once})
+    record = Record.model_validate({**parts, **_kept(result), "at_once": at_once})
     return Done(record, _replies(result, usage), usage=usage)
 
 

@@ -7,29 +7,19 @@ What it holds is lower than what docs/experiments.md has, so that it tells a fau
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import measure_experiment
-from fairqr.evaluation.experiments.plan import Cell, make_plan
-from fairqr.evaluation.experiments.running import run_plan
+from fairqr.evaluation.experiments.plan import make_plan
+from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.store import Store
 from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.watching import Watcher
 
 SUBSET = Path(__file__).parents[3] / "shared" / "data" / "trec2022"
-
-
-class Quiet:
-    def total(self, searches: int, done: int) -> None: ...
-
-    def started(self, cell: Cell) -> None: ...
-
-    def finished(self, record: Record) -> None: ...
-
-    def preparing(self, what: str) -> Any: ...
 
 
 @pytest.mark.model
@@ -51,7 +41,7 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     )
     prompts, store = PromptLibrary(), Store(tmp_path / "run")
     plan = make_plan(experiment, collection, prompts)
-    assert await run_plan(plan, collection, store, prompts=prompts, watcher=Quiet()) == []
+    await run_searches(plan, collection, store, prompts=prompts, watcher=Watcher())
     (table,) = measure_experiment(store, collection).tables
     plain, ours = (
         {name: result.mean or 0.0 for name, result in table.evaluations[system].results.items()}

@@ -17,9 +17,8 @@ from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
-from fairqr.evaluation.experiments.plan import Cell
-from fairqr.evaluation.experiments.running import run_plan
-from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.running import run_searches
+from fairqr.evaluation.experiments.store import Store
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
@@ -41,6 +40,7 @@ from tests.integration.model_server import (
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
 from tests.unit.engines import hits_of
 from tests.unit.evaluation.experiments.small import plan_of, write_collection
+from tests.unit.evaluation.watching import Watcher
 
 __all__ = [
     "clean_environment",
@@ -357,18 +357,6 @@ async def test_a_neural_model_ranks_without_being_asked(
     assert result.ranker.startswith(name)
 
 
-class Watching:
-    """Watches a run of an experiment, and says nothing."""
-
-    def total(self, searches: int, done: int) -> None: ...
-
-    def started(self, cell: Cell) -> None: ...
-
-    def finished(self, record: Record) -> None: ...
-
-    def preparing(self, what: str) -> None: ...
-
-
 async def test_an_experiment_compares_rankers(
     clean_environment: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +385,7 @@ async def test_an_experiment_compares_rankers(
     assert {cell.seed for cell in plan.cells} == {0}
     assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
     library = PromptLibrary()
-    assert await run_plan(plan, collection, store, prompts=library, watcher=Watching()) == []
+    await run_searches(plan, collection, store, prompts=library, watcher=Watcher())
     calls = len(model_server.asked)
     records = {(record.system, record.topic): record for record in store.records()}
     assert len(records) == 4 * 4
@@ -411,7 +399,7 @@ async def test_an_experiment_compares_rankers(
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls == 8 * 7
     assert calls < sum(record.model_calls for record in records.values())
-    assert await run_plan(plan, collection, store, prompts=library, watcher=Watching()) == []
+    await run_searches(plan, collection, store, prompts=library, watcher=Watcher())
     assert len(model_server.asked) == calls
 
 
