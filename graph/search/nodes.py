@@ -340,12 +340,13 @@ class Nodes:
             )
             for attribute, group in state["chosen"]
         ]
+        before, ended = Usage(**state["usage"]), list[Refinement]()
         try:
             if isinstance(refiner, RoundRefiner):
                 answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
             else:
                 answers = await run_together(
-                    [_refined(refiner, request, deadline) for request in requests]
+                    [_refined(refiner, request, deadline, ended) for request in requests]
                 )
         except GraphBubbleUp:
             raise  # it asks a person
@@ -354,8 +355,13 @@ class Nodes:
             logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
             failed = f"The refiner {refiner.name} failed: {one_line(error, 300)}"
             opened.set("error.type", type(error).__name__)
-            return {"refinements": [], "warnings": [failed], "stop_reason": "model_failed"}
-        usage = sum((answer.usage for answer in answers), Usage(**state["usage"]))
+            return {
+                "refinements": [],
+                "usage": usage_record(sum((answer.usage for answer in ended), before)),
+                "warnings": [failed],
+                "stop_reason": "model_failed",
+            }
+        usage = sum((answer.usage for answer in answers), before)
         # A state that was kept has lists where it had tuples.
         chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
         keyed = list(zip(chosen, answers, strict=True))
@@ -397,17 +403,23 @@ class Nodes:
 
 
 async def _refined(
-    refiner: Refiner, request: RefinementRequest, deadline: float | None
+    refiner: Refiner, request: RefinementRequest, deadline: float | None, ended: list[Refinement]
 ) -> Refinement:
-    """Ask about one group. A refiner that ignores the deadline is cancelled soon after it."""
+    """Ask about one group, and add the answer to those that have ended.
+
+    A refiner that ignores the deadline is cancelled soon after it.
+    """
     limit = asyncio.timeout(None if deadline is None else deadline + GRACE)
     with span("fairqr.refine_group") as opened:
         opened.set("fairqr.attribute", request.attribute)
         opened.set("fairqr.group", request.group)
         try:
             async with limit:
-                return await refiner.refine(request, deadline)
+                answer = await refiner.refine(request, deadline)
         except TimeoutError:
             if not limit.expired():
                 raise
-            return Refinement("timeout", message=no_answer_within(refiner.name, deadline or 0))
+            message = no_answer_within(refiner.name, deadline or 0)
+            answer = Refinement("timeout", message=message)
+        ended.append(answer)
+        return answer

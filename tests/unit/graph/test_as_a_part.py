@@ -32,7 +32,7 @@ from fairqr import (
     search_state_graph,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.agents.replies import TextReply
+from fairqr.agents.replies import TextReply, Usage
 from fairqr.base.errors import InputError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.search.refinement import shown
@@ -370,6 +370,27 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     assert [place["id"] for place in result["ranking"]] == [
         place["id"] for place in result["baseline"]["ranking"]
     ]
+
+
+async def test_what_other_groups_cost_before_a_refiner_failed_is_counted(
+    engine: SearchEngine,
+) -> None:
+    class FailingLate(Proposing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answered = asyncio.Event()
+
+        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
+            if request.group == "male":
+                self.answered.set()
+                return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
+            await self.answered.wait()
+            raise RuntimeError("no such group")
+
+    graph = build_search_graph(engine, FailingLate(), context=CONTEXT)
+    result = (await graph.ainvoke({"query": "physicist"}))["result"]
+    assert result["stop_reason"] == "model_failed"
+    assert (result["usage"]["model_calls"], result["usage"]["prompt_tokens"]) == (1, 7)
 
 
 async def test_a_refiner_that_ignores_its_deadline_is_cancelled(engine: SearchEngine) -> None:
