@@ -1,0 +1,39 @@
+"""A run read from Python: what was run, and what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fairqr
+from fairqr.base.errors import InputError
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.experiments.measuring import measure_experiment
+from fairqr.evaluation.experiments.plan import make_plan
+from fairqr.evaluation.experiments.store import Store
+from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.experiments.small import experiment, fill, records_of
+
+
+def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_path: Path) -> None:
+    asked = experiment(tmp_path, collection=str(collection.folder))
+    plan = make_plan(asked, collection, PromptLibrary())
+    store = Store(tmp_path / "run")
+    fill(store, plan, records_of(plan, collection))
+    run = fairqr.load_experiment(tmp_path / "run")
+    assert (run.kind, run.spec) == ("search", plan.manifest.experiment)
+    scores = run.frames["scores"]
+    (table,) = measure_experiment(store, collection).tables
+    for system, evaluation in table.evaluations.items():
+        for name, measure in table.measures.items():
+            own = scores[(scores.system == system) & (scores.measure == name)]
+            found = dict(zip(own.topic, own.value, strict=True))
+            assert found == evaluation.results[str(measure)].values
+    assert len(run.frames["searches"]) == len(store.records())
+    assert run.frames is run.frames, "it is measured once"
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no experiment"):
+        fairqr.load_experiment(tmp_path)
