@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import collections.abc
 import inspect
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
@@ -475,6 +483,26 @@ class SyncFairSearch:
     ) -> Result:
         """Do what a context asks for; see :meth:`FairSearch.run`."""
         return self._run(self.asynchronous.run(query, context, approve=approve))
+
+    def stream(
+        self,
+        query: str,
+        context: Context | None = None,
+        *,
+        approve: Approve | None = None,
+        **options: Any,
+    ) -> collections.abc.Generator[RunEvent, None, None]:
+        """Yield each step and its progress; see :meth:`FairSearch.stream`."""
+        events = self.asynchronous.stream(query, context, approve=approve, **options)
+
+        async def following() -> RunEvent | None:
+            return await anext(events, None)
+
+        try:
+            while (event := self._run(following())) is not None:
+                yield event
+        finally:
+            self._run(events.aclose())
 
     def search(
         self,

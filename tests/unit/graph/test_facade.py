@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -21,12 +23,18 @@ from fairqr import (
     ProbeResult,
     ProbeSettings,
     SearchResult,
+    Step,
     SyncFairSearch,
     open_engine,
 )
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import Keywords
-from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError
+from fairqr.base.errors import (
+    IndexNotFoundError,
+    InputError,
+    ModelUnavailableError,
+    QueryError,
+)
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.golden.record import AlphabeticalModel, EchoingGenerator
 from tests.integration.model_server import write_people
@@ -287,3 +295,19 @@ async def test_an_approved_search_that_is_left_leaves_nothing_behind(
     graphs = search._graphs
     assert graphs is not None
     assert not graphs.approved.checkpointer.storage
+
+
+@pytest.mark.parametrize("steps", [1, None])
+async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | None) -> None:
+    """Where a loop runs as well. Whoever leaves early leaves nothing behind."""
+    refiner = Proposing()
+    with FairSearch.open(engine, refiner) as search:
+        names = []
+        with contextlib.closing(search.stream("physicist", CONTEXT)) as events:
+            for event in itertools.islice(events, steps):
+                names += [event.name] if isinstance(event, Step) else []
+        assert (await search.asynchronous.run("physicist", CONTEXT)).ranking
+    assert names[0] == "begin"
+    assert names[-1] == ("begin" if steps else "rerank")
+    with pytest.raises(QueryError, match="empty"):
+        list(FairSearch(engine, refiner).sync.stream(" ", CONTEXT))
