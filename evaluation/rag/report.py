@@ -248,6 +248,8 @@ def _official(found: DataFrame) -> DataFrame:
 
 def _intervals(measured: MeasuredRag, disparity: Name, utility: Name) -> DataFrame:
     found = intervals_of(measured.values, disparity, utility)
+    if found.empty:
+        return found
     found["cell"] = [
         cell(
             f"{difference(row.difference)}{'*' if row.holds else ''}",
@@ -366,12 +368,12 @@ def _against(name: str, title: str, values: DataFrame) -> Iterator[Figure]:
     import pandas as pd
 
     x, y, by = AGAINST[name]
-    lines = points_of(values[values.kind != "oracle"], [by, "policy"], x, y)
-    if lines.empty:
+    names = values[by].astype(str).where(values.kind != "oracle", "oracle")
+    order = [*filter(None, values[by].cat.categories), "oracle"]
+    lines = values.assign(line=pd.Categorical(names, order, ordered=True))
+    points = points_of(lines, ["line", "policy"], x, y).astype({"line": str})
+    if points.empty or set(points.line) == {"oracle"}:
         return
-    oracle = points_of(values[values.kind == "oracle"], ["policy"], x, y)
-    points = pd.concat([lines.rename(columns={by: "line"}), oracle.assign(line="oracle")])
-    points["line"] = points.line.astype(str)
     points["label"] = [
         {"deterministic": "fixed", "oracle": ""}.get(policy, policy.removeprefix("α = "))
         for policy in points.policy

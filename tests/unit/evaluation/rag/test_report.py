@@ -209,6 +209,19 @@ def test_a_run_that_was_interrupted_says_what_is_missing() -> None:
     assert "not finished: 0 queries without labels, and 3 policies on queries still" in sentence
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("part", ["deterministic", "plackett-luce", "oracle", "first", "undrawn"])
+def test_any_part_of_a_run_can_be_reported(part: str) -> None:
+    run = made(alphas=(0.0, 8.0))
+    records = run.records
+    run.records = [record for record in records if record.policy == part] or records[:1]
+    if part == "undrawn":
+        empty = {"samples": (), "answers": (), "failure": "no scores"}
+        run.records += [record.model_copy(update=empty) for record in records[1:]]
+    measured = run.measured()
+    assert "## Cost" in render("fair_rag", values_of(measured), figures_of(measured))
+
+
 def test_without_an_attributor_the_report_says_so_and_has_the_rest() -> None:
     run = made(generators=("g",))
     measured = _used(run, lambda *_: ())
