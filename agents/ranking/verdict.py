@@ -10,7 +10,16 @@ from fairqr.agents.ranking.lean import PairFigures, Share
 from fairqr.base.binomial import detectable_share
 from fairqr.base.statistics import Interval, corrected_by_holm, p_in_words
 
-__all__ = ["ALPHA", "LEAST", "LEAST_QUERIES", "Verdict", "VerdictKind", "verdict", "verdicts"]
+__all__ = [
+    "ALPHA",
+    "LEAST",
+    "LEAST_QUERIES",
+    "Verdict",
+    "VerdictKind",
+    "p_of_lean",
+    "verdict",
+    "verdicts",
+]
 
 ALPHA = 0.05
 """A p value at or below it is significant."""
@@ -74,7 +83,10 @@ def verdict(figures: PairFigures, words: tuple[str, str] = ("protected", "unprot
 
 
 def verdicts(
-    several: Sequence[PairFigures], words: tuple[str, str] = ("protected", "unprotected")
+    several: Sequence[PairFigures],
+    words: tuple[str, str] = ("protected", "unprotected"),
+    *,
+    beside: Sequence[float | None] = (),
 ) -> list[Verdict]:
     """Return what several figures allow to say that are read together, such as kinds of pairs.
 
@@ -84,12 +96,13 @@ def verdicts(
     Args:
         several: Figures that may be of the same pairs in part.
         words: What the two sides are called.
+        beside: The p values of other tests that belong to the same family.
     """
-    p_values = [_p_of_lean(figures) for figures in several]
-    tests = sum(p is not None for p in p_values)
+    family = [*map(p_of_lean, several), *beside]
+    tests = sum(p is not None for p in family)
+    corrected = corrected_by_holm(family)[: len(several)]
     return [
-        _judged(figures, words, p, tests)
-        for figures, p in zip(several, corrected_by_holm(p_values), strict=True)
+        _judged(figures, words, p, tests) for figures, p in zip(several, corrected, strict=True)
     ]
 
 
@@ -120,7 +133,7 @@ def _judged(figures: PairFigures, words: tuple[str, str], p: float | None, tests
     return Verdict(kind, " ".join(sentences), lean, position, detectable, p)
 
 
-def _p_of_lean(figures: PairFigures) -> float | None:
+def p_of_lean(figures: PairFigures) -> float | None:
     """Return the greater p of both tests: a lean is claimed only where both find it."""
     over = figures.over_queries
     return None if figures.p is None or over is None else max(figures.p, over.p)
@@ -183,7 +196,7 @@ def _about_lean(
     over = figures.over_queries.p if figures.over_queries else None
     said = f"{p_in_words(figures.p)} over pairs, {p_in_words(over)} over queries"
     if tests > 1:
-        said += f"; {p_in_words(p)} corrected for {tests} verdicts"
+        said += f"; {p_in_words(p)} corrected for {tests} tests"
     if lean is not None:
         word = words[0] if lean == "protected" else words[1]
         return f"The model favours {word} items: {counts}, {_ratio(figures, words)} ({said})."
@@ -197,7 +210,7 @@ def _about_lean(
         )
     none = f"No lean was found: {counts}, {_ratio(figures, words)} ({said})."
     if max(figures.p or 0.0, over or 0.0) <= ALPHA:
-        return f"{none} Alone it would be one, but {tests} verdicts give chance more room."
+        return f"{none} Alone it would be one, but {tests} tests give chance more room."
     if figures.p is not None and figures.p <= ALPHA:
         return f"{none} The pairs alone would show one, but it rests on few of the queries."
     return (

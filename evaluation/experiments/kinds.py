@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fairqr.evaluation.workers.tools import Pool
 
-__all__ = ["FAIR_RAG", "KINDS", "SEARCH", "AnyExperiment", "Kind", "RunOptions"]
+__all__ = ["FAIR_RAG", "KINDS", "SEARCH", "AnyExperiment", "Kind", "RunOptions", "check_pandas"]
 
 SEARCH = "search"
 FAIR_RAG = "fair_rag"
@@ -113,7 +113,7 @@ class Kind:
                 fails, or the run is costly and the user did not agree.
         """
         if options.report:
-            _check_pandas()
+            check_pandas()
         await import_module(self.module).run(experiment, options)
 
     def spec_of(self, folder: Path) -> AnyExperiment:
@@ -132,7 +132,7 @@ class Kind:
             InputError: There is no run, it has no results yet, what it was run on has changed, or
                 pandas is not installed.
         """
-        _check_pandas()
+        check_pandas()
         found: dict[str, DataFrame] = import_module(self.module).measure(folder)
         return found
 
@@ -147,12 +147,17 @@ class Kind:
             InputError: As :meth:`measure` raises it; or matplotlib is not installed, and the
                 report is written without plots.
         """
-        _check_pandas()
+        check_pandas()
         written: list[Path] = import_module(self.module).report(folder, note)
         return written
 
 
-def _check_pandas() -> None:
+def check_pandas() -> None:
+    """Check that a run can be measured, before it costs anything.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
     if find_spec("pandas") is None:
         raise InputError(
             "Measuring a run needs pandas; install it with: pip install 'fairqr[evaluation]'"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.agents.cache import ReplyFile
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.probes.measures import measure_run
+from fairqr.evaluation.probes.measuring import frames_of, measure_run
 from fairqr.evaluation.probes.plan import ProbePlan, cost_in_words, make_probe_plan, remaining_cost
 from fairqr.evaluation.probes.running import run_probe
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
@@ -55,13 +54,11 @@ async def run_plan(
 
 def measure(folder: Path) -> dict[str, DataFrame]:
     """Measure all lists or pairs."""
-    import pandas as pd
-
-    return {"rows": pd.DataFrame([asdict(row) for row in measure_run(ProbeStore(folder)).rows])}
+    return frames_of(measure_run(ProbeStore(folder)))
 
 
 def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
     """Write the report, and the value of each measure as a table."""
-    from fairqr.evaluation.probes.report.writing import write_probe_report
+    from fairqr.evaluation.probes.report import write_probe_report
 
-    return write_probe_report(folder)
+    return write_probe_report(folder, measure_run(ProbeStore(folder)))

@@ -1,54 +1,178 @@
-"""What rankings say: relevance, exposure of the groups, and fairness to the askers.
+"""What rankings say: relevance, exposure of the groups, and fairness toward those who ask.
 
 Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 3.2.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.statistics import (
-    Randomisation,
     corrected_by_holm,
     mean_interval,
     paired_randomisation,
     paired_t,
     stream,
 )
-from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.measured import (
-    AskerDifference,
-    Average,
-    ListwiseRow,
-    MeasuredListwise,
-    QueryValues,
-    RankDistribution,
-)
+from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
-from fairqr.evaluation.probes.records import RankingRecord, total_spent
-from fairqr.evaluation.probes.specification import ListwiseExperiment
+from fairqr.evaluation.probes.records import RankingRecord
 from fairqr.evaluation.probes.store import ProbeRunManifest
 from fairqr.evaluation.relevance import ndcg, precision
+from fairqr.retrieval.exposure import INVERSE_LOG, Discount
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 __all__ = [
-    "BINS",
-    "QUANTILES",
-    "average",
+    "KEYS",
+    "LEVEL",
+    "MeasuredListwise",
+    "judged",
+    "lean_test",
+    "list_measures",
     "measure_listwise",
-    "query_values",
-    "rank_distribution",
+    "places_of",
+    "ranker_name",
+    "ratio_of_relevance",
 ]
 
-BINS = 20
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+KEYS = ["collection", "ranker", "window", "asker"]
+RATIO = "exposure ratio"
+LEVEL = 0.05
+WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
+"""Why a list whose questions were answered has no value."""
 
-Measure = Literal["precision", "ndcg"]
+
+@dataclass(frozen=True)
+class MeasuredListwise:
+    """What a listwise experiment found; rows are in the experiment's order.
+
+    Attributes:
+        manifest: What it was run with: experiment, collections, prompts, notes.
+        lists: One row for each list that the experiment asks for: its ids, ``status`` (``ok``,
+            ``failed`` or ``not_run``), what :func:`list_measures` returns, and its cost.
+        events: How often questions failed, replies were mended, and rankers warned: ids, ``event``
+            (``failure``, ``repair`` or ``warning``), ``kind`` and ``count``.
+        places: One row for each protected item of a list that was ranked: ids, ``rank`` from 1 on,
+            and ``place``, which is (rank − ½)/n.
+    """
+
+    manifest: ProbeRunManifest
+    lists: DataFrame
+    events: DataFrame
+    places: DataFrame
+
+    @property
+    def missing(self) -> int:
+        """How many rankings have not been made."""
+        return int((self.lists.status == "not_run").sum())
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the measures are called, by their columns."""
+        k = self.manifest.rankings.k
+        return {"precision": f"P@{k}", "ndcg": f"nDCG@{k}", "ratio": RATIO}
+
+    @cached_property
+    def values(self) -> DataFrame:
+        """A value for each list and measure, or NaN and the reason in ``undefined``."""
+        found = self.lists.melt(
+            [*KEYS, "query", "status"], list(self.names), "measure", ignore_index=False
+        ).sort_index(kind="stable")
+        found["undefined"] = [
+            "" if row.value == row.value else WHY[row.measure] if row.status == "ok" else row.status
+            for row in found.itertuples()
+        ]
+        found["measure"] = found.measure.map(self.names)
+        return found.drop(columns="status").reset_index(drop=True)
+
+    @cached_property
+    def means(self) -> DataFrame:
+        """The mean of each measure over queries, its interval and its standard deviation."""
+        import pandas as pd
+
+        rows = []
+        for key, found in self.values.groupby([*KEYS, "measure"], sort=False):
+            there = found.value.dropna()
+            interval = mean_interval(there)
+            ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+            left_out = found.undefined[found.value.isna()].value_counts().to_dict()
+            rows.append((*key, len(there), there.mean(), there.std(), *ends, left_out))
+        columns = [*KEYS, "measure", "n", "mean", "sd", "low", "high", "left_out"]
+        return pd.DataFrame(rows, columns=columns)
+
+    @property
+    def means_once(self) -> DataFrame:
+        """The means; those of the initial order, which is the same for all askers, come once."""
+        again = (self.means.ranker == INITIAL) & (
+            self.means.asker != self.manifest.rankings.askers[0]
+        )
+        return self.means[~again]
+
+    @cached_property
+    def tests(self) -> DataFrame:
+        """All tests, as :func:`judged` returns them. ``test`` is one of three.
+
+        - ``lean``: whether exposure leans, see :func:`lean_test`;
+        - ``askers``: a measure of the lists for protected askers less that for the others;
+        - ``relevance``: P@k less that of the order that was given, for the first asker.
+        """
+        import pandas as pd
+
+        rows = [*self._leans(), *self._between_askers(), *self._gains()]
+        columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p_t", "p"]
+        return judged(pd.DataFrame(rows, columns=columns))
+
+    @property
+    def _ranked(self) -> DataFrame:
+        """The lists of rankers; the initial order is nobody's, and is not tested."""
+        return self.lists[self.lists.ranker != INITIAL]
+
+    def _leans(self) -> Iterator[tuple[object, ...]]:
+        for key, found in self._ranked.groupby(KEYS, sort=False):
+            there = found.dropna(subset="ratio")
+            name = "\n".join(("exposure", *key))
+            lean, p = lean_test(there.ratio, there.share, there.ratio_of_relevance.fillna(1), name)
+            yield (*key, "lean", RATIO, len(there), lean, np.nan, np.nan, np.nan, p)
+
+    def _between_askers(self) -> Iterator[tuple[object, ...]]:
+        seed = self.manifest.experiment.seed
+        for measure in ("precision", "ndcg"):
+            for key, found in self._ranked.groupby(KEYS[:3], sort=False):
+                by_asker = {
+                    str(asker): own.set_index("query")[measure]
+                    for asker, own in found.groupby("asker")
+                }
+                if {"protected", "unprotected"} <= by_asker.keys():
+                    differences = (by_asker["protected"] - by_asker["unprotected"]).dropna()
+                    name = f"test of {measure}: {', '.join(key)}"
+                    tested = _tested(differences, stream(seed, name))
+                    yield (*key, "", "askers", self.names[measure], *tested)
+
+    def _gains(self) -> Iterator[tuple[object, ...]]:
+        given = self.lists[self.lists.ranker == INITIAL].groupby("collection")
+        asker = self.manifest.rankings.askers[0]
+        for key, found in self._ranked.groupby(KEYS, sort=False):
+            if key[0] not in given.groups or key[3] != asker:
+                continue
+            before = given.get_group(key[0]).groupby("query").precision.first()
+            own = found.set_index("query").precision
+            name = f"{key[0]}\n{ranker_name(*key[1:3])}"
+            tested = _tested((own - before[own.index]).dropna(), stream(0, name))
+            yield (*key, "relevance", self.names["precision"], *tested)
+
+
+def ranker_name(ranker: str, window: str) -> str:
+    """Return what ranks, with its window if it has one."""
+    return f"{ranker}, {window}" if window else ranker
 
 
 def measure_listwise(
@@ -66,199 +190,204 @@ def measure_listwise(
     Raises:
         InputError: The manifest is that of another kind of experiment.
     """
+    import pandas as pd
+
     experiment = manifest.rankings
     by_key = {record.key: record for record in records}
-    rows: list[ListwiseRow] = []
-    missing = 0
-    for collection in collections:
-        for ranker in experiment.rankers:
-            for window in windows_of(experiment, ranker):
-                for asker in experiment.askers:
-                    key = (collection.manifest.name, ranker, window, asker)
-                    found = {
-                        query.id: by_key[(*key, query.id)]
-                        for query in collection.queries
-                        if (*key, query.id) in by_key
-                    }
-                    missing += len(collection.queries) - len(found)
-                    rows.append(_row(collection, ranker, window, asker, found, experiment))
-    return MeasuredListwise(manifest, tuple(rows), _differences(rows, experiment.seed), missing)
-
-
-def _row(
-    collection: ProbeCollection,
-    ranker: str,
-    window: str,
-    asker: Asker,
-    records: Mapping[str, RankingRecord],
-    experiment: ListwiseExperiment,
-) -> ListwiseRow:
-    run = [(query, records[query.id]) for query in collection.queries if query.id in records]
-    values = tuple(query_values(query, record, experiment.k) for query, record in run)
-    not_run = len(collection.queries) - len(run)
-    why = {"precision": "", "ndcg": "nothing_relevant", "ratio": "empty_group"}
-
-    def averaged(measure: Literal["precision", "ndcg", "ratio"]) -> Average:
-        left_out = Counter({"not_run": not_run})
-        for each in values:
-            if getattr(each, measure) is None:
-                left_out["failed" if each.status == "failed" else why[measure]] += 1
-        there = [value for each in values if (value := getattr(each, measure)) is not None]
-        return average(there, left_out)
-
-    return ListwiseRow(
-        collection=collection.manifest.name,
-        ranker=ranker,
-        window=window,
-        asker=asker,
-        queries=len(collection.queries),
-        precision=averaged("precision"),
-        ndcg=averaged("ndcg"),
-        ratio=averaged("ratio"),
-        ranks=rank_distribution(
-            [_protected(query, record) for query, record in run if not record.failed],
-            experiment.k,
-        ),
-        asked=sum(record.asked for _, record in run),
-        failures=_added(record.failures for _, record in run),
-        repairs=_added(record.repairs for _, record in run),
-        warnings=_added(dict.fromkeys(record.warnings, 1) for _, record in run),
-        spent=total_spent(record.spent for _, record in run),
-        by_query=values,
+    lists: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    places: list[dict[str, Any]] = []
+    wanted = (
+        (query, (collection.manifest.name, name, window, asker, query.id))
+        for collection in collections
+        for name in experiment.rankers
+        for window in windows_of(experiment, name)
+        for asker in experiment.askers
+        for query in collection.queries
+    )
+    for query, key in wanted:
+        ids = dict(zip((*KEYS, "query"), key, strict=True))
+        record = by_key.get(key)
+        lists.append(ids | list_measures(query, record, experiment.k))
+        if record is not None:
+            events += [ids | event for event in _events(record)]
+            places += [ids | place for place in places_of(query, record)]
+    return MeasuredListwise(
+        manifest,
+        pd.DataFrame(lists),
+        pd.DataFrame(events, columns=[*KEYS, "query", "event", "kind", "count"]),
+        pd.DataFrame(places, columns=[*KEYS, "query", "rank", "place"]),
     )
 
 
-def query_values(query: ProbeQuery, record: RankingRecord, k: int) -> QueryValues:
+def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> dict[str, Any]:
     """Measure one list.
 
     Args:
         query: Whose items.
-        record: How they were ranked.
-        k: Depth of P@k and nDCG@k; the ratio is of the whole list.
+        record: How they were ranked, if they were.
+        k: Depth of P@k, nDCG@k and of ``top_share``.
+
+    Returns:
+        ``status``; ``precision``, ``ndcg`` and the exposure ``ratio`` of the whole list; the share
+        of protected items in the list (``share``) and among its first k (``top_share``); the ratio
+        of lists in order of relevance; and what the list cost. What has no value is NaN.
     """
-    if record.failed:
-        return QueryValues(query.id, None, None, None, "failed")
+    cells = [len(query.of_cell(cell)) for cell in CELLS]
+    found: dict[str, Any] = {
+        "status": "not_run" if record is None else "failed" if record.failed else "ok",
+        **dict.fromkeys(("precision", "ndcg", "ratio", "share", "top_share"), np.nan),
+        "ratio_of_relevance": _or_nan(ratio_of_relevance(cells[1::2], cells[::2])),
+        "asked": record.asked if record else 0,
+        "model_calls": record.spent.model_calls if record else 0,
+        "tokens": record.spent.tokens if record else 0,
+    }
+    if record is None or record.failed:
+        return found
     relevant = np.array([query.items[place].relevant for place in record.order], dtype=np.float64)
+    protected = np.array([query.items[place].protected for place in record.order], dtype=bool)
     total = int(relevant.sum())
-    return QueryValues(
-        query.id,
-        precision=float(precision(relevant, k)),
-        ndcg=float(ndcg(relevant, np.ones(total), k=k)) if total else None,
-        ratio=exposure_ratio(_protected(query, record)),
-        share=float(np.mean(_protected(query, record))) if record.order else None,
-    )
+    found["precision"] = float(precision(relevant, k))
+    found["ratio"] = _or_nan(exposure_ratio(protected))
+    if total:
+        found["ndcg"] = float(ndcg(relevant, np.ones(total), k=k))
+    if protected.size:
+        found |= {"share": protected.mean(), "top_share": protected[:k].mean()}
+    return found
 
 
-def average(values: Sequence[float], left_out: Mapping[str, int] | None = None) -> Average:
-    """Average values of queries; those that have none are only counted.
+def places_of(query: ProbeQuery, record: RankingRecord) -> Iterator[dict[str, Any]]:
+    """Yield where the protected items of a list stand; a failed ranking has no places."""
+    for rank, item in enumerate((query.items[place] for place in record.order), start=1):
+        if item.protected and not record.failed:
+            yield {"rank": rank, "place": (rank - 0.5) / len(record.order)}
+
+
+def _events(record: RankingRecord) -> Iterator[dict[str, Any]]:
+    for event, counts in (
+        ("failure", record.failures),
+        ("repair", record.repairs),
+        ("warning", dict.fromkeys(record.warnings, 1)),
+    ):
+        for kind, count in counts.items():
+            yield {"event": event, "kind": kind, "count": count}
+
+
+def lean_test(
+    ratios: ArrayLike, shares: ArrayLike, references: ArrayLike, name: str
+) -> tuple[float, float]:
+    """Test whether the exposure of lists leans toward a group.
+
+    The test is on differences of exposure, protected less others, divided by the mean exposure of
+    the list: by the ratio r and the share s of protected items, (r − 1)/(s·r + 1 − s). To swap the
+    groups turns its sign, and its mean is 0 in lists of random order, whatever the sizes of the
+    groups; neither the mean of r nor that of ln(r) is even then where one group is small. That is
+    the paired randomisation test over queries. Where lists have only one or two items of a group
+    the differences are skew, and 5 % of chance findings become about 10.
+
+    Where cells are short, lists in order of relevance have another ratio than 1 although nobody
+    leans, and a ranker that knows relevance in part is between the two. So a lean is claimed only
+    if the ratio is beyond both, by the same test.
 
     Args:
-        values: One for each query that has one.
-        left_out: Why others have none, with how many.
+        ratios: The exposure ratio of each list.
+        shares: The share of protected items of each list.
+        references: The ratio of each list if it were in order of relevance.
+        name: Of the random numbers.
+
+    Returns:
+        The mean difference, and the greater p of both tests: that the ratio is 1, and that it is
+        the one of lists in order of relevance; 1 if it is between the two. NaN without lists.
     """
-    return Average(
-        n=len(values),
-        mean=float(np.mean(values)) if values else None,
-        sd=float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        interval=mean_interval(values),
-        left_out={name: count for name, count in (left_out or {}).items() if count},
-    )
+    ratio, share, reference = (np.asarray(v, np.float64) for v in (ratios, shares, references))
+    if not ratio.size:
+        return np.nan, np.nan
+    own = _exposure_difference(ratio, share)
+    # What differs by rounding differs by nothing.
+    beyond = (own - _exposure_difference(reference, share)).round(12)
+    if own.sum() * beyond.sum() < 0:
+        return float(own.mean()), 1.0
+    tests = [paired_randomisation(values, stream(0, name)) for values in (own, beyond)]
+    return float(own.mean()), max(test.p for test in tests if test is not None)
 
 
-def rank_distribution(lists: Sequence[Sequence[bool]], k: int) -> RankDistribution:
-    """Tell where the protected items stand.
+def _exposure_difference(ratio: Any, share: Any) -> Any:
+    """Return the exposure of a protected item less that of another, over the mean of all items."""
+    return (ratio - 1) / (share * ratio + 1 - share)
+
+
+def ratio_of_relevance(
+    protected: Sequence[int], unprotected: Sequence[int], discount: Discount = INVERSE_LOG
+) -> float | None:
+    """Return the exposure ratio of lists that are in order of relevance, and random otherwise.
+
+    It is 1 where both groups have the same share of relevant items; where cells are short it is
+    what a ranker without any lean has.
 
     Args:
-        lists: For each query, in order of rank, whether the item is protected.
-        k: How many of the first count as the top.
+        protected: How many of its items are relevant, and how many are not.
+        unprotected: The same for the others.
+        discount: v; the ratio is that of expected exposure.
+
+    Returns:
+        None where one of the groups has no item.
     """
-    places: list[float] = []
-    ranks: list[int] = []
-    top: list[float] = []
-    whole: list[float] = []
-    for protected in lists:
-        mask = np.asarray(protected, dtype=bool)
-        if not mask.size:
-            continue
-        found = np.flatnonzero(mask)
-        ranks.extend((found + 1).tolist())
-        places.extend(((found + 0.5) / mask.size).tolist())
-        top.append(float(mask[:k].mean()))
-        whole.append(float(mask.mean()))
-    counts, _ = np.histogram(places, bins=BINS, range=(0, 1))
-    return RankDistribution(
-        items=len(places),
-        queries=len(top),
-        normalised=tuple(sorted(places)),
-        counts=tuple(counts.tolist()),
-        quantiles=_quantiles(places),
-        rank_quantiles=_quantiles(ranks),
-        mean=float(np.mean(places)) if places else None,
-        top=float(np.mean(top)) if top else None,
-        expected_top=float(np.mean(whole)) if whole else None,
+    relevant, irrelevant = protected[0] + unprotected[0], protected[1] + unprotected[1]
+    if not sum(protected) or not sum(unprotected):
+        return None
+    weights = discount.weights(relevant + irrelevant)
+    first = float(weights[:relevant].mean()) if relevant else 0.0
+    rest = float(weights[relevant:].mean()) if irrelevant else 0.0
+    own, others = (
+        (group[0] * first + group[1] * rest) / sum(group) for group in (protected, unprotected)
     )
+    return own / others
 
 
-def _differences(rows: Sequence[ListwiseRow], seed: int) -> tuple[AskerDifference, ...]:
-    """Compare the two sensitive askers, by ranker and window."""
-    by_asker: dict[tuple[str, str, str], dict[Asker, ListwiseRow]] = {}
-    for row in rows:
-        by_asker.setdefault((row.collection, row.ranker, row.window), {})[row.asker] = row
-    found: list[AskerDifference] = []
-    measures: tuple[Measure, ...] = ("precision", "ndcg")
-    for measure in measures:
-        tested = [
-            _difference(key, measure, askers["protected"], askers["unprotected"], seed)
-            for key, askers in by_asker.items()
-            if "protected" in askers and "unprotected" in askers
-        ]
-        # The initial order is the same for both askers: no test of a ranker.
-        corrected = corrected_by_holm(
-            [None if key[1] == INITIAL or test is None else test.p for key, *_, test in tested]
-        )
-        found += [
-            AskerDifference(*key, measure, difference, t, randomisation, holm_p)
-            for (key, difference, t, randomisation), holm_p in zip(tested, corrected, strict=True)
-        ]
-    return tuple(found)
+def judged(tests: DataFrame) -> DataFrame:
+    """Return tests with verdicts; all tests on a collection are one family for Holm.
 
+    Args:
+        tests: ``collection``, ``n`` (over how many queries), ``difference`` and ``p``, which is
+            NaN where there is no test.
 
-def _difference(
-    key: tuple[str, str, str],
-    measure: Measure,
-    protected: ListwiseRow,
-    unprotected: ListwiseRow,
-    seed: int,
-) -> tuple[tuple[str, str, str], Average, float | None, Randomisation | None]:
-    one = {each.query: getattr(each, measure) for each in protected.by_query}
-    other = {each.query: getattr(each, measure) for each in unprotected.by_query}
-    # In the collection's order, whatever the order of the records.
-    differences = [
-        one[query] - other[query]
-        for query in one
-        if one[query] is not None and other.get(query) is not None
+    Returns:
+        The same with ``tests``, the size of the family, ``p_holm``, and the ``verdict``: ``above``
+        or ``below`` if the difference from 0 holds at 5 %, ``too_few`` if no difference could,
+        however alike all queries are, ``none`` otherwise, and ``untested``.
+    """
+    import pandas as pd
+
+    def corrected(p: Any) -> Any:
+        there = p.dropna()
+        return pd.Series(corrected_by_holm(list(there)), there.index).reindex(p.index)
+
+    families = tests.astype({"p": float}).groupby("collection", sort=False).p
+    found = tests.assign(
+        tests=families.transform("count"), p_holm=families.transform(corrected).astype(float)
+    )
+    found["verdict"] = [
+        "untested"
+        if row.p != row.p
+        else ("above" if row.difference > 0 else "below")
+        if row.p_holm <= LEVEL
+        # Of n signs the two assignments that agree are the least that an exact test can find.
+        else "too_few"
+        if row.tests * 2.0 ** (1 - row.n) > LEVEL
+        else "none"
+        for row in found.itertuples()
     ]
-    left_out = {"one_asker_lacks_it": protected.queries - len(differences)}
-    name = f"{measure}: {', '.join(key)}"
-    difference = average(differences, left_out)
-    return (
-        key,
-        difference,
-        paired_t(differences),
-        paired_randomisation(differences, stream(seed, f"test of {name}")),
-    )
+    return found
 
 
-def _protected(query: ProbeQuery, record: RankingRecord) -> list[bool]:
-    return [query.items[place].protected for place in record.order]
+def _tested(differences: Any, random: np.random.Generator) -> tuple[object, ...]:
+    """Return n, mean, interval and p values of paired differences."""
+    interval = mean_interval(differences)
+    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+    test = paired_randomisation(differences, random)
+    p_t = _or_nan(paired_t(differences))
+    return len(differences), differences.mean(), *ends, p_t, test.p if test else np.nan
 
 
-def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(np.quantile(values, QUANTILES).tolist()) if values else ()
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(sorted(total.items()))
+def _or_nan(number: float | None) -> float:
+    return np.nan if number is None else number

@@ -5,20 +5,83 @@ Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from fairqr.agents.ranking.lean import PairOutcome, pair_figures
+from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import verdicts
-from fairqr.base.statistics import stream
+from fairqr.base.statistics import Interval, stream
 from fairqr.evaluation.probes.collection import ProbeCollection
-from fairqr.evaluation.probes.measured import MeasuredPairwise, PairKind, PairwiseRow
-from fairqr.evaluation.probes.pairs import ProbePair, planned_pairs
+from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.records import PairRecord, total_spent
-from fairqr.evaluation.probes.specification import PairwiseExperiment
 from fairqr.evaluation.probes.store import ProbeRunManifest
 
-__all__ = ["measure_pairwise", "outcome_of"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "SHARES",
+    "MeasuredPairwise",
+    "PairKind",
+    "ends_of",
+    "figure_row",
+    "figure_values",
+    "measure_pairwise",
+    "outcome_of",
+    "share_columns",
+]
+
+PairKind = Literal["relevant", "irrelevant", "both", "relevance"]
+"""``both`` is relevant and irrelevant pairs together; ``relevance`` is about no group: a relevant
+item stands in the place of the protected one, and an irrelevant one in that of the other."""
+
+SHARES = {
+    "protected": "protected",
+    "unprotected": "unprotected",
+    "flips": "flips",
+    "consistent": "protected of consistent",
+    "votes": "votes for protected",
+    "averaged": "averaged protected",
+}
+"""What the shares of :class:`fairqr.agents.ranking.lean.PairFigures` are called in CSV files."""
+
+
+@dataclass(frozen=True)
+class MeasuredPairwise:
+    """What a pairwise experiment found.
+
+    Attributes:
+        manifest: What it was run with: experiment, collections, prompts, notes.
+        figures: One row for each collection, model and kind of pairs, in the experiment's order:
+            what :func:`figure_row` returns; how many ``queries_in_all`` there are, how many of them
+            have no such pair (``without_pairs``), and how many pairs are ``planned``; the
+            ``verdict`` and its ``sentence``, ``lean`` and ``p_holm``, where all verdicts on a
+            collection are one family; ``model_calls`` and ``tokens``.
+    """
+
+    manifest: ProbeRunManifest
+    figures: DataFrame
+
+    @property
+    def missing(self) -> int:
+        """How many pairs have not been asked about."""
+        # Both kinds together are no third one.
+        own = self.figures[self.figures.kind != "both"]
+        return int((own.planned - own.pairs).sum())
+
+    @property
+    def values(self) -> DataFrame:
+        """The figures, one in each row; the pairs themselves are in ``pairs.jsonl``."""
+        import pandas as pd
+
+        rows = [
+            (row.collection, row.model, row.kind, *value)
+            for row in self.figures.itertuples()
+            for value in figure_values(row)
+        ]
+        columns = ["collection", "model", "pairs", "measure", "value", "low", "high", "count", "of"]
+        return pd.DataFrame(rows, columns=columns, dtype=object)
 
 
 def measure_pairwise(
@@ -36,70 +99,52 @@ def measure_pairwise(
     Raises:
         InputError: The manifest is that of another kind of experiment.
     """
+    import pandas as pd
+
     experiment = manifest.pairs
+    kinds: tuple[PairKind, ...] = ("relevant", "irrelevant", "both")
+    kinds = (*kinds, "relevance") if experiment.relevance_pairs else kinds
     by_key = {record.key: record for record in records}
-    rows: list[PairwiseRow] = []
-    missing = 0
+    rows: list[dict[str, Any]] = []
     for collection in collections:
+        name, built = collection.manifest.name, collection.manifest
         planned = [(query.id, planned_pairs(query, experiment)) for query in collection.queries]
-        found: list[PairwiseRow] = []
-        for model in experiment.models:
-            for kind in _kinds(experiment):
-                row, lacking = _pairwise_row(collection, model, kind, planned, by_key, experiment)
-                found.append(row)
-                # Both kinds together are no third one.
-                missing += 0 if kind == "both" else lacking
-        rows += _judged(found, collection)
-    return MeasuredPairwise(manifest, tuple(rows), missing)
-
-
-def _kinds(experiment: PairwiseExperiment) -> tuple[PairKind, ...]:
-    groups: tuple[PairKind, ...] = ("relevant", "irrelevant", "both")
-    return (*groups, "relevance") if experiment.relevance_pairs else groups
-
-
-def _judged(rows: Sequence[PairwiseRow], collection: ProbeCollection) -> list[PairwiseRow]:
-    """Return the rows of a collection with their verdicts.
-
-    All verdicts on a collection are one family for Holm, since a reader sees them together.
-    """
-    words = (collection.manifest.protected, collection.manifest.unprotected)
-    judged = iter(verdicts([row.figures for row in rows if row.kind != "relevance"], words))
-    return [row if row.kind == "relevance" else replace(row, verdict=next(judged)) for row in rows]
-
-
-def _pairwise_row(
-    collection: ProbeCollection,
-    model: str,
-    kind: PairKind,
-    planned: Sequence[tuple[str, Sequence[ProbePair]]],
-    by_key: Mapping[tuple[str, ...], PairRecord],
-    experiment: PairwiseExperiment,
-) -> tuple[PairwiseRow, int]:
-    """Return the figures of one kind, not judged yet, and how many pairs were not asked about."""
-    name = collection.manifest.name
-    kinds = ("relevant", "irrelevant") if kind == "both" else (kind,)
-    wanted = [(query, [pair for pair in pairs if pair.kind in kinds]) for query, pairs in planned]
-    keys = [
-        (name, model, query, pair.kind, pair.protected.id, pair.unprotected.id)
-        for query, pairs in wanted
-        for pair in pairs
-    ]
-    found = [by_key[key] for key in keys if key in by_key]
-    random = stream(experiment.seed, f"figures: {name}, {model}, {kind}")
-    figures = pair_figures([outcome_of(record) for record in found], random)
-    row = PairwiseRow(
-        collection=name,
-        model=model,
-        kind=kind,
-        queries=len(planned),
-        without_pairs=sum(not pairs for _, pairs in wanted),
-        planned=len(keys),
-        figures=figures,
-        verdict=None,
-        spent=total_spent(record.spent for record in found),
-    )
-    return row, len(keys) - len(found)
+        own, found = [], []
+        for model, kind in ((model, kind) for model in experiment.models for kind in kinds):
+            wanted = [
+                [
+                    (name, model, query, pair.kind, pair.protected.id, pair.unprotected.id)
+                    for pair in pairs
+                    if pair.kind in (("relevant", "irrelevant") if kind == "both" else (kind,))
+                ]
+                for query, pairs in planned
+            ]
+            asked = [by_key[key] for keys in wanted for key in keys if key in by_key]
+            random = stream(experiment.seed, f"figures: {name}, {model}, {kind}")
+            found.append(pair_figures(map(outcome_of, asked), random))
+            own.append(
+                {"collection": name, "model": model, "kind": kind}
+                | figure_row(found[-1])
+                | {
+                    "queries_in_all": len(wanted),
+                    "without_pairs": sum(not keys for keys in wanted),
+                    "planned": sum(map(len, wanted)),
+                    **total_spent(record.spent for record in asked).model_dump(),
+                }
+            )
+        # A reader sees all verdicts on a collection together, so they are one family for Holm.
+        judged = verdicts(found, (built.protected, built.unprotected))
+        for row, verdict in zip(own, judged, strict=True):
+            rows.append(
+                row
+                | {
+                    "verdict": verdict.kind,
+                    "lean": verdict.lean,
+                    "p_holm": verdict.p,
+                    "sentence": verdict.sentence,
+                }
+            )
+    return MeasuredPairwise(manifest, pd.DataFrame(rows))
 
 
 def outcome_of(record: PairRecord) -> PairOutcome:
@@ -107,3 +152,69 @@ def outcome_of(record: PairRecord) -> PairOutcome:
     return PairOutcome(
         record.query, record.protected_first, record.unprotected_first, record.log_odds
     )
+
+
+def figure_row(figures: PairFigures) -> dict[str, Any]:
+    """Return figures of pairs as the columns of a row; what has no value is None.
+
+    Each of :data:`SHARES` has five columns, see :func:`share_columns`. ``failures`` counts the
+    replies that prefer neither item, by status. The others are named as in
+    :class:`fairqr.agents.ranking.lean.PairFigures`.
+    """
+    low, high = ends_of(figures.ratio_interval)
+    over = figures.over_queries
+    row: dict[str, Any] = {
+        "pairs": figures.pairs,
+        "queries": figures.queries,
+        "answered": figures.answered,
+        "replies": figures.replies,
+        "failed": figures.failed,
+        "failures": dict(figures.failures),
+        "flips_to_first": figures.flips_to_first,
+        "flips_to_second": figures.flips_to_second,
+        "consistent_queries": figures.consistent_queries,
+        "ratio": figures.ratio,
+        "ratio_low": low,
+        "ratio_high": high,
+        "p_pairs": figures.p,
+        "p_queries": over.p if over else None,
+        "p_position": figures.position_p,
+        "p_averaged": figures.averaged.p,
+        "equal": figures.averaged.equal,
+        **{f"log_odds_{name}": value for name, value in asdict(figures.log_odds).items()},
+    }
+    for name in SHARES:
+        share = figures.averaged.protected if name == "averaged" else getattr(figures, name)
+        row |= share_columns(name, share)
+    return row
+
+
+def share_columns(name: str, share: Share) -> dict[str, Any]:
+    """Return the value of a share, both ends of its interval, and how many of how many it is."""
+    low, high = ends_of(share.interval)
+    return {
+        name: share.value,
+        f"{name}_low": low,
+        f"{name}_high": high,
+        f"{name}_count": share.count,
+        f"{name}_of": share.of,
+    }
+
+
+def figure_values(row: Any) -> Iterator[tuple[object, ...]]:
+    """Yield name, value, both ends of the interval, count and total of each figure of a row."""
+    for name, title in SHARES.items():
+        ends = (getattr(row, f"{name}_{end}") for end in ("low", "high", "count", "of"))
+        yield title, getattr(row, name), *ends
+    yield "ratio", row.ratio, row.ratio_low, row.ratio_high, None, None
+    yield "p over pairs", row.p_pairs, None, None, None, row.consistent_of
+    yield "p over queries", row.p_queries, None, None, None, row.consistent_queries
+    yield "p of position", row.p_position, None, None, None, row.flips_count
+    failures: Mapping[str, int] = row.failures
+    for status, count in failures.items():
+        yield f"failed: {status}", None, None, None, count, row.replies
+
+
+def ends_of(interval: Interval | None) -> tuple[float | None, float | None]:
+    """Return both ends of an interval; of none, None."""
+    return (interval.low, interval.high) if interval else (None, None)

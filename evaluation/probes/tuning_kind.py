@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.probes.kind import report
+from fairqr.evaluation.probes.measuring import frames_of
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.evaluation.probes.tuning_plan import make_lora_plan
@@ -28,14 +28,14 @@ LARGE_TUNING = 6_000
 
 def measure(folder: Path) -> dict[str, DataFrame]:
     """Measure the pairs before and after, and the training."""
-    import pandas as pd
+    return frames_of(measure_lora(LoraStore(folder)))
 
-    measured = measure_lora(LoraStore(folder))
-    return {
-        "groups": pd.DataFrame([asdict(change) for change in measured.groups]),
-        "relevance": pd.DataFrame([asdict(change) for change in measured.relevance]),
-        "losses": pd.DataFrame([step.model_dump() for step in measured.curve]),
-    }
+
+def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
+    """Write the report, and the value of each measure as a table."""
+    from fairqr.evaluation.probes.report import write_probe_report
+
+    return write_probe_report(folder, measure_lora(LoraStore(folder)))
 
 
 async def run(experiment: LoraExperiment, options: RunOptions) -> None:

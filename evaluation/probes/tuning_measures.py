@@ -1,30 +1,120 @@
-"""Measuring a tuning from its folder, and saying what happened."""
+"""What a tuning changed: lean, consistent answers and relevance of the held-out pairs.
+
+All is of the same pairs before and after, and resamples draw queries, with what was said of their
+pairs before and after together. The measures are those of FORMULAS L2.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.ranking.verdict import ALPHA, LEAST, LEAST_QUERIES
-from fairqr.base.statistics import Interval, p_in_words
-from fairqr.evaluation.probes.records import PairRecord
-from fairqr.evaluation.probes.tuning_changes import Change, GroupChange, RelevanceChange
-from fairqr.evaluation.probes.tuning_figures import (
-    couples,
-    group_change,
-    judged_together,
-    relevance_change,
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairOutcome, Share, pair_figures
+from fairqr.agents.ranking.verdict import ALPHA, p_of_lean, verdicts
+from fairqr.base.statistics import (
+    EXACT_UP_TO,
+    PERMUTATIONS,
+    RESAMPLES,
+    Interval,
+    Randomisation,
+    between_quantiles,
+    bootstrap_ratio,
+    corrected_by_holm,
+    paired_randomisation,
+    stream,
 )
-from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
+from fairqr.evaluation.probes.pairwise_measures import (
+    ends_of,
+    figure_row,
+    figure_values,
+    outcome_of,
+    share_columns,
+)
+from fairqr.evaluation.probes.records import PairRecord
+from fairqr.evaluation.probes.tuning_records import LoraManifest, LoraStore
 
-__all__ = ["measure_lora", "sentence_of"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-GroupKind = Literal["relevant", "irrelevant", "both"]
-KINDS: dict[GroupKind, tuple[str, ...]] = {
+__all__ = ["Couple", "MeasuredLora", "couples", "kind_changes", "measure_lora", "measure_pairs"]
+
+LEVEL = 0.95
+KINDS = {
     "relevant": ("relevant",),
     "irrelevant": ("irrelevant",),
     "both": ("relevant", "irrelevant"),
 }
+NAMES = {
+    "ratio": "ratio nearer to 1",
+    "consistent": "consistent",
+    "log_odds": "log-odds nearer to 0",
+    "both_orders": "both orders",
+    "averaged": "averaged",
+}
+"""What changes are called in CSV files."""
+
+Couple = tuple[PairOutcome, PairOutcome]
+"""What was said of one pair before and after."""
+
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MeasuredLora:
+    """What came of a tuning.
+
+    Attributes:
+        manifest: What it was run with.
+        figures: One row for each collection, kind of pairs, and ``when`` (``before`` or ``after``):
+            what :func:`fairqr.evaluation.probes.pairwise_measures.figure_row` returns, the
+            ``verdict``, the ``lean`` beside it, and ``p_holm``.
+        changes: One row for each collection, kind and ``measure``, see :func:`kind_changes`. All
+            tests and verdicts on a collection are one family for Holm: ``tests`` is its size,
+            ``p_holm`` the corrected p, and ``verdict`` is ``up`` or ``down`` if the change holds at
+            5 %, ``too_few`` if no change could, ``none`` otherwise, and ``untested``.
+        losses: One row for each step, in order.
+        missing: How many pairs have not been asked about both times.
+    """
+
+    manifest: LoraManifest
+    figures: DataFrame
+    changes: DataFrame
+    losses: DataFrame
+    missing: int
+
+    @property
+    def values(self) -> DataFrame:
+        """The figures before and after, and what changed, one in each row."""
+        import pandas as pd
+
+        rows: list[tuple[object, ...]] = []
+        for (collection, kind), found in self.changes.groupby(["collection", "kind"], sort=False):
+            figures = self.figures[
+                (self.figures.collection == collection) & (self.figures.kind == kind)
+            ]
+            rows += [
+                (collection, kind, row.when, *value)
+                for row in figures.itertuples()
+                for value in figure_values(row)
+            ]
+            for row in found.itertuples():
+                name = NAMES[row.measure]
+                if kind == "relevance":
+                    for when in ("before", "after"):
+                        before = [getattr(row, when + end) for end in ("", "_low", "_high")]
+                        count = int(getattr(row, f"{when}_count"))
+                        rows.append((collection, kind, when, name, *before, count, row.pairs))
+                change = (row.difference, row.low, row.high, None, row.pairs)
+                rows.append((collection, kind, "change", name, *change))
+        columns = ["collection", "pairs", "when", "measure", "value", "low", "high", "count", "of"]
+        found = pd.DataFrame(rows, columns=columns, dtype=object)
+        # Relevance comes last.
+        return found.sort_values("pairs", key=lambda kind: kind == "relevance", kind="stable")
 
 
 def measure_lora(store: LoraStore) -> MeasuredLora:
@@ -33,129 +123,273 @@ def measure_lora(store: LoraStore) -> MeasuredLora:
     Raises:
         InputError: The folder holds no tuning, or a line is damaged.
     """
+    import pandas as pd
+
     manifest = store.manifest()
-    seed = manifest.experiment.seed
     before, after = store.pairs("before").read(), store.pairs("after").read()
-    groups: list[GroupChange] = []
-    relevance: list[RelevanceChange] = []
-    sentences: list[str] = []
+    figures: list[Row] = []
+    changes: list[Row] = []
     for entry in manifest.collections:
         words = (entry.built.protected, entry.built.unprotected)
-        changes = []
-        for kind, kinds in KINDS.items():
-            both = couples(_of(before, entry.name, kinds), _of(after, entry.name, kinds))
-            changes.append(group_change(entry.name, kind, both, words, seed))
-        groups += judged_together(changes, words)
-        both = couples(*(_of(it, entry.name, ("relevance",)) for it in (before, after)))
-        found = relevance_change(entry.name, both, seed) if both else None
-        if found:
-            relevance.append(found)
-        sentences.append(f"{entry.name}: {sentence_of(groups[-1], found)}")
+        own = measure_pairs(entry.name, before, after, words, manifest.experiment.seed)
+        figures += own[0]
+        changes += own[1]
     wanted = sum(sum(split.held_out_pairs.values()) for split in manifest.splits)
-    asked = sum(it.pairs for it in groups if it.kind == "both") + sum(it.pairs for it in relevance)
+    whole = (("both", "consistent"), ("relevance", "both_orders"))
+    asked = sum(row["pairs"] for row in changes if (row["kind"], row["measure"]) in whole)
     return MeasuredLora(
         manifest,
-        tuple(groups),
-        tuple(relevance),
-        tuple(store.curve()),
-        tuple(sentences),
+        pd.DataFrame(figures),
+        pd.DataFrame(changes),
+        pd.DataFrame([step.model_dump() for step in store.curve()]),
         missing=wanted - asked,
     )
 
 
-def sentence_of(group: GroupChange, relevance: RelevanceChange | None) -> str:
-    """Say whether the ratio moved toward 1, how surely, and what else fell or rose."""
-    if not group.pairs:
-        return "No pair was asked about both before and after."
-    sentences = [_about_ratio(group), _about_lean(group)]
-    sentences.append(f"Pairs with one winner in both orders {_moved(group.consistent)}.")
-    if relevance is None:
-        sentences.append("Relevance was not probed.")
+def measure_pairs(
+    collection: str,
+    before: Sequence[PairRecord],
+    after: Sequence[PairRecord],
+    words: tuple[str, str],
+    seed: int,
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows of figures and of changes of one collection.
+
+    Args:
+        collection: Its name.
+        before: What was said before, of all collections.
+        after: The same; the model's name does not matter.
+        words: What the two groups are called.
+        seed: Of the resamples.
+    """
+    rows, found, changes = [], [], []
+    for kind, kinds in KINDS.items():
+        by_query = couples(*(_of(records, collection, kinds) for records in (before, after)))
+        random = stream(seed, f"change: {collection}, {kind}")
+        groups = list(by_query.values())
+        for side, when in enumerate(("before", "after")):
+            found.append(
+                pair_figures([couple[side] for group in groups for couple in group], random)
+            )
+            rows.append(
+                {"collection": collection, "kind": kind, "when": when} | figure_row(found[-1])
+            )
+        changes += kind_changes(collection, kind, groups, random)
+    relevance = couples(*(_of(records, collection, ["relevance"]) for records in (before, after)))
+    if relevance:
+        random = stream(seed, f"change: {collection}, relevance")
+        changes += kind_changes(collection, "relevance", list(relevance.values()), random)
+    tests = [change["p"] for change in changes]
+    corrected = corrected_by_holm([*map(p_of_lean, found), *tests])
+    size = sum(p is not None for p in corrected)
+    for change, p in zip(changes, corrected[len(found) :], strict=True):
+        up = "up" if (change["difference"] or 0) > 0 else "down"
+        few = "too_few" if size * 2.0 ** (1 - change["queries"]) > ALPHA else "none"
+        verdict = "untested" if p is None else up if p <= ALPHA else few
+        change |= {"tests": size, "p_holm": p, "verdict": verdict}
+    judged = verdicts(found, words, beside=tests)
+    return [
+        row | {"verdict": verdict.kind, "lean": verdict.lean, "p_holm": verdict.p}
+        for row, verdict in zip(rows, judged, strict=True)
+    ], changes
+
+
+def couples(before: Sequence[PairRecord], after: Sequence[PairRecord]) -> dict[str, list[Couple]]:
+    """Return what was said of each pair that was asked about both times, by query.
+
+    Args:
+        before: Each pair once.
+        after: The same; the model's name does not matter.
+    """
+    later = {_pair(record): record for record in after}
+    found: dict[str, list[Couple]] = {}
+    for record in sorted(before, key=_pair):
+        if _pair(record) in later:
+            couple = (outcome_of(record), outcome_of(later[_pair(record)]))
+            found.setdefault(record.query, []).append(couple)
+    return found
+
+
+def kind_changes(
+    collection: str,
+    kind: str,
+    groups: Sequence[Sequence[Couple]],
+    random: np.random.Generator,
+) -> list[Row]:
+    """Return what changed in the pairs of one kind; what has no value is None.
+
+    Each row has ``pairs``, ``queries``, the values ``before`` and ``after`` with ``…_low``,
+    ``…_high`` and, of a share, ``…_count``; the ``difference`` with ``low`` and ``high``, over
+    queries; and ``p``, of a randomisation test over queries. Its ``measure`` is one of these.
+
+    - ``ratio``: of wins in both orders, protected to unprotected. The difference is |ln before| −
+      |ln after|, with ½ added to each count so that it is always a number: above 0 the ratio is
+      nearer to 1 after. There is no interval and no test where a count is 0, since resamples cannot
+      show how far such a count may vary. ``nearer`` is the share of resamples in which it is.
+    - ``consistent``: the share of pairs that either item wins in both orders.
+    - ``log_odds``: the mean over pairs of half the sum of ln P(protected) − ln P(unprotected) in
+      both orders, so that position cancels. The difference is |before| − |after|; no test.
+    - ``both_orders`` and ``averaged``, of relevance pairs: the share whose relevant item wins in
+      both orders, and by the sum of both log-odds.
+    """
+    ids = {
+        "collection": collection,
+        "kind": kind,
+        "pairs": sum(map(len, groups)),
+        "queries": len(groups),
+    }
+    if kind == "relevance":
+        measured = {
+            "both_orders": _share_change(groups, lambda it: it.winner == PROTECTED, random),
+            "averaged": _share_change(groups, lambda it: (it.balance or 0.0) > 0, random),
+        }
     else:
-        sentences.append(
-            f"Of {_pairs(relevance.pairs)} of a relevant and an irrelevant item, the relevant one "
-            f"wins in both orders: {_moved(relevance.both_orders)}; with both orders averaged: "
-            f"{_moved(relevance.averaged)}."
-        )
-    return " ".join(it for it in sentences if it)
+        measured = {
+            "ratio": _ratio_change(groups, random),
+            "consistent": _share_change(groups, lambda it: it.winner is not None, random),
+            "log_odds": _log_odds_change(groups, random),
+        }
+    unknown = dict.fromkeys(("before", "after", "difference", "low", "high", "nearer", "p"))
+    return [{**ids, "measure": name, **unknown, **row} for name, row in measured.items()]
 
 
-def _about_ratio(group: GroupChange) -> str:
-    before, after, ratio = group.before, group.after, group.ratio
-    counts = (
-        f"Of {_pairs(group.pairs)} of {group.queries} held-out queries, the protected item won in "
-        f"both orders {before.protected.count} times before and {after.protected.count} after, the "
-        f"other {before.unprotected.count} and {after.unprotected.count}: the ratio went from "
-        f"{_number(ratio.before)} to {_number(ratio.after)}"
+def _share_change(
+    groups: Sequence[Sequence[Couple]],
+    holds: Callable[[PairOutcome], bool],
+    random: np.random.Generator,
+) -> Row:
+    """Return how the share of the pairs changed of which something holds."""
+    pairs = np.array([len(group) for group in groups], dtype=np.float64)
+    before, after = _counts(groups, holds)
+    row: Row = {}
+    for when, counts in (("before", before), ("after", after)):
+        interval = bootstrap_ratio(counts, pairs, random)
+        row |= share_columns(when, Share(int(counts.sum()), int(pairs.sum()), interval))
+    if not groups:
+        return row
+    drawn = _drawn(len(groups), random)
+    gained = after - before
+    interval = _interval(gained[drawn].sum(1) / pairs[drawn].sum(1)) if len(groups) > 1 else None
+    test = paired_randomisation(gained, random)
+    return row | _change(float(gained.sum() / pairs.sum()), interval, test)
+
+
+def _ratio_change(groups: Sequence[Sequence[Couple]], random: np.random.Generator) -> Row:
+    won = _counts(groups, lambda it: it.winner == PROTECTED)
+    lost = _counts(groups, lambda it: it.winner == UNPROTECTED)
+    if not groups:
+        return {}
+    before, after = (
+        float(one.sum() / other.sum()) if other.any() else None
+        for one, other in zip(won, lost, strict=True)
     )
-    few = [
-        when
-        for when, it in (("before", before), ("after", after))
-        if it.consistent.of < LEAST or it.consistent_queries < LEAST_QUERIES
+    moved = float(_moved(*(it.sum() for it in (*won, *lost))))
+    row = {"before": before, "after": after, **_change(moved, None, None)}
+    if len(groups) < 2 or not all(it.any() for it in (*won, *lost)):
+        return row
+    drawn = _drawn(len(groups), random)
+    resampled = _moved(*(it[drawn].sum(1) for it in (*won, *lost)))
+    # Where both are as near, it counts half.
+    nearer = float((np.sign(resampled) + 1).mean() / 2)
+    test = _exchanged(won, lost, abs(moved), random)
+    return row | _change(moved, _interval(resampled), test) | {"nearer": nearer}
+
+
+def _exchanged(
+    won: tuple[Floats, Floats],
+    lost: tuple[Floats, Floats],
+    observed: float,
+    random: np.random.Generator,
+) -> Randomisation:
+    """Test that nothing changed: in each query, a coin says which answers were those before."""
+    queries = won[0].size
+    exact = queries <= EXACT_UP_TO
+    if exact:
+        swapped = (np.arange(1 << queries)[:, None] >> np.arange(queries)) & 1
+    else:
+        swapped = random.integers(0, 2, (PERMUTATIONS, queries), dtype=np.int8)
+    gained = [swapped @ (after - before) for before, after in (won, lost)]
+    counts = [
+        side.sum() + sign * gain
+        for (before, after), gain in zip((won, lost), gained, strict=True)
+        for side, sign in ((before, 1), (after, -1))
     ]
-    if few:
-        return f"{counts}; {' and '.join(few)} tuning too few pairs have one winner to say more."
-    if ratio.interval is None or ratio.nearer is None:
-        return f"{counts}; since a count is 0, how surely it moved cannot be said."
-    low, high = ratio.interval.low, ratio.interval.high
-    found = ratio.test is not None and ratio.test.p <= ALPHA
-    sure = (
-        "it moved toward 1"
-        if low > 0 and found
-        else "it moved away from 1"
-        if high < 0 and found
-        else "whether it moved toward 1 is not sure"
+    # Equal values differ by rounding.
+    as_far = np.abs(_moved(*counts)) >= observed - 1e-9
+    if exact:
+        return Randomisation(float(as_far.mean()), True, as_far.size)
+    return Randomisation(float((as_far.sum() + 1) / (as_far.size + 1)), False, as_far.size + 1)
+
+
+def _moved(
+    won_before: Floats, won_after: Floats, lost_before: Floats, lost_after: Floats
+) -> Floats:
+    """Return |ln ratio before| − |ln ratio after|, ½ added to each count (Haldane 1956)."""
+    before = np.abs(np.log((won_before + 0.5) / (lost_before + 0.5)))
+    after = np.abs(np.log((won_after + 0.5) / (lost_after + 0.5)))
+    return np.asarray(before - after)
+
+
+def _log_odds_change(groups: Sequence[Sequence[Couple]], random: np.random.Generator) -> Row:
+    weighed = [
+        [
+            (before.balance / 2, after.balance / 2)
+            for before, after in group
+            if before.balance is not None and after.balance is not None
+        ]
+        for group in groups
+    ]
+    sums = np.array([np.sum(group, axis=0) for group in weighed if group], dtype=np.float64)
+    pairs = np.array([len(group) for group in weighed if group], dtype=np.float64)
+    if not pairs.size:
+        return {"pairs": 0}
+    before, after = (sums.sum(0) / pairs.sum()).tolist()
+    row = {"pairs": int(pairs.sum()), "before": before, "after": after}
+    shrunk = abs(before) - abs(after)
+    if pairs.size < 2:
+        return row | _change(shrunk, None, None)
+    drawn = _drawn(pairs.size, random)
+    means = sums[drawn].sum(1) / pairs[drawn].sum(1)[:, None]
+    for side, when in enumerate(("before", "after")):
+        low, high = ends_of(_interval(means[:, side]))
+        row |= {f"{when}_low": low, f"{when}_high": high}
+    return row | _change(shrunk, _interval(np.abs(means[:, 0]) - np.abs(means[:, 1])), None)
+
+
+def _change(difference: float, interval: Interval | None, test: Randomisation | None) -> Row:
+    low, high = ends_of(interval)
+    return {"difference": difference, "low": low, "high": high, "p": test.p if test else None}
+
+
+def _counts(
+    groups: Sequence[Sequence[Couple]], holds: Callable[[PairOutcome], bool]
+) -> tuple[Floats, Floats]:
+    """Return for each query how many of its pairs something holds of, before and after."""
+    before, after = (
+        np.array([sum(holds(couple[side]) for couple in group) for group in groups], np.float64)
+        for side in (0, 1)
     )
-    # That something changed is not yet that it moved toward 1.
-    surely = ratio.test is not None and not sure.endswith("not sure")
-    test = f"; {p_in_words(ratio.test.p)}" if ratio.test and surely else ""
-    return (
-        f"{counts}; {sure}: |ln ratio| changed by {-(ratio.moved or 0.0):+.2f} (95 %: {-high:+.2f} "
-        f"to {-low:+.2f}{test}), and is nearer to 0 in {ratio.nearer:.1%} of "
-        f"{ratio.interval.resamples:,} resamples of queries."
-    )
+    return before, after
 
 
-def _about_lean(group: GroupChange) -> str:
-    lean = group.lean
-    if lean.before is None or lean.after is None:
-        return ""
-    return (
-        "With both orders averaged, the log-odds of the protected item went from "
-        f"{lean.before:+.3f}{_between(lean.before_interval, '+.3f')} to "
-        f"{lean.after:+.3f}{_between(lean.after_interval, '+.3f')}."
-    )
+def _drawn(queries: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the queries of each resample, shape (RESAMPLES, queries)."""
+    return random.integers(0, queries, (RESAMPLES, queries))
 
 
-def _moved(change: Change) -> str:
-    """Say what a share was and is, and whether the difference is more than chance."""
-    before, after = change.before.value, change.after.value
-    if before is None or after is None or change.difference is None:
-        return "were not asked about"
-    text = f"{before:.1%} before, {after:.1%} after"
-    if change.interval is None:
-        return text
-    low, high = change.interval.low, change.interval.high
-    found = change.test is not None and change.test.p <= ALPHA
-    word = "fell" if high < 0 and found else "rose" if low > 0 and found else "no sure change"
-    test = f", {p_in_words(change.test.p)}" if change.test else ""
-    return (
-        f"{text} ({word}: {100 * change.difference:+.1f} points, 95 %: {100 * low:+.1f} to "
-        f"{100 * high:+.1f}{test})"
-    )
-
-
-def _between(interval: Interval | None, form: str) -> str:
-    return f" ({interval.low:{form}} to {interval.high:{form}})" if interval else ""
-
-
-def _number(value: float | None) -> str:
-    return "no value (division by 0)" if value is None else f"{value:.2f}"
-
-
-def _pairs(count: int) -> str:
-    return f"{count:,} pair" if count == 1 else f"{count:,} pairs"
+def _interval(values: Floats) -> Interval:
+    return between_quantiles(values, LEVEL, len(values))
 
 
 def _of(records: Iterable[PairRecord], collection: str, kinds: Sequence[str]) -> list[PairRecord]:
     return [it for it in records if it.collection == collection and it.kind in kinds]
+
+
+def _pair(record: PairRecord) -> tuple[str, ...]:
+    return (
+        record.collection,
+        record.query,
+        record.kind,
+        record.protected,
+        record.unprotected,
+    )

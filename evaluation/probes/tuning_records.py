@@ -1,12 +1,8 @@
-"""The folder of a tuning: its settings, the probes before and after, losses and the adapter.
-
-What comes of measuring it is here too, for those who show it.
-"""
+"""The folder of a tuning: its settings, the probes before and after, losses and the adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +12,10 @@ from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines
 from fairqr.evaluation.probes.records import PairRecord
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import CollectionEntry
-from fairqr.evaluation.probes.tuning_changes import GroupChange, RelevanceChange
 
 __all__ = [
     "LoraManifest",
     "LoraStore",
-    "MeasuredLora",
     "SplitEntry",
     "StepRecord",
     "When",
@@ -141,24 +135,3 @@ class LoraStore(Folder[LoraManifest]):
             InputError: A line is damaged that is not the last, half written one.
         """
         return sorted(self.losses.read(), key=lambda record: record.step)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLora:
-    """What came of a tuning.
-
-    Attributes:
-        manifest: What it was run with.
-        groups: By collection and kind.
-        relevance: By collection, where there are such pairs.
-        curve: The steps in order.
-        sentences: What happened, one paragraph for each collection.
-        missing: How many pairs have not been asked about both times.
-    """
-
-    manifest: LoraManifest
-    groups: tuple[GroupChange, ...]
-    relevance: tuple[RelevanceChange, ...]
-    curve: tuple[StepRecord, ...]
-    sentences: tuple[str, ...]
-    missing: int = 0

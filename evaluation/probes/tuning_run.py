@@ -28,11 +28,10 @@ from fairqr.evaluation.probes.records import PairRecord
 from fairqr.evaluation.probes.running import compare_pair
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.tasks import PairTask
-from fairqr.evaluation.probes.tuning_measures import measure_lora
+from fairqr.evaluation.probes.tuning_measures import MeasuredLora, measure_lora
 from fairqr.evaluation.probes.tuning_plan import LoraPlan, lora_options, make_lora_plan
 from fairqr.evaluation.probes.tuning_records import (
     LoraStore,
-    MeasuredLora,
     StepRecord,
     When,
 )

@@ -36,7 +36,8 @@ from fairqr.cli.probe_query import ProbeCommand, query
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.probes.measured import MeasuredListwise, MeasuredPairwise
+    from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
+    from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
     from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore
 
 __all__ = ["app"]
@@ -106,14 +107,15 @@ def probe(
     """Run a probe of one of the two kinds, and print what it measured."""
     from fairqr.agents.cache import ReplyFile
     from fairqr.base.settings import default_model
-    from fairqr.evaluation.experiments.kinds import KINDS, RunOptions
+    from fairqr.evaluation.experiments.kinds import KINDS, RunOptions, check_pandas
     from fairqr.evaluation.probes.kind import run_plan
-    from fairqr.evaluation.probes.measures import measure_run
+    from fairqr.evaluation.probes.measuring import measure_run
     from fairqr.evaluation.probes.plan import make_probe_plan
     from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
+    check_pandas()
     command: Any = ctx.command
     (spec,) = command.models
     defaults = DEFAULTS[command.name]
@@ -192,14 +194,13 @@ def _in_cache(manifest: ProbeRunManifest) -> Path:
 
 
 def _as_dict(measured: MeasuredListwise | MeasuredPairwise) -> dict[str, Any]:
-    from pydantic_core import to_jsonable_python
+    from fairqr.evaluation.probes.measuring import frames_of, records_of
 
     manifest = measured.manifest
     return {
         "experiment": manifest.experiment.model_dump(mode="json"),
         "collections": [entry.model_dump(mode="json") for entry in manifest.collections],
         "prompts": [entry.model_dump(mode="json") for entry in manifest.prompts],
-        "rows": to_jsonable_python(measured.rows),
-        "differences": to_jsonable_python(getattr(measured, "differences", ())),
+        **{name: records_of(frame) for name, frame in frames_of(measured).items()},
         "missing": measured.missing,
     }

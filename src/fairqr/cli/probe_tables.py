@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.table import Column, Table
 from rich.text import Text
@@ -11,16 +12,10 @@ from rich.text import Text
 from fairqr.agents.ranking.lean import Share
 from fairqr.agents.ranking.pairwise import By
 from fairqr.base.prices import tokens_text
-from fairqr.base.statistics import Interval
 from fairqr.cli.common import printable
 from fairqr.cli.terminal import Output, counted, decimal, table
-from fairqr.evaluation.probes.measured import (
-    Average,
-    ListwiseRow,
-    MeasuredListwise,
-    MeasuredPairwise,
-    PairwiseRow,
-)
+from fairqr.evaluation.probes.listwise_measures import KEYS, MeasuredListwise, ranker_name
+from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbedShare, ProbeResult
@@ -46,47 +41,38 @@ def print_pairwise(measured: MeasuredPairwise) -> None:
     console = Output()
     experiment = measured.manifest.pairs
     prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
-    for entry in measured.manifest.collections:
-        for model in experiment.models:
-            rows = [
-                row for row in measured.rows if (row.collection, row.model) == (entry.name, model)
-            ]
-            _print_pairs(console, entry, model, rows, prompts, experiment.by)
+    entries = {entry.name: entry for entry in measured.manifest.collections}
+    for (name, _), found in measured.figures.groupby(["collection", "model"], sort=False):
+        _print_pairs(console, entries[name], list(found.itertuples()), prompts, experiment.by)
     if measured.missing:
         console.say(f"{counted(measured.missing, 'pair')} not asked about yet")
 
 
 def _print_pairs(
-    console: Output,
-    entry: CollectionEntry,
-    model: str,
-    rows: list[PairwiseRow],
-    prompts: str,
-    by: By,
+    console: Output, entry: CollectionEntry, rows: list[Any], prompts: str, by: By
 ) -> None:
     words = (entry.built.protected, entry.built.unprotected)
-    about = f"{_queries(rows[0].queries)}{_asked_by(rows)}, {prompts}"
-    console.say((model, "bold"), f" on {entry.name}, {about}")
+    about = f"{_queries(rows[0].queries_in_all)}{_asked_by(rows)}, {prompts}"
+    console.say((rows[0].model, "bold"), f" on {entry.name}, {about}")
     # The sentences below have p; a terminal of 80 columns has no room for it.
     shares = (f"{word} %" for word in words)
     groups = [row for row in rows if row.kind in _KINDS]
     cells = (
         (
             _KINDS[row.kind],
-            str(row.figures.pairs),
-            _percent(row.figures.protected),
-            _percent(row.figures.unprotected),
-            decimal(row.figures.ratio),
-            _interval(row.figures.ratio_interval),
-            _percent(row.figures.flips),
-            _percent(row.figures.votes),
+            str(row.pairs),
+            _percent(row.protected),
+            _percent(row.unprotected),
+            decimal(row.ratio),
+            _interval(row.ratio_low, row.ratio_high),
+            _percent(row.flips),
+            _percent(row.votes),
         )
         for row in groups
     )
     console.print(_table("pairs", ("n", *shares, "ratio", "95 %", "flips %", "votes %"), cells))
     for row in groups:
-        if row.verdict is not None:
-            console.say((f"{_KINDS[row.kind]}: ", "bold"), row.verdict.sentence)
+        console.say((f"{_KINDS[row.kind]}: ", "bold"), row.sentence)
         if row.without_pairs and row.kind != "both":
             console.print(
                 f"{_queries(row.without_pairs)} without {row.kind} pairs, since a cell is empty"
@@ -99,66 +85,65 @@ def _print_pairs(
     for row in rows:
         if row.kind == "relevance":
             console.print(
-                f"relevance: of {counted(row.figures.pairs, 'pair')} of a relevant and an "
-                f"irrelevant item, the relevant one is preferred in both orders in "
-                f"{_percent(row.figures.protected)} %, the irrelevant one in "
-                f"{_percent(row.figures.unprotected)} %"
+                f"relevance: of {counted(row.pairs, 'pair')} of a relevant and an irrelevant item, "
+                f"the relevant one is preferred in both orders in {_percent(row.protected)} %, the "
+                f"irrelevant one in {_percent(row.unprotected)} % (p by Holm {_p(row.p_holm)})"
             )
 
 
-def _says_neither(row: PairwiseRow) -> bool:
-    return 2 * row.figures.failures.get("neither", 0) > row.figures.replies
+def _says_neither(row: Any) -> bool:
+    return bool(2 * row.failures.get("neither", 0) > row.replies)
 
 
-def _asked_by(rows: list[PairwiseRow]) -> str:
+def _asked_by(rows: list[Any]) -> str:
     """Say how the model was asked; nothing where no reply tells it."""
-    if any(row.figures.log_odds.replies for row in rows):
+    if any(row.log_odds_replies for row in rows):
         return ", by probabilities"
-    return ", by replies" if any(row.figures.votes.of for row in rows) else ""
+    return ", by replies" if any(row.votes_of for row in rows) else ""
 
 
 def print_listwise(measured: MeasuredListwise) -> None:
     """Print how relevant lists are, and how they expose the groups, by who asks."""
     console = Output()
-    experiment = measured.manifest.rankings
-    k = experiment.k
+    names = measured.names
     for entry in measured.manifest.collections:
         console.say(f"{entry.name}, {_queries(entry.built.queries)}", style="bold")
         words = {"neutral": "nobody"} | {
             "protected": entry.built.protected,
             "unprotected": entry.built.unprotected,
         }
-        found = [row for row in measured.rows if row.collection == entry.name]
-        # The order that was given is the same whoever asks.
-        given = next((row for row in found if row.ranker == INITIAL), None)
-        rows = [row for row in found if row.ranker != INITIAL or row is given]
-        cells = (
-            (
-                f"{row.ranker}, {row.window}" if row.window else row.ranker,
-                "any" if row is given else words[row.asker],
-                decimal(row.precision.mean, 3),
-                decimal(row.ndcg.mean, 3),
-                decimal(row.ratio.mean, 3),
-                _interval(row.ratio.interval, 3),
-                str(row.ratio.n),
-            )
-            for row in rows
-        )
-        heads = ("for", f"P@{k}", f"nDCG@{k}", "exposure", "95 %", "n")
-        console.print(_table("ranker", heads, cells))
-        for row in rows:
-            for sentence in _troubles(row, words[row.asker]):
-                console.say(sentence)
-        for difference in measured.differences:
-            if difference.collection == entry.name and difference.ranker != INITIAL:
-                name = f"P@{k}" if difference.measure == "precision" else f"nDCG@{k}"
-                test = difference.randomisation
-                console.say(
-                    f"{difference.ranker}: {name} for {words['protected']} less for "
-                    f"{words['unprotected']} askers: {_signed(difference.difference)}"
-                    f" (randomisation p {_p(test.p if test else None)}, "
-                    f"corrected {_p(difference.holm_p)}, t test p {_p(difference.t_p)})"
+        means = measured.means_once[measured.means_once.collection == entry.name]
+        cells, keys = [], []
+        for key, found in means.groupby(KEYS[1:], sort=False):
+            ranker, window, asker = key
+            row = {mean.measure: mean for mean in found.itertuples()}
+            ratio = row[names["ratio"]]
+            keys.append((entry.name, *key))
+            cells.append(
+                (
+                    ranker_name(ranker, window),
+                    "any" if ranker == INITIAL else words[asker],
+                    *(decimal(row[name].mean, 3) for name in names.values()),
+                    _interval(ratio.low, ratio.high, 3),
+                    str(ratio.n),
                 )
+            )
+        heads = ("for", names["precision"], names["ndcg"], "exposure", "95 %", "n")
+        console.print(_table("ranker", heads, cells))
+        for key in keys:
+            for sentence in _troubles(measured, key):
+                console.say(f"{key[1]}, for {words[key[3]]}: {sentence}")
+        tests = measured.tests
+        own = tests[(tests.collection == entry.name) & (tests.test == "askers")]
+        for test in own.itertuples():
+            change = "none"
+            if test.n:
+                change = f"{test.difference:+.3f} over {_queries(test.n)}"
+            console.say(
+                f"{test.ranker}: {test.measure} for {words['protected']} less for "
+                f"{words['unprotected']} askers: {change} (randomisation p {_p(test.p)}, corrected "
+                f"for {test.tests} tests {_p(test.p_holm)}, t test p {_p(test.p_t)})"
+            )
     if measured.missing:
         console.say(f"{counted(measured.missing, 'list')} not ranked yet")
 
@@ -215,22 +200,27 @@ def _print_orders(console: Output, found: ListwiseProbe) -> None:
     console.print(_table("list for", ("exposure", "failed"), rows))
 
 
-def _troubles(row: ListwiseRow, asker: str) -> list[str]:
-    """Say what had to be mended, and what failed."""
-    found = []
-    where = f"{row.ranker}, for {asker}"
-    if row.failures or row.repairs:
-        parts = [counted(row.asked, "question")]
-        parts += [f"failed: {_counts(row.failures)}"] if row.failures else []
-        parts += [f"mended items: {_counts(row.repairs)}"] if row.repairs else []
-        found.append(f"{where}: {'; '.join(parts)}")
-    if row.precision.left_out:
-        found.append(f"{where}: without a measure: {_counts(row.precision.left_out)}")
-    found += [
-        f"{where}: {sentence} ({counted(count, 'list')})"
-        for sentence, count in row.warnings.items()
+def _troubles(measured: MeasuredListwise, key: tuple[str, ...]) -> Iterator[str]:
+    """Yield what had to be mended, what failed, and what the ranker warned of."""
+    events, lists, means = (
+        frame[(frame[KEYS] == list(key)).all(axis=1)]
+        for frame in (measured.events, measured.lists, measured.means)
+    )
+    happened = {
+        event: dict(own.groupby("kind")["count"].sum()) for event, own in events.groupby("event")
+    }
+    parts = [
+        f"{said}: {_counts(happened[event])}"
+        for event, said in (("failure", "failed"), ("repair", "mended items"))
+        if event in happened
     ]
-    return found
+    if parts:
+        yield "; ".join([counted(int(lists.asked.sum()), "question"), *parts])
+    left_out = means[means.measure == measured.names["precision"]].left_out.iloc[0]
+    if left_out:
+        yield f"without a measure: {_counts(left_out)}"
+    for sentence, count in happened.get("warning", {}).items():
+        yield f"{sentence} ({counted(int(count), 'list')})"
 
 
 def _table(first: str, others: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -251,27 +241,21 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def _percent(share: Share) -> str:
-    return "none" if share.value is None else f"{100 * share.value:.1f}"
+def _percent(share: float | None) -> str:
+    return "none" if share is None or share != share else f"{100 * share:.1f}"
 
 
 def _share(share: ProbedShare) -> str:
-    return _percent(Share(share.count, share.of))
+    return _percent(Share(share.count, share.of).value)
 
 
-def _interval(interval: Interval | None, digits: int = 2) -> str:
-    if interval is None:
+def _interval(low: float | None, high: float | None, digits: int = 2) -> str:
+    if low is None or high is None or low != low:
         return ""
-    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
-
-
-def _signed(average: Average) -> str:
-    if average.mean is None:
-        return "none"
-    return f"{average.mean:+.3f} over {_queries(average.n)}"
+    return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def _p(p: float | None) -> str:
-    if p is None:
+    if p is None or p != p:
         return "none"
     return "< .001" if p < 0.001 else f"{p:.3f}"

@@ -66,12 +66,12 @@ def counted(count: int, what: str, several: str | None = None) -> str:
 
 def percent(share: float | None, digits: int = 1) -> str:
     """Return a share as a percentage with so many digits after the point."""
-    return MISSING if share is None else f"{share:.{digits}%}"
+    return MISSING if share is None or share != share else f"{share:.{digits}%}"
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
     """Return a figure with so many digits after the point."""
-    return MISSING if value is None else f"{value:.{digits}f}"
+    return MISSING if value is None or value != value else f"{value:.{digits}f}"
 
 
 def shortened(text: str, width: int) -> str:

@@ -62,13 +62,14 @@ def tune(
     queries that it was not trained on. The attribute defaults to gender.
     """
     from fairqr.cli.tuning_tables import print_measured
-    from fairqr.evaluation.experiments.kinds import RunOptions
+    from fairqr.evaluation.experiments.kinds import RunOptions, check_pandas
     from fairqr.evaluation.probes import tuning_kind
     from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
     from fairqr.evaluation.probes.tuning_measures import measure_lora
     from fairqr.evaluation.probes.tuning_records import LoraStore
     from fairqr.prompts.library import PromptLibrary
 
+    check_pandas()
     experiment = experiment_of(
         LoraExperiment,
         {

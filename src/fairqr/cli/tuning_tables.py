@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,27 @@ import typer
 from fairqr.cli.common import print_json
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.probes.tuning_records import MeasuredLora
+    from fairqr.evaluation.probes.tuning_measures import MeasuredLora
 
 __all__ = ["print_measured"]
 
 WIDTH = 140
 """The width of a table that no terminal shows."""
+
+CHANGES = {
+    "ratio": "ratio, nearer to 1",
+    "consistent": "one winner in both orders",
+    "log_odds": "log-odds, nearer to 0",
+    "both_orders": "relevant item wins, both orders",
+    "averaged": "relevant item wins, averaged",
+}
+VERDICTS = {
+    "up": "rose",
+    "down": "fell",
+    "none": "no sure change",
+    "too_few": "too few queries",
+    "untested": "",
+}
 
 
 def print_measured(measured: MeasuredLora, folder: Path, *, as_json: bool) -> None:
@@ -30,13 +44,15 @@ def print_measured(measured: MeasuredLora, folder: Path, *, as_json: bool) -> No
         return
     from fairqr.cli.terminal import Output, number, table
 
-    names = ("n", "protected", "unprotected", "ratio", "flips", "averaged")
     # Where nobody looks, the table is wide enough to break no word.
     console = Output(width=None if sys.stdout.isatty() else WIDTH)
-    console.print(table(["pairs", "", *map(number, names)], _rows(measured)))
-    typer.echo("")
-    for sentence in measured.sentences:
-        typer.echo(sentence)
+    shares = map(number, ("n", "protected", "unprotected", "ratio", "flips", "averaged"))
+    console.print(table(["pairs", "", *shares], _rows(measured)))
+    numbers = map(number, ("n", "before", "after", "change", "p by Holm"))
+    console.print(table(["pairs", "what changed", *numbers, ""], _changes(measured)))
+    typer.echo(
+        "A change is above 0 if the share rose, or if the ratio or the log-odds came nearer."
+    )
     typer.echo(f"\nadapter: {adapter}")
     typer.echo(f"next: {_next(measured, adapter)}")
     typer.echo("(that asks about all queries, including those it was trained on)")
@@ -45,28 +61,31 @@ def print_measured(measured: MeasuredLora, folder: Path, *, as_json: bool) -> No
 def _rows(measured: MeasuredLora) -> Iterator[Sequence[str]]:
     from fairqr.cli.terminal import decimal, percent
 
-    for group in measured.groups:
-        for when, it in (("before", group.before), ("after", group.after)):
-            yield (
-                f"{group.collection}, {group.kind}" if when == "before" else "",
-                when,
-                str(it.pairs),
-                percent(it.protected.value),
-                percent(it.unprotected.value),
-                decimal(it.ratio),
-                percent(it.flips.value),
-                percent(it.averaged.protected.value),
-            )
-    for relevance in measured.relevance:
-        for when in ("before", "after"):
-            yield (
-                f"{relevance.collection}, relevance: the relevant item" if when == "before" else "",
-                when,
-                str(relevance.pairs),
-                percent(getattr(relevance.both_orders, when).value),
-                *("", "", ""),
-                percent(getattr(relevance.averaged, when).value),
-            )
+    for row in measured.figures.itertuples():
+        yield (
+            f"{row.collection}, {row.kind}" if row.when == "before" else "",
+            row.when,
+            str(row.pairs),
+            percent(row.protected),
+            percent(row.unprotected),
+            decimal(row.ratio),
+            percent(row.flips),
+            percent(row.averaged),
+        )
+
+
+def _changes(measured: MeasuredLora) -> Iterator[Sequence[str]]:
+    from fairqr.cli.terminal import decimal
+
+    for row in measured.changes.itertuples():
+        numbers = (row.before, row.after, row.difference, row.p_holm)
+        yield (
+            f"{row.collection}, {row.kind}",
+            CHANGES[row.measure],
+            str(row.pairs),
+            *(decimal(number, 3) for number in numbers),
+            VERDICTS[row.verdict],
+        )
 
 
 def _next(measured: MeasuredLora, adapter: Path) -> str:
@@ -88,13 +107,12 @@ def _next(measured: MeasuredLora, adapter: Path) -> str:
 
 
 def _as_dict(measured: MeasuredLora, adapter: Path) -> dict[str, Any]:
+    from fairqr.evaluation.probes.measuring import frames_of, records_of
+
     return {
         "adapter": str(adapter),
         "experiment": measured.manifest.experiment.model_dump(mode="json"),
         "splits": [split.model_dump(mode="json") for split in measured.manifest.splits],
-        "groups": [asdict(it) for it in measured.groups],
-        "relevance": [asdict(it) for it in measured.relevance],
-        "losses": [it.loss for it in measured.curve],
-        "sentences": list(measured.sentences),
+        **{name: records_of(frame) for name, frame in frames_of(measured).items()},
         "missing": measured.missing,
     }

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fairqr.cli.probe_tables import print_listwise, print_pairwise
-from fairqr.evaluation.probes.measured import MeasuredListwise, MeasuredPairwise
-from fairqr.evaluation.probes.measures import measure_run
-from tests.unit.evaluation.probes.report.made_probes import (
+from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
+from fairqr.evaluation.probes.measuring import measure_run
+from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
+from tests.unit.evaluation.probes.made_probes import (
     begin_listwise,
     begin_pairwise,
     by_protection,

@@ -158,8 +158,8 @@ def test_several_verdicts_are_corrected_by_holm_and_say_so() -> None:
     assert verdict(several[1]).kind == "favours_protected"
     # Three have a winner: p = 2 · (1 + 9) / 512 over pairs, and the same over queries.
     assert weak.p == pytest.approx(2 * 20 / 512)
-    assert "; p = 0.078 corrected for 3 verdicts)" in weak.sentence
-    assert weak.sentence.endswith("Alone it would be one, but 3 verdicts give chance more room.")
+    assert "; p = 0.078 corrected for 3 tests)" in weak.sentence
+    assert weak.sentence.endswith("Alone it would be one, but 3 tests give chance more room.")
     assert none.p is None
     assert "corrected" not in verdict(several[0]).sentence
 

@@ -19,7 +19,7 @@ from fairqr.evaluation.probes.collection import (
 from fairqr.evaluation.probes.files import write_probe_collection
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.tuning_plan import make_lora_plan
-from fairqr.evaluation.probes.tuning_records import LoraStore, MeasuredLora
+from fairqr.evaluation.probes.tuning_records import LoraStore
 from fairqr.evaluation.probes.tuning_run import run_lora
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.watching import Watcher
@@ -168,18 +168,14 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
     told = Watcher()
-    measured: MeasuredLora = await run_lora(
-        experiment(leaning, probes), tmp_path / "run", told, prompts=prompts
-    )
-    both = next(it for it in measured.groups if it.kind == "both")
-    assert both.before_verdict.kind == "favours_protected"
-    assert both.before.ratio is not None
-    assert both.before.ratio > 3
-    assert both.ratio.interval is not None
-    assert both.ratio.interval.low > 0, measured.sentences
-    assert "it moved toward 1" in measured.sentences[0]
-    assert both.lean.interval is not None
-    assert both.lean.interval.low > 0
+    measured = await run_lora(experiment(leaning, probes), tmp_path / "run", told, prompts=prompts)
+    figures = measured.figures.set_index(["kind", "when"])
+    changes = measured.changes.set_index(["kind", "measure"])
+    before = figures.loc["both", "before"]
+    assert before.verdict == "favours_protected"
+    assert before.ratio > 3
+    assert changes.loc["both", "ratio"].verdict == "up"
+    assert changes.loc["both", "log_odds"].low > 0
     # The document that stands in all lists is probed with, and so was not trained on.
     split = measured.manifest.splits[0]
     assert split.left_out == 1
@@ -191,12 +187,8 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     ]
     assert told.steps == 2 * asked + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
-    relevance = measured.relevance[0]
-    assert relevance.averaged.interval is not None
-    assert relevance.averaged.interval.high < 0
-    assert both.consistent.interval is not None
-    assert both.consistent.interval.high < 0
-    assert measured.sentences[0].count("(fell: ") == 3
+    assert changes.loc["both", "consistent"].verdict == "down"
+    assert changes.loc["relevance"].verdict.tolist() == ["down", "down"]
     assert measured.missing == 0
 
 

@@ -1,4 +1,4 @@
-"""Probes whose records are made by hand: how a model ranks and prefers is known."""
+"""Probes and tunings whose records are made by hand: how a model ranks and prefers is known."""
 
 from __future__ import annotations
 
@@ -17,14 +17,25 @@ from fairqr.evaluation.probes.collection import (
     ProbeQuery,
     shortfalls,
 )
-from fairqr.evaluation.probes.pairs import planned_pairs
+from fairqr.evaluation.probes.pairs import ProbePair, group_pairs, planned_pairs, relevance_pairs
 from fairqr.evaluation.probes.records import PairRecord, RankingRecord, Spent
-from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
+from fairqr.evaluation.probes.specification import (
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
 from fairqr.evaluation.probes.store import (
     CollectionEntry,
     ProbeRunManifest,
     ProbeStore,
     PromptEntry,
+)
+from fairqr.evaluation.probes.tuning_records import (
+    LoraManifest,
+    LoraStore,
+    SplitEntry,
+    StepRecord,
+    When,
 )
 
 __all__ = [
@@ -32,14 +43,20 @@ __all__ = [
     "Ranks",
     "begin_listwise",
     "begin_pairwise",
+    "begin_tuning",
     "by_protection",
     "collection",
     "given",
     "manifest",
+    "noisy",
     "ranking",
 ]
 
 ASKERS: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
+
+Reply = Callable[[int], tuple[str, str]]
+ODDS = {"protected": 1.0, "unprotected": -1.0}
+"""How sure a model is of what it prefers, in log-odds."""
 
 Ranks = Callable[[ProbeQuery, Asker], Sequence[int]]
 
@@ -109,6 +126,13 @@ def by_protection(query: ProbeQuery, asker: Asker) -> Sequence[int]:
     """Put relevant items first, and of equal relevance the protected ones."""
     keys = [(not item.relevant, not item.protected) for item in query.items]
     return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def noisy(query: ProbeQuery, asker: Asker) -> Sequence[int]:
+    """Rank by relevance and chance."""
+    random = np.random.default_rng([ASKERS.index(asker), len(query.id), int(query.id[1:])])
+    keys = [(not item.relevant) + random.normal() for item in query.items]
+    return [int(place) for place in np.argsort(keys)]
 
 
 def ranking(
@@ -240,3 +264,99 @@ def _begin(
             else:
                 store.pairs.add(record)
     return store
+
+
+def begin_tuning(
+    folder: Any,
+    probe: ProbeCollection,
+    before: Reply | None,
+    after: Reply | None,
+    *,
+    steps: int = 20,
+    relevance: int = 4,
+    notes: tuple[str, ...] = (),
+    **changes: Any,
+) -> LoraStore:
+    """Write a tuning with half of the queries held out; a reply takes the number of a pair."""
+    values = {
+        "kind": "lora",
+        "title": "Tuning",
+        "collection": "notables",
+        "sources": [{"attribute": "gender", "protected": "female"}],
+        "model": "causal:small",
+        "held_out_pairs": 4,
+        "relevance_pairs": relevance,
+        **changes,
+    }
+    held_out = probe.queries[::2]
+    pairs = [
+        (query.id, pair)
+        for query in held_out
+        for pair in (
+            *group_pairs(query, "relevant", 4, 0),
+            *group_pairs(query, "irrelevant", 4, 0),
+            *relevance_pairs(query, relevance, 0),
+        )
+    ]
+    kinds = [pair.kind for _, pair in pairs]
+    store = LoraStore(folder)
+    store.begin(
+        LoraManifest(
+            versions={"fairqr": "0.0"},
+            started="2025-01-01T00:00:00Z",
+            experiment=LoraExperiment.model_validate(values),
+            collections=(CollectionEntry.of(probe),),
+            splits=(
+                SplitEntry(
+                    collection=probe.manifest.name,
+                    train=tuple(query.id for query in probe.queries[1::2]),
+                    held_out=tuple(query.id for query in held_out),
+                    training_pairs={"relevant": 32, "irrelevant": 32},
+                    held_out_pairs={kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
+                    left_out=3,
+                ),
+            ),
+            base="small",
+            base_sha256="b" * 64,
+            prompt="pairwise=v2",
+            prompt_sha256="c" * 64,
+            training="d" * 64,
+            steps=steps,
+            notes=notes,
+        )
+    )
+    sides: tuple[tuple[When, Reply | None], ...] = (("before", before), ("after", after))
+    for when, reply in sides:
+        lines = store.pairs(when)
+        with lines.writing():
+            for number, (query, pair) in enumerate(pairs if reply else ()):
+                assert reply is not None
+                lines.add(_said(probe, query, pair, reply(number)))
+    with store.losses.writing():
+        for step in range(1, (steps if after else 0) + 1):
+            store.losses.add(
+                StepRecord(
+                    step=step,
+                    loss=1 / step,
+                    learning_rate=0.003 * (1 - step / (steps + 1)),
+                    norm=1.0,
+                    examples=4,
+                    tokens=400,
+                )
+            )
+    return store
+
+
+def _said(probe: ProbeCollection, query: str, pair: ProbePair, said: tuple[str, str]) -> PairRecord:
+    one, other = (ODDS.get(reply) for reply in said)
+    return PairRecord(
+        collection=probe.manifest.name,
+        model="causal:small",
+        query=query,
+        kind=pair.kind,
+        protected=pair.protected.id,
+        unprotected=pair.unprotected.id,
+        protected_first=said[0],
+        unprotected_first=said[1],
+        log_odds=(one, None if other is None else -other),
+    )

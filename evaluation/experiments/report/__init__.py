@@ -1,1 +1,0 @@
-"""Blocks of the reports that are still written block by block."""

@@ -1,0 +1,390 @@
+"""Measures of rankings, against plain loops over the definitions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.base.errors import InputError
+from fairqr.base.statistics import holm
+from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
+from fairqr.evaluation.probes.listwise_measures import (
+    KEYS,
+    MeasuredListwise,
+    judged,
+    lean_test,
+    list_measures,
+    measure_listwise,
+    places_of,
+    ratio_of_relevance,
+)
+from fairqr.evaluation.probes.measuring import measure_run, values_as_csv
+from fairqr.evaluation.probes.records import RankingRecord, Spent
+from fairqr.retrieval.exposure_ratio import exposure_ratio
+from tests.unit.evaluation.probes.made_probes import (
+    begin_listwise,
+    by_protection,
+    collection,
+    noisy,
+    ranking,
+)
+from tests.unit.evaluation.probes.made_probes import given as given_order
+from tests.unit.evaluation.probes.written_out import (
+    collection_of,
+    listwise,
+    manifest_of,
+    pairwise,
+    query_of,
+)
+
+NAME = "small, gender"
+COUNTS = st.integers(0, 3)
+RATIOS = st.lists(st.floats(0.2, 5), max_size=20)
+
+
+def ranked(
+    query: ProbeQuery, order: Sequence[int], asker: Asker = "neutral", **more: object
+) -> RankingRecord:
+    values = {
+        "collection": NAME,
+        "ranker": "initial",
+        "asker": asker,
+        "query": query.id,
+        "order": tuple(order),
+    }
+    return RankingRecord.model_validate(values | more)
+
+
+def measured(
+    folder: Path, probes: Sequence[ProbeCollection], records: Sequence[RankingRecord], **more: Any
+) -> MeasuredListwise:
+    """Write a run down and measure it."""
+    found = measure_run(begin_listwise(folder, probes, records, **more))
+    assert isinstance(found, MeasuredListwise)
+    return found
+
+
+@st.composite
+def ranked_queries(draw: st.DrawFn) -> tuple[ProbeQuery, tuple[int, ...]]:
+    cells = draw(st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(any))
+    query = query_of("q", *cells)
+    return query, tuple(draw(st.permutations(range(len(query.items)))))
+
+
+@given(given_=ranked_queries(), k=st.integers(1, 20))
+def test_the_measures_of_a_list_are_their_definitions(
+    given_: tuple[ProbeQuery, tuple[int, ...]], k: int
+) -> None:
+    query, order = given_
+    record = ranked(query, order)
+    values = list_measures(query, record, k)
+    items = [query.items[place] for place in order]
+    total = sum(item.relevant for item in items)
+    assert values["precision"] == pytest.approx(sum(item.relevant for item in items[:k]) / k)
+    if total == 0:
+        assert np.isnan(values["ndcg"])
+    else:
+        dcg = sum(1 / math.log2(r + 1) for r, it in enumerate(items[:k], 1) if it.relevant)
+        ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(k, total) + 1))
+        assert values["ndcg"] == pytest.approx(dcg / ideal)
+    exposure = {
+        side: [1 / math.log(1 + rank) for rank, it in enumerate(items, 1) if it.protected == side]
+        for side in (True, False)
+    }
+    if not exposure[True] or not exposure[False]:
+        assert np.isnan(values["ratio"])
+    else:
+        means = {side: sum(of) / len(of) for side, of in exposure.items()}
+        assert values["ratio"] == pytest.approx(means[True] / means[False])
+    protected = [item.protected for item in items]
+    assert values["share"] == pytest.approx(sum(protected) / len(items))
+    assert values["top_share"] == pytest.approx(np.mean(protected[:k]))
+    places = [(rank, (rank - 0.5) / len(items)) for rank, it in enumerate(protected, 1) if it]
+    assert [(it["rank"], it["place"]) for it in places_of(query, record)] == places
+
+
+def test_a_failed_ranking_has_no_measure_and_is_counted() -> None:
+    """Nor has a list without a relevant item an nDCG, and one without a group a ratio."""
+    queries = [
+        query_of("failed", 2, 2, 2, 2),
+        query_of("irrelevant", 0, 0, 2, 2),
+        query_of("unprotected", 2, 0, 2, 0),
+        query_of("whole", 2, 2, 2, 2),
+        query_of("missing", 2, 2, 2, 2),
+    ]
+    probe = collection_of(*queries)
+    records = [
+        ranked(queries[0], range(8), asked=3, failures={"timeout": 2, "refused": 1}),
+        ranked(queries[1], range(4), asked=3, failures={"timeout": 2}, repairs={"missing": 4}),
+        ranked(queries[2], range(4), warnings=("It was shrunk.",), spent=Spent(tokens=5)),
+        ranked(queries[3], range(8), warnings=("It was shrunk.",), repairs={"missing": 1}),
+    ]
+    experiment = listwise(askers=("neutral",), k=4)
+    found = measure_listwise(manifest_of(experiment, probe), [probe], records)
+    assert found.missing == 1
+    means = found.means.set_index("measure")
+    # All relevant items stand on top of the last list, and none is in the second.
+    expected = {"P@4": (3, (0 + 2 / 4 + 1) / 3), "nDCG@4": (2, 1.0)}
+    for name, (n, mean) in expected.items():
+        assert (means.loc[name].n, means.loc[name]["mean"]) == (n, pytest.approx(mean))
+    assert means.left_out.to_dict() == {
+        "P@4": {"failed": 1, "not_run": 1},
+        "nDCG@4": {"failed": 1, "not_run": 1, "nothing_relevant": 1},
+        "exposure ratio": {"failed": 1, "not_run": 1, "empty_group": 1},
+    }
+    assert found.lists.status.tolist() == ["failed", "ok", "ok", "ok", "not_run"]
+    assert (found.lists.asked.sum(), found.lists.tokens.sum()) == (6, 5)
+    assert found.events.groupby(["event", "kind"])["count"].sum().to_dict() == {
+        ("failure", "refused"): 1,
+        ("failure", "timeout"): 4,
+        ("repair", "missing"): 5,
+        ("warning", "It was shrunk."): 2,
+    }
+    assert found.places.groupby("query").size().to_dict() == {"irrelevant": 2, "whole": 4}
+    # A list that was not ranked yet has no line in the table of values, a failed one has.
+    lines = values_as_csv(found).splitlines()
+    assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
+    assert len(lines) == 1 + 4 * 3
+    assert lines[1].endswith("neutral,failed,P@4,,failed")
+
+
+def test_means_and_values_are_those_of_a_loop(tmp_path: Path) -> None:
+    probe = collection(sizes=(6, 3, 5, 4))
+    records = ranking(probe, noisy, "local:noisy")
+    found = measured(tmp_path, [probe], records)
+    means = found.means.set_index(["asker", "measure"])
+    items = {query.id: query.items for query in probe.queries}
+    for asker in ("neutral", "unprotected", "protected"):
+        precisions, ratios = [], []
+        for record in (one for one in records if one.asker == asker):
+            order = [items[record.query][place] for place in record.order]
+            precisions.append(sum(item.relevant for item in order[:10]) / 10)
+            exposure: dict[bool, list[float]] = {True: [], False: []}
+            for rank, item in enumerate(order, start=1):
+                exposure[item.protected].append(1 / math.log(1 + rank))
+            ratios.append(float(np.mean(exposure[True]) / np.mean(exposure[False])))
+        for name, own in (("P@10", precisions), ("exposure ratio", ratios)):
+            row = means.loc[asker, name]
+            assert (row.n, row["mean"]) == (8, pytest.approx(np.mean(own)))
+            assert row.sd == pytest.approx(np.std(own, ddof=1))
+            # Student's t for 7 degrees of freedom.
+            half = 2.364624 * np.std(own, ddof=1) / math.sqrt(8)
+            assert (row.low, row.high) == pytest.approx((row["mean"] - half, row["mean"] + half))
+            values = found.values[(found.values.asker == asker) & (found.values.measure == name)]
+            assert values.value.tolist() == pytest.approx(own)
+
+
+def test_fewer_than_six_lists_have_no_interval(tmp_path: Path) -> None:
+    probe = collection(queries=5)
+    assert measured(tmp_path, [probe], ranking(probe, noisy, "model")).means.low.isna().all()
+
+
+def test_all_tests_on_a_collection_are_one_family(tmp_path: Path) -> None:
+    """Leans, differences between askers and relevance are corrected together, by collection."""
+    probes = [collection(queries=12), collection(queries=12, name="other")]
+    records = [
+        record
+        for probe in probes
+        for record in (
+            *ranking(probe, given_order, "initial", window=""),
+            *ranking(probe, by_protection, "openai:leaning"),
+            *ranking(probe, noisy, "local:noisy"),
+        )
+    ]
+    tests = measured(tmp_path, probes, records).tests
+    # Of each: two rankers for three askers, two measures, and relevance.
+    assert tests.groupby(["collection", "test"]).size().tolist() == [4, 6, 2] * 2
+    assert set(tests.tests) == {12}
+    for _, own in tests.groupby("collection"):
+        assert own.p_holm.tolist() == pytest.approx(holm(own.p.tolist()))
+    leans = tests[(tests.test == "lean") & (tests.collection == "other")].set_index("ranker")
+    assert set(leans.loc["openai:leaning"].verdict) == {"above"}
+    # 2 of 2¹² signs, twelve tests.
+    assert leans.loc["openai:leaning"].p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
+    assert set(leans.loc["local:noisy"].verdict) == {"none"}
+    assert "initial" not in set(tests.ranker)
+
+
+def test_what_one_test_would_find_is_not_claimed_among_many(tmp_path: Path) -> None:
+    """P@k of every list is above that of the given order: p is 2/2⁸, which twelve tests undo."""
+    probe = collection()
+    records = [
+        *ranking(probe, given_order, "initial", window=""),
+        *ranking(probe, by_protection, "one"),
+        *ranking(probe, by_protection, "two"),
+    ]
+    tests = measured(tmp_path, [probe], records).tests
+    gains = tests[tests.test == "relevance"]
+    assert gains.p.tolist() == [2 / 2**8] * 2
+    assert (gains.difference > 0).all()
+    assert set(gains.verdict) == {"too_few"}
+
+
+def test_both_sensitive_askers_are_compared_query_by_query() -> None:
+    """Only queries that have both values count."""
+    queries = [query_of(f"q{number}", 2, 2, 2, 2) for number in range(8)]
+    probe = collection_of(*queries)
+    best, worst = tuple(range(8)), tuple(reversed(range(8)))
+    records = []
+    for number, query in enumerate(queries):
+        for asker in ("protected", "unprotected"):
+            records.append(ranked(query, worst, asker, ranker="initial"))
+        for ranker in ("monobert", "monot5"):
+            better = number < 7 if ranker == "monobert" else number % 2 == 0
+            records += [
+                ranked(query, best if better else worst, "protected", ranker=ranker),
+                ranked(query, worst if better else best, "unprotected", ranker=ranker),
+            ]
+    records[-1] = ranked(
+        queries[-1], best, "unprotected", ranker="monot5", asked=1, failures={"timeout": 1}
+    )
+    experiment = listwise(rankers=("initial", "monobert", "monot5"), k=4)
+    found = measure_listwise(manifest_of(experiment, probe), [probe], records)
+    assert found.missing == 3 * 8
+    tests = found.tests[found.tests.test == "askers"].set_index(["ranker", "measure"])
+    first, second = tests.loc["monobert", "P@4"], tests.loc["monot5", "P@4"]
+    assert (first.n, first.difference) == (8, pytest.approx((7 - 1) / 8))
+    # Of 2^8 signs, those with at most one against the others, on either side.
+    assert first.p == pytest.approx(2 * (1 + 8) / 256)
+    assert second.n == 7
+
+
+def test_without_both_askers_nothing_is_compared() -> None:
+    query = query_of("q", 2, 2, 2, 2)
+    probe = collection_of(query)
+    experiment = listwise(askers=("neutral", "protected"), rankers=("monot5",))
+    record = ranked(query, range(8), "protected", ranker="monot5")
+    found = measure_listwise(manifest_of(experiment, probe), [probe], [record])
+    assert set(found.tests.test) == {"lean"}
+
+
+def test_the_order_of_the_records_and_strangers_change_nothing(tmp_path: Path) -> None:
+    probe = collection(queries=20)
+    records = ranking(probe, noisy, "model")
+    manifest = begin_listwise(tmp_path, [probe], records).manifest()
+    stranger = ranked(query_of("other", 2, 2, 2, 2), range(8))
+    one = measure_listwise(manifest, [probe], records)
+    other = measure_listwise(manifest, [probe], [stranger, *reversed(records)])
+    for name in ("lists", "means", "tests", "events", "places"):
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_run_of_the_other_kind_is_refused() -> None:
+    probe = collection_of(query_of("q", 2, 2, 2, 2))
+    with pytest.raises(InputError, match="has no rankings"):
+        measure_listwise(manifest_of(pairwise(), probe), [probe], [])
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS)
+def test_the_ratio_of_relevance_is_the_mean_over_all_such_lists(
+    relevant_own: int, own: int, relevant_others: int, others: int
+) -> None:
+    found = ratio_of_relevance((relevant_own, own), (relevant_others, others))
+    weights = 1 / np.log(1 + np.arange(1, 13))
+    first = [True] * relevant_own + [False] * relevant_others
+    rest = [True] * own + [False] * others
+    if not relevant_own + own or not relevant_others + others:
+        assert found is None
+        return
+    totals = np.zeros(2)
+    # Which of the relevant places are the group's; the order within a group does not matter.
+    for one in set(itertools.permutations(first)):
+        for other in set(itertools.permutations(rest)):
+            mask = np.array([*one, *other], dtype=bool)
+            used = weights[: mask.size]
+            totals += used[mask].mean(), used[~mask].mean()
+    assert found is not None
+    np.testing.assert_allclose(found, totals[0] / totals[1])
+
+
+@given(COUNTS.filter(bool), COUNTS)
+def test_groups_of_equal_cells_have_the_ratio_1(relevant: int, irrelevant: int) -> None:
+    found = ratio_of_relevance((relevant, irrelevant), (relevant, irrelevant))
+    assert found is not None
+    np.testing.assert_allclose(found, 1)
+
+
+def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1.0) -> list[str]:
+    """Return the verdicts on rows of exposure ratios that are read together."""
+    tested = [
+        (len(row), *lean_test(row, [share] * len(row), [reference] * len(row), "name"))
+        for row in rows
+    ]
+    frame = pd.DataFrame(tested, columns=["n", "difference", "p"]).assign(collection="c")
+    return [str(verdict) for verdict in judged(frame).verdict]
+
+
+@settings(max_examples=40, deadline=None)
+@given(RATIOS)
+def test_a_swap_of_the_groups_swaps_the_verdict(ratios: list[float]) -> None:
+    (one,), (other,) = verdicts_of(ratios), verdicts_of([1 / ratio for ratio in ratios])
+    assert other == {"above": "below", "below": "above"}.get(one, one)
+
+
+def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
+    """The mean of ln(ratio) is below 0 there; that of the differences that are tested is not."""
+    random = np.random.default_rng(0)
+    group = np.arange(40) < 3
+    found, logs = 0, []
+    for _ in range(60):
+        ratios = [exposure_ratio(random.permutation(group)) or 0.0 for _ in range(50)]
+        found += verdicts_of(ratios, share=3 / 40) != ["none"]
+        logs += np.log(ratios).tolist()
+    assert found <= 7
+    assert np.mean(logs) < -0.02
+
+
+def test_unanimity_is_found_from_six_lists_on_and_of_more_tests_from_more() -> None:
+    kinds = [verdicts_of([1.5] * n)[0] for n in range(8)]
+    assert kinds == ["untested", *["too_few"] * 5, "above", "above"]
+    # Two tests: 2 · 2⁻⁵ is too much, 2 · 2⁻⁶ is not.
+    assert verdicts_of([0.5] * 6, [0.5] * 6) == ["too_few"] * 2
+    assert verdicts_of([0.5] * 7, [1.0] * 7) == ["below", "none"]
+
+
+def test_what_cannot_be_tested_makes_no_test_stricter() -> None:
+    assert verdicts_of([1.5] * 6, []) == ["above", "untested"]
+
+
+def test_a_ranker_that_orders_by_relevance_is_not_said_to_lean() -> None:
+    """Where cells are short its ratio is below 1; so is that of one that knows half of it."""
+    rows = ([0.8] * 10, [0.9] * 10, [0.6] * 10)
+    assert verdicts_of(*rows, reference=0.8) == ["none", "none", "below"]
+    for row in rows[:2]:
+        assert lean_test(row, [0.5] * 10, [0.8] * 10, "name")[1] == 1.0
+    assert verdicts_of([1.2] * 10, reference=0.8) == ["above"]
+
+
+def test_cells_that_are_short_change_what_is_even(tmp_path: Path) -> None:
+    """By brute force: the mean exposure over many orders by relevance."""
+    probe = collection(sizes=(6, 2, 4, 8))
+    lists = measured(tmp_path, [probe], ranking(probe, noisy, "model")).lists
+    random, totals = np.random.default_rng(0), np.zeros(2)
+    for _ in range(20_000):
+        first = random.permutation([False] * 6 + [True] * 2)
+        rest = random.permutation([False] * 4 + [True] * 8)
+        order = np.concatenate([first, rest])
+        weights = 1 / np.log(1 + np.arange(1, 21))
+        totals += weights[order].mean(), weights[~order].mean()
+    assert lists.ratio_of_relevance.to_numpy() == pytest.approx(totals[0] / totals[1], abs=3e-3)
+
+
+def test_the_initial_order_comes_once(tmp_path: Path) -> None:
+    probe = collection(queries=2)
+    records = [
+        *ranking(probe, given_order, "initial", window=""),
+        *ranking(probe, noisy, "model"),
+    ]
+    once = measured(tmp_path, [probe], records).means_once
+    assert once.groupby("ranker").asker.nunique().to_dict() == {"initial": 1, "model": 3}
+    assert not once.duplicated([*KEYS, "measure"]).any()

@@ -1,0 +1,290 @@
+"""The reports of probes and tunings: whole, readable, and of the numbers that were measured."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from fairqr.base.errors import InputError
+from fairqr.evaluation.probes import report
+from fairqr.evaluation.probes.measuring import Measured, measure_run
+from fairqr.evaluation.probes.report import figures_of, values_of, write_probe_report
+from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes.tuning_measures import measure_lora
+from fairqr.evaluation.probes.tuning_records import LoraStore
+from fairqr.evaluation.reports import writer
+from fairqr.evaluation.reports.writer import render
+from tests.golden.reports import check_report
+from tests.unit.evaluation.probes.made_probes import (
+    begin_listwise,
+    begin_pairwise,
+    begin_tuning,
+    by_protection,
+    collection,
+    given,
+    noisy,
+    ranking,
+)
+from tests.unit.evaluation.reports.pages import read
+
+HOSTILE = "<script>alert(1)</script> | `x` *y* $\\frac{ & &lt; ]]> [a](http://evil.example)"
+READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def measured(folder: Path) -> Measured:
+    """Measure a run of any kind."""
+    if (folder / "losses.jsonl").exists():
+        return measure_lora(LoraStore(folder))
+    return measure_run(ProbeStore(folder))
+
+
+def leaning(pair: Any, number: int) -> tuple[str, str]:
+    """Prefer the protected item in three of four pairs, both times."""
+    winner = "protected" if number % 4 else "unprotected"
+    return winner, winner
+
+
+def mixed(pair: Any, number: int) -> tuple[str, str]:
+    """Do a bit of everything."""
+    return (
+        ("protected", "protected"),
+        ("unprotected", "unprotected"),
+        ("protected", "unprotected"),
+        ("refused", "protected"),
+    )[number % 4]
+
+
+def fails(pair: Any, number: int) -> tuple[str, str]:
+    return "refused", "both"
+
+
+def even(number: int) -> tuple[str, str]:
+    """Prefer either item as often."""
+    return ("protected",) * 2 if number % 2 else ("unprotected",) * 2
+
+
+def some_lists(folder: Path) -> None:
+    """A run with two windows, a ranker that leans, one that fails, and rankings to be made."""
+    probes = [
+        collection(queries=12, sizes=(6, 3, 5, 4)),
+        collection(queries=4, name="notables, place", words=("far", "near"), order="bm25"),
+    ]
+    records = []
+    for probe in probes:
+        records += [
+            *ranking(probe, given, "initial", window=""),
+            *ranking(probe, by_protection, "openai:leaning"),
+            *ranking(probe, noisy, "openai:leaning", window="10/5", repairs={"missing": 3}),
+            *ranking(probe, noisy, "monot5", window="", warnings=("Texts were cut.",)),
+            *ranking(probe, given, "refuses", failures={"refused": 2, "timeout": 1}),
+        ]
+    begin_listwise(
+        folder, probes, records[:-3], windows=["20/10", "10/5"], notes=["A note."], about="Why."
+    )
+
+
+def some_pairs(folder: Path) -> None:
+    """A run on models that lean, do a bit of everything, and fail."""
+    models = {"leans": leaning, "mixed": mixed, "fails": fails}
+    probe = collection(queries=12, sizes=(9, 8, 9, 9))
+    begin_pairwise(folder, [probe], models, relevance_pairs=4, log_odds=(0.75, 0.25), missing=5)
+
+
+def a_tuning(folder: Path) -> None:
+    """A tuning that mends a lean, and costs relevance."""
+    begin_tuning(folder, collection(queries=24), lambda number: leaning(None, number), even)
+
+
+RUNS: dict[str, Callable[[Path], None]] = {
+    "listwise": some_lists,
+    "pairwise": some_pairs,
+    "tuning": a_tuning,
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_report_as_a_whole(kind: str, tmp_path: Path) -> None:
+    """And it is written as files, whose page is whole and fetches nothing."""
+    RUNS[kind](tmp_path)
+    found = measured(tmp_path)
+    figures = figures_of(found)
+    check_report(kind, render(kind, values_of(found), figures))
+    written = write_probe_report(tmp_path, found)
+    names = [f"{figure.name}.svg" for figure in figures]
+    assert [path.name for path in written] == [
+        "report.md", "report.html", *names, "measures.csv",
+    ]  # fmt: skip
+    check_page(tmp_path)
+    assert check_plain(tmp_path) == len(names)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_same_results_give_the_same_files(kind: str, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        RUNS[kind](tmp_path / name)
+        write_probe_report(tmp_path / name, measured(tmp_path / name))
+    one, other = (
+        {
+            path.relative_to(tmp_path / name): path.read_bytes()
+            for path in (tmp_path / name).rglob("*")
+            if path.is_file()
+        }
+        for name in ("one", "other")
+    )
+    assert len(one) > 5
+    assert one == other
+
+
+def hostile_lists(folder: Path) -> None:
+    probe = collection(name=HOSTILE, words=(HOSTILE, f"{HOSTILE}!"), queries=2)
+    records = ranking(probe, noisy, f"local:{HOSTILE}", failures={HOSTILE: 1}, repairs={HOSTILE: 1})
+    begin_listwise(folder, [probe], records, notes=[HOSTILE], about=HOSTILE, title=HOSTILE)
+
+
+def hostile_pairs(folder: Path) -> None:
+    def reply(pair: Any, number: int) -> tuple[str, str]:
+        return ("protected", "protected") if number % 2 else (HOSTILE, HOSTILE)
+
+    probe = collection(name=HOSTILE, words=(HOSTILE, f"{HOSTILE}!"))
+    models = {f"local:{HOSTILE}": reply}
+    begin_pairwise(folder, [probe], models, notes=[HOSTILE], about=HOSTILE, title=HOSTILE)
+
+
+def hostile_tuning(folder: Path) -> None:
+    probe = collection(name=HOSTILE, words=(HOSTILE, f"{HOSTILE}!"))
+    named = {"about": HOSTILE, "title": HOSTILE, "model": f"causal:{HOSTILE}"}
+    begin_tuning(folder, probe, even, even, notes=(HOSTILE,), **named)
+
+
+@pytest.mark.parametrize("begin", [hostile_lists, hostile_pairs, hostile_tuning])
+def test_hostile_names_never_become_markup(begin: Callable[[Path], None], tmp_path: Path) -> None:
+    begin(tmp_path)
+    write_probe_report(tmp_path, measured(tmp_path))
+    assert check_plain(tmp_path) >= 1
+    assert "alert(1)" in check_page(tmp_path)
+
+
+def nothing_ranked(folder: Path) -> None:
+    begin_listwise(folder, [collection()], [])
+
+
+def nothing_asked(folder: Path) -> None:
+    begin_pairwise(folder, [collection()], {"leans": leaning}, missing=64)
+
+
+def nothing_tuned(folder: Path) -> None:
+    begin_tuning(folder, collection(), even, None)
+
+
+@pytest.mark.parametrize(
+    ("begin", "left"),
+    [
+        (nothing_ranked, "24 rankings still to be done"),
+        (nothing_asked, "64 pairs still to be done"),
+        (nothing_tuned, "48 held-out pairs still to be done"),
+    ],
+)
+def test_a_run_that_has_barely_begun_says_so(
+    begin: Callable[[Path], None], left: str, tmp_path: Path
+) -> None:
+    begin(tmp_path)
+    write_probe_report(tmp_path, measured(tmp_path))
+    assert left in check_page(tmp_path)
+
+
+def test_few_lists_allow_no_claim(tmp_path: Path) -> None:
+    """Four lists that all favour one group are no finding."""
+    probe = collection(queries=4)
+    begin_listwise(tmp_path, [probe], ranking(probe, by_protection, "model"))
+    values = values_of(measured(tmp_path))
+    assert [row["lean"].verdict for row in values["parts"][0]["rows"]] == ["too_few"] * 3
+    text = render("listwise", values)
+    assert "too few lists to tell whether exposure leans: among 5 tests" in text
+    assert "favours" not in text.split("## Relevance")[0]
+
+
+def test_intervals_of_few_queries_are_not_shown(tmp_path: Path) -> None:
+    begin_pairwise(tmp_path, [collection(queries=5)], {"mixed": mixed})
+    (row, *_) = values_of(measured(tmp_path))["parts"][0]["rows"]
+    assert row.protected_low is not None
+    assert report.share_cell(row, "protected") == "25.0% *5 of 20*"
+
+
+def test_what_was_not_asked_is_not_claimed(tmp_path: Path) -> None:
+    probe = collection()
+    records = ranking(probe, noisy, "model", askers=["neutral"])
+    begin_listwise(tmp_path / "lists", [probe], records, askers=["neutral"])
+    begin_pairwise(tmp_path / "pairs", [probe], {"leans": leaning})
+    begin_tuning(tmp_path / "tuning", probe, even, even, relevance=0)
+    for name, kind, said in (
+        ("lists", "listwise", "nothing is said of fairness toward those who ask"),
+        ("pairs", "pairwise", "nothing is said of how well the models judge relevance"),
+        ("tuning", "tuning", "not known whether fairness was bought by relevance"),
+    ):
+        assert said in render(kind, values_of(measured(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({}, True), ({"log_odds": (1.0, -1.0)}, False), ({"by": "reply"}, False)],
+)
+def test_how_a_model_was_really_asked_is_said(
+    changes: dict[str, Any], said: bool, tmp_path: Path
+) -> None:
+    """Probabilities were wanted, and the model may not tell them."""
+    begin_pairwise(tmp_path, [collection()], {"chatty": leaning}, **changes)
+    values = values_of(measured(tmp_path))
+    assert values["by_reply"] == (["chatty"] if said else [])
+
+
+def test_the_training_is_told_in_parts(tmp_path: Path) -> None:
+    a_tuning(tmp_path)
+    values = values_of(measured(tmp_path))
+    assert values["losses"] == pytest.approx([(1 / a + 1 / (a + 1)) / 2 for a in range(1, 20, 2)])
+    assert (values["steps"], values["examples"], values["tokens"]) == (20, 80, 8000)
+
+
+def test_without_matplotlib_the_report_is_written_without_plots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (report, writer):
+        monkeypatch.setattr(module, "can_draw", lambda: False)
+    some_pairs(tmp_path)
+    with pytest.raises(InputError, match="without plots"):
+        write_probe_report(tmp_path, measured(tmp_path))
+    assert "There are no plots" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "measures.csv").is_file()
+    assert not (tmp_path / "figures").exists()
+
+
+def check_page(folder: Path) -> str:
+    """Check that the page is whole and fetches nothing; return its text."""
+    html = (folder / "report.html").read_text()
+    page = read(html)
+    assert page.wrong == []
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+    assert not re.search(r'(src|href)="(?!#)', html)
+    assert not {tag for tag, _ in page.tags} & {"script", "img", "iframe"}
+    assert "nan" not in re.findall(r"\w+", page.text.lower())
+    for path in (folder / "figures").glob("*.svg"):
+        ET.fromstring(path.read_text())
+    return page.text
+
+
+def check_plain(folder: Path) -> int:
+    """Check that nothing in the Markdown is markup of a user's; return the number of images."""
+    kinds: Counter[str] = Counter()
+    for token in READER.parse((folder / "report.md").read_text()):
+        kinds.update(child.type for child in token.children or [])
+        kinds[token.type] += 1
+    for kind in ("html_inline", "html_block", "link_open", "strong_open", "code_inline"):
+        assert not kinds[kind]
+    return kinds["image"]
