@@ -220,14 +220,14 @@ def test_the_figures_are_those_of_the_model(
     told = here(
         *pairwise(folk, model_server, "--set", "pairs=2", "--set", "relevance_pairs=1", "--json")
     ).result
-    rows = {row["kind"]: row["figures"] for row in told["rows"]}
-    assert rows["relevant"]["protected"]["count"] == 2 * TOPICS
-    assert rows["relevant"]["unprotected"]["count"] == 0
-    assert rows["irrelevant"]["flips"]["count"] == 2 * TOPICS
+    rows = {row["kind"]: row for row in told["figures"]}
+    assert rows["relevant"]["protected_count"] == 2 * TOPICS
+    assert rows["relevant"]["unprotected_count"] == 0
+    assert rows["irrelevant"]["flips_count"] == 2 * TOPICS
     assert rows["both"]["pairs"] == 4 * TOPICS
     assert rows["relevance"]["pairs"] == TOPICS
     assert told["missing"] == 0
-    assert [row["verdict"]["kind"] for row in told["rows"] if row["verdict"]] == [
+    assert [row["verdict"] for row in told["figures"] if row["kind"] != "relevance"] == [
         "favours_protected",
         "position_decides",
         "favours_protected",
@@ -345,14 +345,15 @@ def test_lists_for_all_askers(here: Here, folk: Path, model_server: ModelServer)
     """Exposure follows the asker as planted, and nothing has to be mended."""
     model_server.does(ranks)
     told = here(*listwise(folk, model_server, "--model", "initial", "--json")).result
-    ratios = {(row["ranker"], row["asker"]): row["ratio"]["mean"] for row in told["rows"]}
+    means = [row for row in told["means"] if row["measure"] == "exposure ratio"]
+    ratios = {(row["ranker"], row["asker"]): row["mean"] for row in means}
     assert ratios["openai:fake", "protected"] > 1.2 > 0.9 > ratios["openai:fake", "unprotected"]
     assert ratios["openai:fake", "neutral"] == pytest.approx(ratios["initial", "neutral"])
-    assert {row["ratio"]["n"] for row in told["rows"]} == {TOPICS}
-    asked_by_model = [row for row in told["rows"] if row["ranker"] == "openai:fake"]
+    assert {row["n"] for row in means} == {TOPICS}
+    asked_by_model = [row for row in told["lists"] if row["ranker"] == "openai:fake"]
     # Windows of 8 with step 4 over 24 items.
-    assert {row["asked"] for row in asked_by_model} == {5 * TOPICS}
-    assert all(not row["failures"] and not row["repairs"] for row in told["rows"])
+    assert {row["asked"] for row in asked_by_model} == {5}
+    assert told["events"] == []
     run = here(*listwise(folk, model_server))
     assert "exposure" in run.stdout
     assert "P@20 for female less for male askers: " in run.stdout

@@ -176,7 +176,8 @@ def test_the_same_command_again_does_nothing_and_prints_the_same(
     code, text, _ = here("--model", f"causal:{model}", "-o", folder, *sizes(), "--json")
     found = json.loads(text)
     assert len(found["losses"]) == 6
-    assert {it["kind"] for it in found["groups"]} == {"relevant", "irrelevant", "both"}
+    assert {it["kind"] for it in found["figures"]} == {"relevant", "irrelevant", "both"}
+    assert {it["measure"] for it in found["changes"]} >= {"ratio", "consistent", "log_odds"}
 
 
 def test_a_run_that_was_killed_ends_as_one_that_was_not(
