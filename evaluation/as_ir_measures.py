@@ -50,8 +50,8 @@ class _FairMeasure(ir_measures.measures.Measure):
     def __call__(self, **params: int) -> _FairMeasure:
         if set(params) - {"cutoff"}:
             raise InputError(
-                f"{self._measure.name} takes a cut-off only, as {self._measure.name}@20; write "
-                "other parameters into the text that fair_measures reads."
+                f"{self._measure.name} takes a cut-off only, as {self._measure.name}@20; put "
+                "other parameters in the text for fair_measures."
             )
         measure = dataclasses.replace(self._measure, k=params["cutoff"])
         return _FairMeasure(measure, self._groups, self._options)
@@ -72,7 +72,7 @@ class _FairMeasure(ir_measures.measures.Measure):
 def fair_measures(measures: Any, groups: Any, **options: Any) -> list[_FairMeasure]:
     """Return measures of groups as measures of ir_measures.
 
-    Means there are over the queries with a value, as ours are; a query without one has NaN.
+    The means are over the queries that have a value, as ours are; the others have NaN.
 
     Args:
         measures: Such as ``AWRF@20,ExposureRatio(group=female)``.
@@ -80,6 +80,6 @@ def fair_measures(measures: Any, groups: Any, **options: Any) -> list[_FairMeasu
         options: Further options of :func:`fairqr.evaluate`, such as ``target``.
 
     Raises:
-        InputError: A text is no measure.
+        InputError: A text is not a measure.
     """
     return [_FairMeasure(measure, groups, options) for measure in parse_measures(measures)]

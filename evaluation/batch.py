@@ -1,4 +1,4 @@
-"""What is known of some queries when they are measured, as arrays over all their rankings."""
+"""The queries, rankings, judgements and groups that measures read, as arrays over all rankings."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ T = TypeVar("T")
 class Batch:
     """Queries with their rankings, their judgements, and the groups of the documents.
 
-    Several rankings of a query were sampled for it. What several measures need is computed once.
-    R is the number of rankings of all queries, and Q that of queries. Arrays over ranks are filled
-    up with zeros where a ranking is shorter than the longest.
+    A query can have several rankings, sampled from a policy. What several measures need is computed
+    once. Q is the number of queries and R the number of their rankings. Arrays over ranks are
+    padded with zeros up to the longest ranking.
 
     Args:
         queries: Their ids.
-        rankings: By query the ids of its rankings; none, or only empty ones, where the run lacks
+        rankings: By query, its rankings as lists of ids; none, or only empty ones, if the run lacks
             the query.
-        judged: By query the grade of each judged document; above 0 is relevant.
-        groups: The groups of the documents; may be left out where no measure needs them.
+        judged: By query, the grade of each judged document; above 0 is relevant.
+        groups: The groups of the documents; optional if no measure needs them.
         target: What exposure should be.
-        computed: By dimension, targets that were computed before; they replace ``target``.
+        computed: By dimension, targets computed beforehand; they replace ``target``.
 
     Attributes:
-        rankings: All that are not empty, query by query.
+        rankings: All rankings that are not empty, query by query.
         owner: The position of each ranking's query, shape (R,).
-        lengths: Of the rankings, shape (R,).
-        relevant: By query the ids of the relevant documents.
-        relevant_counts: How many these are, shape (Q,).
+        lengths: The length of each ranking, shape (R,).
+        relevant: By query, the ids of the relevant documents.
+        relevant_counts: The number of relevant documents, shape (Q,).
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Batch:
     def groups(self) -> Groups:
         """The groups of the documents."""
         if self._groups is None:
-            raise InputError("The groups of the documents are not known; name the documents.")
+            raise InputError("The groups of the documents are unknown; name the documents.")
         return self._groups
 
     def of_query(self, query: int) -> range:
@@ -93,7 +93,7 @@ class Batch:
         return absent
 
     def depth(self, k: int | None) -> int:
-        """Return how many ranks the arrays have for a cut-off."""
+        """Return how many ranks the arrays hold at a cut-off."""
         longest = int(self.lengths.max(initial=0))
         return longest if k is None else min(k, longest)
 
@@ -144,12 +144,12 @@ class Batch:
     ) -> tuple[FloatArray, dict[int, Undefined]]:
         """Return ε* of each query over the groups of a dimension.
 
-        Targets that were computed before go first. Relevant documents that the corpus lacks do not
+        Targets computed beforehand take precedence. Relevant documents that the corpus lacks do not
         count.
 
         Args:
             dimension: The groups.
-            rule: A measure's own target; defaults to that of the evaluation.
+            rule: A measure's own target; defaults to the target of the evaluation.
 
         Returns:
             Shape (Q, G), and by position why a query has no target; its row is uniform.
@@ -189,7 +189,7 @@ class Batch:
         return self.groups.documents + sum(id_ not in self.groups.labels for id_ in pool)
 
     def _pool(self, query: int) -> Mapping[str, int]:
-        """Return the place of each item; that of another run's documents is never among them."""
+        """Number the items: the documents judged for the query or ranked by this run."""
 
         def number() -> Mapping[str, int]:
             ranked = (self.rankings[place] for place in self.of_query(query))

@@ -16,11 +16,11 @@ __all__ = ["GroupShare", "GroupShares"]
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """How much exposure a group gets, and how much of what is relevant it has.
+    """The exposure of a group beside its share of the relevant documents.
 
     Attributes:
-        attribute: Whose group.
-        group: Its name.
+        attribute: The attribute.
+        group: The group.
         exposure: Its mean share of the exposure in the first k ranks, by the discount ``log2``.
         relevant: Its mean share of the relevant documents.
         ratio: Exposure / relevant: above 1 the group gets more than its share. Optional.

@@ -33,14 +33,14 @@ class Comparison:
         measure: The measure.
         baseline: The name of the run that others are compared with.
         run: The name of the other run.
-        difference: The mean of run − baseline; None where no query has a value in both.
-        count: Over how many queries: those with a value in both.
-        interval: Student's interval of the difference; None where there are too few to tell.
-        t: The p value of the paired t test; None where it has none.
+        difference: The mean of run − baseline; None if no query has a value in both.
+        count: The number of queries with a value in both.
+        interval: Student's interval of the difference; None for too few queries.
+        t: The p value of the paired t test; optional.
         randomisation: The p value of the paired randomisation test.
-        exact: Whether that counted all assignments.
-        t_corrected: Corrected by Holm for all comparisons made.
-        randomisation_corrected: Likewise.
+        exact: Whether the randomisation test counted all assignments.
+        t_corrected: ``t``, corrected by Holm for all comparisons made.
+        randomisation_corrected: ``randomisation``, corrected likewise.
     """
 
     measure: Measure
@@ -67,7 +67,7 @@ class Comparisons:
     Attributes:
         rows: By run, and within it by measure.
         alpha: The level at which a difference holds.
-        tests: How many p values each correction is over.
+        tests: The number of p values in each correction.
     """
 
     rows: tuple[Comparison, ...]
@@ -120,15 +120,15 @@ def compare(
     """Compare runs with one, by all measures that were computed for both.
 
     Both tests are two-sided and paired by query. Each is corrected for all comparisons made here,
-    whatever the measure. Whether a difference holds is decided by the randomisation test, which
-    assumes nothing of how values are distributed; the t test stands beside it.
+    across measures. The randomisation test decides whether a difference holds, because it assumes
+    nothing about the distribution of values; the t test is for reference.
 
     Args:
         baseline: The run that the others are compared with.
         others: From the same call of :func:`fairqr.evaluation.evaluate.evaluate_all`.
         alpha: The level, in (0, 1).
-        seed: Of the randomisation test.
-        permutations: How many assignments the randomisation test draws beyond 16 queries.
+        seed: The seed of the randomisation test.
+        permutations: How many assignments the randomisation test draws for more than 16 queries.
 
     Raises:
         InputError: The level is out of range, or scipy is not installed.

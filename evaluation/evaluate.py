@@ -38,7 +38,7 @@ __all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 WITHOUT_POPULATION = Target(parts={"relevance": 0.5, "uniform": 0.5})
 
 RANKS_AT_ONCE = 1 << 19
-"""How many ranks of all rankings are held in arrays at a time."""
+"""How many ranks, over all rankings, are held in arrays at a time."""
 
 
 def evaluate(
@@ -61,7 +61,7 @@ def evaluate(
         run: A path, a dict such as ``{"q1": {"d1": 2.5}}`` or ``{"q1": ["d1", "d2"]}``, or a data
             frame with the columns query_id, doc_id and score.
         qrels: A path, the id of an ir_datasets dataset, a dict such as ``{"q1": {"d1": 1}}``, or a
-            data frame with the columns query_id, doc_id and relevance. None where no measure
+            data frame with the columns query_id, doc_id and relevance. Optional if no measure
             needs them.
         measures: As text, such as ``nDCG@20,AWRF@20``, or measures of ours or of ir_measures.
         groups: A dict from each document to a group, a list of groups, weights of groups, or a dict
@@ -71,18 +71,18 @@ def evaluate(
             relevant documents and half the population, or half uniform over the groups where there
             is no population. The result's ``target`` says which.
         computed: See :func:`evaluate_all`.
-        attributes: For measures that name none: each is computed for each of these. All attributes
-            of a dict or data frame where not given.
+        attributes: Measures that name no attribute are computed for each of these. Defaults to all
+            attributes of a dict or data frame.
         missing: See :func:`evaluate_all`.
-        level: Of the intervals.
-        ties: What decides between equal scores of a file.
-        name: What a run without a name is called.
+        level: The level of the intervals.
+        ties: How to order equal scores of a file.
+        name: The name of a run that has none.
 
     Returns:
         The values by query, their means with intervals, and the exposure of each group.
 
     Raises:
-        InputError: Something that a measure needs is missing or does not fit.
+        InputError: Something that a measure needs is missing or wrong.
     """
     ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
     wanted = parse_measures(measures)
@@ -133,35 +133,35 @@ def evaluate_all(
 ) -> list[Evaluation]:
     """Measure several runs against the same judgements, groups and items.
 
-    All judged queries are measured, and those alone: a query that the run lacks counts as 0 in
-    measures of relevance, as with ``trec_eval -c``, and has no value in measures of groups.
+    We measure the judged queries and no others. A query that the run lacks counts as 0 in measures
+    of relevance, as with ``trec_eval -c``, and has no value in measures of groups.
 
     Args:
         runs: The runs.
-        qrels: Judgements; None where no measure needs them. All queries of the runs are then
+        qrels: Judgements. Optional if no measure needs them; all queries of the runs are then
             measured.
         measures: As text or as objects; see :mod:`fairqr.evaluation.measures.text`.
-        documents: Where the groups of documents are known from: a corpus, which is read once, or
+        documents: The source of the documents' groups: a corpus, which is read once, or
             what ``scan_corpus`` or ``scan_engine`` knows of :func:`ids_of`.
-        target: ``relevance:0.5,population:0.5`` unless said otherwise; ``trec2022`` for the
-            track's, with which measures that do not say otherwise have the unknown as a group; see
+        target: ``relevance:0.5,population:0.5`` by default; ``trec2022`` for the track's target,
+            which makes the unknown a group unless a measure says otherwise; see
             :func:`fairqr.evaluation.collections.query_targets.as_target`.
-        computed: Targets by query that were computed already, as
-            :func:`fairqr.evaluation.collections.query_targets.query_targets` does; for their
-            dimension they go before ``target``.
-        attributes: For measures that name none: each is computed for each of these. The only
-            attribute of the schema where not given.
+        computed: Targets by query from
+            :func:`fairqr.evaluation.collections.query_targets.query_targets`; they replace
+            ``target`` for their dimension.
+        attributes: Measures that name no attribute are computed for each of these. Defaults to
+            the only attribute of the schema.
         missing: ``zero``, or ``undefined`` to leave queries that the run lacks out of the means.
-        level: Of the intervals.
+        level: The level of the intervals.
         by_group: The attributes whose groups are listed with their exposure beside their share of
             the relevant documents; none without judgements.
-        progress: Told now and then how many documents of a corpus were read.
+        progress: Called now and then with the number of documents read.
 
     Returns:
         One evaluation for each run, in order.
 
     Raises:
-        InputError: Something that a measure needs is missing or does not fit.
+        InputError: Something that a measure needs is missing or wrong.
     """
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
@@ -177,7 +177,9 @@ def evaluate_all(
         qrels if qrels is not None else dict.fromkeys(q for r in runs for q in r.rankings)
     )
     if not queries:
-        raise InputError("There is no judged query to measure; name judgements that have some.")
+        raise InputError(
+            "No query is judged, so there is nothing to measure; name other judgements."
+        )
     ready = {targets.dimension.name: targets for targets in computed}
     attributes_of = {} if groups is None else groups.schema.attributes
     listed = [groups.dimension(name) for name in by_group] if groups and qrels is not None else []
@@ -218,7 +220,7 @@ def evaluate_all(
 
 
 def _parts(run: Run, queries: Sequence[str]) -> Iterator[list[str]]:
-    """Split queries into parts whose arrays over ranks stay small."""
+    """Split the queries into parts, so that arrays over ranks stay small."""
     part: list[str] = []
     ranks = longest = 0
     for query in queries:
@@ -241,10 +243,10 @@ def ids_of(runs: Iterable[Run], qrels: Qrels | None) -> set[str]:
 def bind(
     measures: Iterable[Measure], groups: Groups | None, attributes: Sequence[str] = ()
 ) -> list[Measure]:
-    """Name the attribute in measures that need one: one measure for each attribute.
+    """Give measures that need an attribute one: a measure for each attribute.
 
     Raises:
-        InputError: No attribute is given, and the schema has several or there is none.
+        InputError: No attribute is given, and the schema has several or is missing.
     """
     bound: list[Measure] = []
     for measure in measures:

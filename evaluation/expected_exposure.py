@@ -110,7 +110,7 @@ class ExpectedExposure:
         """Return where a value lies between its bounds: (value − least)/(greatest − least).
 
         Args:
-            value: None where one ranking is too few for it.
+            value: None if it needs more than one ranking.
             bounds: What rankings of the items can reach.
             by_use: Whether the value depends on which items are useful.
             from_zero: Take 0 for the least, as in the numbers of "Towards Fair RAG".
@@ -195,7 +195,7 @@ def expected_exposure(
         k: The cut-off, beyond which weights are 0.
 
     Raises:
-        InputError: There is no ranking or no item, or a position is none of an item.
+        InputError: There is no ranking or no item, or a position beyond the items.
     """
     labels = np.asarray(useful, dtype=bool)
     n, m = labels.size, int(np.count_nonzero(labels))

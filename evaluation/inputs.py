@@ -39,7 +39,7 @@ GROUPS_FORMS = (
     "doc_id and one for each attribute, a corpus or a source"
 )
 ATTRIBUTE = "group"
-"""What the attribute is called where documents have one group each, without a name for it."""
+"""The name of the attribute if the documents have groups only."""
 
 
 def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
@@ -48,12 +48,12 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
     Args:
         run: A run, or one of the forms above. Documents are ordered by score; lists of ids are in
             order already. Also an iterable of records with query_id, doc_id and score.
-        name: What it is called, unless it has a name.
-        ties: Of a file; see :func:`fairqr.retrieval.runs.read_run`. Elsewhere equal scores are
-            ordered by id.
+        name: The name of a run that has none.
+        ties: How to order equal scores of a file; see :func:`fairqr.retrieval.runs.read_run`.
+            Otherwise they are ordered by id.
 
     Raises:
-        InputError: It is something else, or a score is no finite number.
+        InputError: It has another form, or a score is not a finite number.
     """
     if isinstance(run, Run):
         return run
@@ -77,7 +77,7 @@ def as_qrels(qrels: Any) -> Qrels | None:
             query_id, doc_id and relevance; None stays None.
 
     Raises:
-        InputError: It is something else, or a grade is no whole number.
+        InputError: It has another form, or a grade is not a whole number.
     """
     if qrels is None:
         return None
@@ -94,8 +94,8 @@ def as_qrels(qrels: Any) -> Qrels | None:
     for query, documents in by_query.items():
         if not isinstance(documents, Mapping):
             raise InputError(
-                f"The judgements of '{one_line(query)}' are no dict from document to grade; give "
-                f"{QRELS_FORMS}."
+                f"The judgements of '{one_line(query)}' are not a dict from document to grade; "
+                f"give {QRELS_FORMS}."
             )
         if _types(documents) <= {str} and _types(documents.values()) <= {int}:
             found[_id(query, "query")] = dict(documents)
@@ -117,11 +117,11 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
     """Return the groups of documents.
 
     Args:
-        groups: One of the forms above: a corpus is read once, a source is asked; None stays None.
-        ids: Of the documents whose groups are needed.
+        groups: One of the forms above. A corpus is read once, a source is queried; None stays None.
+        ids: The documents whose groups are needed.
 
     Raises:
-        InputError: It is something else, or a label is none.
+        InputError: It has another form, or a label is wrong.
     """
     if groups is None or isinstance(groups, Groups):
         return groups
@@ -156,7 +156,7 @@ def _ranking(query: Any, documents: Any) -> Ranking:
     elif isinstance(documents, Sequence) and not isinstance(documents, str):
         ids = _ids(documents)
         if len(set(ids)) < len(ids):
-            raise InputError(f"The ranking of '{one_line(query)}' has a document twice.")
+            raise InputError(f"The ranking of '{one_line(query)}' has a document twice; keep one.")
         return Ranking(ids, [float(-place) for place in range(len(ids))])
     else:
         raise InputError(
@@ -179,7 +179,7 @@ def _scores(query: Any, given: list[Any]) -> Any:
     else:
         odd = next(score for score in given if not np.isfinite(score))
     raise InputError(
-        f"A score of '{one_line(query)}' is no finite number: {one_line(repr(odd), 60)}."
+        f"A score of '{one_line(query)}' is not a finite number: {one_line(repr(odd), 60)}."
     )
 
 
@@ -209,8 +209,8 @@ def _records(given: Any, value: Sequence[str], what: str, forms: str) -> dict[An
         of_query = found.setdefault(query, {})
         if document in of_query:
             raise InputError(
-                f"In row {row} of {what} the document '{one_line(document)}' stands for "
-                f"'{one_line(query)}' a second time; keep one."
+                f"In row {row} of {what} the document '{one_line(document)}' appears a "
+                f"second time for '{one_line(query)}'; keep one."
             )
         of_query[document] = number
     return found
@@ -256,7 +256,7 @@ def _dataset(name: str) -> Qrels:
         dataset = datasets.load(name)
     except KeyError:
         raise InputError(
-            f"There is no file {name}, and no ir_datasets dataset of that id."
+            f"There is no file {name}, and no ir_datasets dataset has that id."
         ) from None
     if not dataset.has_qrels():
         raise InputError(f"The ir_datasets dataset '{one_line(name)}' has no judgements.")
@@ -290,8 +290,8 @@ def _groups_of(groups: Mapping[Any, Any]) -> Groups:
         for id_, labels in groups.items():
             if labels is not None and not _has_attributes(labels):
                 raise InputError(
-                    f"Some documents have attributes, but '{one_line(id_)}' has not; give all of "
-                    "them a dict such as {'gender': 'female'}."
+                    f"Some documents have attributes, but '{one_line(id_)}' has none; give each "
+                    "document a dict such as {'gender': 'female'}."
                 )
         names = dict.fromkeys(name for labels in groups.values() for name in labels or ())
         by_attribute = {
@@ -337,7 +337,7 @@ def _groups_in(label: Any) -> Iterable[str]:
 
 
 def _has_attributes(label: Any) -> bool:
-    """Return whether it is a dict of attributes, rather than of groups with their weights."""
+    """Return whether a label is a dict of attributes, and not of groups with weights."""
     return isinstance(label, Mapping) and any(
         isinstance(value, bool) or not isinstance(value, int | float | np.number)
         for value in label.values()

@@ -1,4 +1,4 @@
-"""What a reader of an evaluation has to know: what was left out, is unknown or is missing."""
+"""Notes for the reader of an evaluation: what was left out, is unknown or is missing."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One remark.
+    """A note.
 
     Attributes:
         kind: What it is about, as a fixed word.
-        count: How many it concerns.
-        sentence: For people; it says how they were counted.
+        count: The number of queries or documents concerned.
+        sentence: The note in words; it says how they were counted.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class Note:
 
 
 class Notes:
-    """Collects the remarks on the evaluation of a run, batch by batch of its queries."""
+    """Collects the notes on the evaluation of a run, batch by batch of its queries."""
 
     def __init__(
         self,
@@ -74,26 +74,26 @@ class Notes:
             self._relevant.update(*batch.relevant)
 
     def listed(self) -> tuple[Note, ...]:
-        """Return the remarks."""
-        return tuple(Note(*told) for told in self._told() if told[1])
+        """Return the notes."""
+        return tuple(note for note in self._all() if note.count)
 
-    def _told(self) -> Iterator[tuple[Kind, int, str]]:
+    def _all(self) -> Iterator[Note]:
         name = self._run.name
         left_out = len(self._run.rankings.keys() - self._queries)
-        yield (
+        yield Note(
             "unjudged_queries",
             left_out,
             f"{_queries(left_out)} of {name} without judgements: left out.",
         )
         counted = "counted as 0 in measures of relevance" if self._missing == "zero" else "left out"
-        yield (
+        yield Note(
             "missing_queries",
             self._absent,
             f"{self._absent} of {_queries(len(self._queries))} missing from {name}: {counted}, "
             "and without a value in measures of exposure.",
         )
         if self._judged:
-            yield (
+            yield Note(
                 "no_relevant",
                 self._bare,
                 f"{_queries(self._bare)} without a relevant document: no value where a measure "
@@ -102,25 +102,25 @@ class Notes:
         if self._groups is not None:
             yield from self._of_groups(self._groups)
         tied = self._run.tied
-        yield (
+        yield Note(
             "ties",
             tied,
             f"{_documents(tied)} of {name} have the same score as their neighbour; "
             f"their order is by {self._run.ties}.",
         )
 
-    def _of_groups(self, groups: Groups) -> Iterator[tuple[Kind, int, str]]:
+    def _of_groups(self, groups: Groups) -> Iterator[Note]:
         name, ranked = self._run.name, self._ranked
         known = [id_ for id_ in ranked if id_ in groups.labels]
         unknown = len(ranked) - len(known)
-        yield (
+        yield Note(
             "unknown_documents",
             unknown,
             f"{unknown} of {_documents(len(ranked))} ranked by {name} are not in the corpus: "
             "they keep their rank, and give exposure to no group.",
         )
         absent = sum(id_ not in groups.labels for id_ in self._relevant)
-        yield (
+        yield Note(
             "unknown_relevant",
             absent,
             f"{absent} of {len(self._relevant)} relevant documents are not in the corpus: "
@@ -129,7 +129,7 @@ class Notes:
         for attribute in self._attributes:
             members = groups.labels.in_dimension(groups.dimension(attribute, "exclude"), known)
             bare = int((members.sum(axis=1) == 0).sum())
-            yield (
+            yield Note(
                 "unlabelled_documents",
                 bare,
                 f"{bare} of {_documents(len(known))} ranked by {name} have no known {attribute}.",

@@ -29,7 +29,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Read judgements.
 
     Raises:
-        CorpusError: A line is no judgement, or a document is judged twice for a query.
+        CorpusError: A line is not a judgement, or a document is judged twice for a query.
     """
     with suppress(UnusualError):
         return _read_by_columns(path)

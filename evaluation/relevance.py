@@ -2,7 +2,7 @@
 
 All functions take arrays with the ranks on the last axis, the best rank first, and any number of
 axes before it; they return one value for each ranking. A ranking that is shorter than others is
-filled up with zeros, which count as documents that are not relevant.
+padded with zeros, which count as documents that are not relevant.
 
 The definitions are those of trec_eval (Buckley & Voorhees). Where nothing is relevant, the measures
 that divide by the number of relevant documents are undefined; these functions then return 0, and
@@ -36,7 +36,7 @@ def ndcg(
     Args:
         gains: Shape (…, n): the gain of the document at each rank.
         ideal: Shape (…, m): the gains of all judged documents, highest first.
-        discount: ``log2`` is the usual one; ``trec`` that of TREC Fair 2021 and 2022.
+        discount: ``log2`` is usual; TREC Fair 2021 and 2022 take ``trec``.
         k: The cut-off.
 
     Returns:
@@ -53,7 +53,7 @@ def ndcg(
 def precision(relevant: ArrayLike, k: int) -> FloatArray:
     """Return P@k: how many of the first k documents are relevant, divided by k.
 
-    A list that is shorter than k counts as filled up with documents that are not relevant.
+    Ranks beyond the end of a list shorter than k count as not relevant.
 
     Args:
         relevant: Shape (…, n), 1 where the document at that rank is relevant, else 0.
@@ -71,7 +71,7 @@ def recall(relevant: ArrayLike, total: ArrayLike, k: int | None = None) -> Float
     Args:
         relevant: Shape (…, n), 1 where the document at that rank is relevant, else 0.
         total: Shape (…): how many documents are relevant.
-        k: The cut-off; the whole list where it is None.
+        k: The cut-off; defaults to the whole list.
 
     Returns:
         Shape (…), in [0, 1]; 1 is best. 0 where no document is relevant.
@@ -101,7 +101,7 @@ def reciprocal_rank(relevant: ArrayLike, k: int | None = None) -> FloatArray:
 
     Args:
         relevant: Shape (…, n), 1 where the document at that rank is relevant, else 0.
-        k: The cut-off; the whole list where it is None.
+        k: The cut-off; defaults to the whole list.
 
     Returns:
         Shape (…), in [0, 1]; 1 is best. 0 where none is found.

@@ -1,4 +1,4 @@
-"""What an evaluation gives: values by query, means, and what each mean is over."""
+"""The result of an evaluation: values by query, means, and the queries behind each mean."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Missing = Literal["zero", "undefined"]
 
 @dataclass(frozen=True, slots=True)
 class MeasureResult:
-    """What a measure says of a run.
+    """The values of a measure for a run.
 
     Attributes:
         measure: The measure.
-        values: By query its value, or the reason why it has none.
+        values: By query, its value or the reason why it has none.
         mean: Over the queries with a value; None if there are none.
-        interval: Student's interval of the mean; None where there are too few values to tell.
+        interval: Student's interval of the mean; None for too few values.
     """
 
     measure: Measure
@@ -46,7 +46,7 @@ class MeasureResult:
 
     @property
     def count(self) -> int:
-        """How many queries the mean is over."""
+        """The number of queries behind the mean."""
         return len(self.defined())
 
     def defined(self) -> dict[str, float]:
@@ -80,17 +80,16 @@ class MeasureResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What all measures say of a run.
+    """The values of all measures for a run.
 
     Attributes:
-        run: Its name.
-        queries: Those that were measured: all that are judged, or all of the run where there are no
-            judgements.
-        results: By the text of the measure.
-        target: The target of group measures that bring none along.
-        unknown: By attribute of the schema, what happens to documents without a label where a
-            measure does not say: ``exclude`` or ``group``.
-        missing: How queries that the run lacks count in measures of relevance.
+        run: The name of the run.
+        queries: The queries measured: all judged ones, or without judgements all of the run.
+        results: The result of each measure, by the measure's text.
+        target: The target of group measures that set none themselves.
+        unknown: By attribute, the schema's policy for documents without a label, which a measure
+            can override: ``exclude`` or ``group``.
+        missing: How queries missing from the run count in measures of relevance.
         notes: What was left out, is unknown or is missing.
         by_group: The exposure of each group beside its share of the relevant documents.
     """
@@ -106,21 +105,21 @@ class Evaluation:
 
     @property
     def mean(self) -> dict[str, float | None]:
-        """The mean of each measure; None where no query has a value."""
+        """The mean of each measure; None if no query has a value."""
         return {text: result.mean for text, result in self.results.items()}
 
     @property
     def per_query(self) -> dict[str, dict[str, float]]:
-        """By measure the values of the queries that have one."""
+        """By measure, the values of the queries that have one."""
         return {text: result.defined() for text, result in self.results.items()}
 
     def compare(self, other: Evaluation, *, alpha: float = 0.05, seed: int = 0) -> Comparisons:
         """Test how this run differs from another by all measures that both have.
 
         Args:
-            other: Measured with the same judgements; the run that this one is compared with.
+            other: The baseline, measured with the same judgements.
             alpha: The level at which a difference holds.
-            seed: Of the randomisation test.
+            seed: The seed of the randomisation test.
         """
         from fairqr.evaluation.comparison import compare
 
@@ -143,7 +142,7 @@ class Evaluation:
         )
 
     def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
-        """Yield run, query, measure, value, and why there is no value where there is none."""
+        """Yield run, query, measure, value, and the reason for a missing value."""
         for measure, result in self.results.items():
             for query, score in result.values.items():
                 value, why = (None, score.reason) if isinstance(score, Undefined) else (score, "")
@@ -159,7 +158,9 @@ class Evaluation:
         if text not in self.results:
             text = str(parse_measures(text)[0])
         if text not in self.results:
-            raise InputError(f"{measure} was not measured; there are {', '.join(self.results)}.")
+            raise InputError(
+                f"{measure} was not measured; the measures are {', '.join(self.results)}."
+            )
         return self.results[text]
 
     def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class Evaluation:
 def csv_text(evaluations: Iterable[Evaluation]) -> str:
     """Return the values by query as CSV: one row for each run, query and measure.
 
-    ``value`` is empty where there is none, and ``reason`` says then why.
+    Where ``value`` is empty, ``reason`` says why.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

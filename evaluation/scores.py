@@ -1,4 +1,4 @@
-"""What a measure says of a query: a value, or the reason why there is none. Never NaN."""
+"""The score of a query: a value, or the reason why there is none. Never NaN."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Scores:
     """The scores of several queries, or of several rankings.
 
     Attributes:
-        values: Shape (n,); NaN where there is no value.
-        why: By position, why there is no value.
+        values: Shape (n,); NaN for a missing value.
+        why: By position, the reason for a missing value.
     """
 
     values: FloatArray
@@ -95,7 +95,7 @@ class Scores:
         return cls(np.array(values, dtype=np.float64), why)
 
     def without(self, why: Mapping[int, Undefined]) -> Scores:
-        """Return the scores with no value at these positions; these reasons go first."""
+        """Return the scores without values at these positions; these reasons take precedence."""
         values = self.values.copy()
         values[list(why)] = np.nan
         return Scores(values, {**self.why, **why})

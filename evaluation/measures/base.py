@@ -21,7 +21,7 @@ from fairqr.retrieval.dimension import Dimension
 __all__ = ["Convention", "Measure", "Need", "QueryMeasure", "RankingMeasure", "value_text"]
 
 Convention = Literal["trec2022"]
-"""Whose definitions are taken, where they differ from the defaults."""
+"""A track whose definitions replace the defaults."""
 
 DEEPEST = 1_000_000
 _QUOTED = frozenset(',()="@*×')
@@ -49,21 +49,21 @@ class Measure(ABC):
     """
 
     name: ClassVar[str]
-    """How the text begins."""
+    """The first word of its text."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    """What else it may begin with."""
+    """Other names that are read."""
     cutoff: ClassVar[bool] = False
-    """Whether it must have a k."""
+    """Whether it needs a cut-off."""
     higher_is_better: ClassVar[bool | None] = True
-    """None where neither end is better."""
+    """None if neither end is better."""
     best: ClassVar[str] = "1 is best"
     """Which value is best or fair, for people."""
     range: ClassVar[str] = "0 to 1"
     """The values it can have, and their unit."""
     summary: ClassVar[str]
-    """What it is, in one line."""
+    """A description in one line."""
     example: ClassVar[str]
-    """How it is usually written."""
+    """Its usual text."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The values that a parameter can have besides None."""
 
@@ -91,34 +91,34 @@ class Measure(ABC):
 
     @property
     def counts_missing(self) -> bool:
-        """Whether a query that the run lacks counts as 0, where nothing else is asked for."""
+        """Whether a query missing from the run counts as 0 by default."""
         return False
 
     @property
     def takes_attribute(self) -> bool:
-        """Whether the attribute to be fair about is still to be named."""
+        """Whether it still needs an attribute."""
         return False
 
     def with_attribute(self, attribute: str) -> Self:
-        """Return the measure for this attribute; unchanged where it needs none or has one."""
+        """Return the measure for this attribute; unchanged if it needs none or has one."""
         return self
 
     def for_target(self, rule: TargetRule) -> Self:
-        """Return the measure with the policy for the unknown that a target goes with."""
+        """Return the measure with the policy for the unknown that a target implies."""
         return self
 
     @property
     def depth(self) -> int:
-        """The cut-off of a measure that has to have one."""
+        """The cut-off of a measure that needs one."""
         if self.k is None:
             raise InputError(f"{self.name} needs a cut-off; write {self.name}@20.")
         return self.k
 
     def check(self, groups: Groups | None) -> None:
-        """Raise where the measure cannot be computed with these groups.
+        """Raise if the measure cannot be computed with these groups.
 
         Raises:
-            InputError: Something is missing or does not fit.
+            InputError: Something is missing or wrong.
         """
         if groups is None and Need.GROUPS in self.needs:
             raise InputError(
@@ -126,15 +126,15 @@ class Measure(ABC):
             )
 
     def targeted(self, groups: Groups) -> list[Dimension]:
-        """Return what is held against the target of the evaluation."""
+        """Return the dimensions that are compared with the target of the evaluation."""
         return []
 
     @abstractmethod
     def values(self, batch: Batch) -> Scores:
-        """Return for each query its value, or the reason why there is none."""
+        """Return the value of each query, or the reason why it has none."""
 
     def parameters(self) -> dict[str, object]:
-        """Return the parameters that differ from their defaults, the cut-off aside."""
+        """Return the parameters that differ from their defaults, without the cut-off."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -142,7 +142,7 @@ class Measure(ABC):
         }
 
     def settings(self) -> dict[str, str | int | None]:
-        """Return all parameters, those that have their default included."""
+        """Return all parameters, defaults included."""
         return {
             field.name: value if value is None or isinstance(value, int) else str(value)
             for field in dataclasses.fields(self)
@@ -158,7 +158,8 @@ class Measure(ABC):
 class RankingMeasure(Measure):
     """A measure of one ranking; of several rankings of a query it is the mean over them.
 
-    Rankings without a value are left out of that mean; the query has none only if no ranking has.
+    Rankings without a value are left out of the mean; a query has no value if none of its rankings
+    has one.
     """
 
     def values(self, batch: Batch) -> Scores:
@@ -175,7 +176,7 @@ class RankingMeasure(Measure):
         return Scores(means, why).without(self.why_undefined(batch))
 
     def why_undefined(self, batch: Batch) -> Mapping[int, Undefined]:
-        """Return which queries have no value whatever is ranked, by position."""
+        """Return the queries that have no value for any ranking, by position."""
         return {}
 
     @abstractmethod
@@ -202,7 +203,7 @@ class QueryMeasure(Measure):
 
 
 def value_text(value: object) -> str:
-    """Write the value of a parameter so that it is read back; quoted where it could mislead."""
+    """Write the value of a parameter so that it can be read back; quoted if it is ambiguous."""
     text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
     plain = text == text.strip() and text and text.isprintable()
     nested = text.endswith(")") and "(" in text and not _QUOTED & set(text[:-1].replace("(", "", 1))

@@ -1,4 +1,4 @@
-"""Measures that hold the exposure of groups in a ranking against a target."""
+"""Measures that compare the exposure of groups in a ranking with a target."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["AWRF", "JS", "KL", "NDKL"]
 
 @dataclass(frozen=True, kw_only=True)
 class _AgainstTarget(GroupMeasure, RankingMeasure):
-    """Holds one ranking against the target."""
+    """Compares each ranking with the target."""
 
     def of_rankings(self, batch: Batch) -> Scores:
-        """Return the value of each ranking, or why it has none."""
+        """Return the value of each ranking, or the reason why it has none."""
         dimension = self.dimension(batch.groups)
         targets, undefined = batch.targets(dimension, self.own_target)
         members = batch.memberships(dimension, self.k)
@@ -52,9 +52,9 @@ class _AgainstTarget(GroupMeasure, RankingMeasure):
         """Return the value of each ranking, shape (R,).
 
         Args:
-            members: Shape (R, n, G), filled up with zeros.
+            members: Shape (R, n, G), padded with zeros.
             targets: Shape (R, G).
-            lengths: How many ranks each has, shape (R,).
+            lengths: The length of each ranking, shape (R,).
         """
 
 
@@ -63,14 +63,14 @@ class _OfExposure(_AgainstTarget):
     """Compares the exposure of one ranking with the target.
 
     Attributes:
-        discount: The weight of each rank: ``log2``, 1/log2(r+1), unless said otherwise.
+        discount: The weight of each rank: ``log2``, 1/log2(r+1), by default.
     """
 
     discount: Discount = LOG2
 
     @property
     def weighting(self) -> Discount:
-        """The discount that is used."""
+        """The discount in use."""
         return self.discount
 
     def compare(
@@ -112,7 +112,7 @@ class AWRF(TakesConvention, _OfExposure):
 
     @property
     def weighting(self) -> Discount:
-        """The discount that is used."""
+        """The discount in use."""
         return TREC if self.convention else self.discount
 
     def diverge(self, exposures: FloatArray, targets: FloatArray) -> FloatArray:

@@ -34,9 +34,9 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
     """What EE-D, EE-R and EE-L have in common.
 
     Attributes:
-        attribute: By group where one is named, by item where not.
-        discount: The weight of each rank, 0 beyond k. ``log2`` unless said otherwise; the machine
-            user of RAG, ``top_k(k)``, with ``normalization=fair-rag``.
+        attribute: Measures by group if one is named, by item otherwise.
+        discount: The weight of each rank, 0 beyond k. Defaults to ``log2``, and with
+            ``normalization=fair-rag`` to the machine user of RAG, ``top_k(k)``.
         normalization: By item. ``bounds``, the default: (value − least)/(greatest − least) of what
             rankings of the query's items can reach. ``none``. ``fair-rag``: the numbers of
             "Towards Fair RAG" (Kim & Diaz 2024): both lower bounds are 0, and EE-R sums over the
@@ -104,12 +104,12 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
 
     @property
     def takes_attribute(self) -> bool:
-        """Nothing is to be named: without an attribute it measures items."""
+        """No: without an attribute it measures items."""
         return False
 
     @property
     def weighting(self) -> Discount:
-        """The discount that is used."""
+        """The discount in use."""
         if self.discount is not None:
             return self.discount
         if self.convention:
@@ -117,14 +117,14 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
         return Discount("top_k", self.k) if self.normalization == FAIR_RAG else LOG2
 
     def check(self, groups: Groups | None) -> None:
-        """Raise where groups are missing, or the attribute is none of theirs."""
+        """Raise if groups are missing, or lack the attribute."""
         if self.attribute:
             super().check(groups)
         else:
             Measure.check(self, groups)
 
     def of_query(self, batch: Batch, query: int) -> Score:
-        """Return the value for one query, or why it has none."""
+        """Return the value of one query, or the reason why it has none."""
         return self._by_group(batch, query) if self.attribute else self._by_item(batch, query)
 
     def _by_item(self, batch: Batch, query: int) -> Score:
@@ -158,7 +158,7 @@ class _ExpectedExposure(TakesConvention, GroupMeasure, QueryMeasure):
 
     @abstractmethod
     def of_items(self, found: ExpectedExposure, *, fair_rag: bool) -> float | None:
-        """Return the value by item, not normalised; None where one ranking is too few."""
+        """Return the value by item, not normalised; None if it needs more than one ranking."""
 
     @abstractmethod
     def bounds(self, found: ExpectedExposure) -> tuple[float, float]:

@@ -39,7 +39,7 @@ class _OfOneGroup(GroupMeasure):
         return (self.group,)
 
     def check(self, groups: Groups | None) -> None:
-        """Raise where the attribute or a group does not fit."""
+        """Raise if the groups lack the attribute or a group."""
         super().check(groups)
         for group in self.named:
             if groups is not None and group is not None:
@@ -60,7 +60,7 @@ class Exposure(_OfOneGroup, RankingMeasure):
     """The exposure of a group in the first k ranks.
 
     Attributes:
-        group: Whose.
+        group: The group.
         form: ``share``: its part of the exposure of all known groups, in [0, 1]; fair is what the
             target says. ``per_member``: the mean exposure of its members in the ranking, in units
             of the discount (Singh & Joachims 2018); fair is what other groups have.
@@ -96,7 +96,7 @@ class Exposure(_OfOneGroup, RankingMeasure):
 
 @dataclass(frozen=True, kw_only=True)
 class ExposureRatio(_OfOneGroup, QueryMeasure):
-    """The mean exposure of a group's members over that of another's; 1 is fair.
+    """The mean exposure of a group's members, divided by the mean of another group's; 1 is fair.
 
     Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
     the whole list (Singh & Joachims 2018; Zehlike & Castillo 2020). Over several rankings of a
@@ -105,7 +105,7 @@ class ExposureRatio(_OfOneGroup, QueryMeasure):
 
     Attributes:
         group: G1, usually the protected group.
-        against: G0; all other known groups together where None.
+        against: G0; defaults to all other known groups together.
         discount: v; its base cancels out.
     """
 
@@ -130,7 +130,7 @@ class ExposureRatio(_OfOneGroup, QueryMeasure):
         return (self.group, self.against)
 
     def of_query(self, batch: Batch, query: int) -> Score:
-        """Return the ratio for one query, or why it has none."""
+        """Return the ratio for one query, or the reason why it has none."""
         dimension = self.dimension(batch.groups)
         place = self.position(batch.groups, self.group)
         gained = np.zeros(len(dimension.groups))

@@ -23,8 +23,8 @@ class GroupMeasure(Measure):
 
     Attributes:
         attribute: An attribute of the schema, or a product such as ``gender×continent``.
-        unknown: What happens to documents without a label: ``exclude`` gives their exposure to
-            nobody, ``group`` makes them a group; the schema's policy where None.
+        unknown: The policy for documents without a label: ``exclude`` gives their exposure to
+            nobody, ``group`` makes them a group. Defaults to the schema's policy.
     """
 
     attribute: str | None = None
@@ -47,18 +47,18 @@ class GroupMeasure(Measure):
 
     @property
     def takes_attribute(self) -> bool:
-        """Whether the attribute is still to be named."""
+        """Whether it still needs an attribute."""
         return self.attribute is None
 
     def with_attribute(self, attribute: str) -> Self:
-        """Return the measure for this attribute; unchanged where it needs none or has one."""
+        """Return the measure for this attribute; unchanged if it needs none or has one."""
         return replace(self, attribute=attribute) if self.takes_attribute else self
 
     def for_target(self, rule: TargetRule) -> Self:
-        """Return the measure with the track's policy for the unknown where its target is meant.
+        """Return the measure with the track's policy for the unknown, if the target is the track's.
 
-        In 2022 the unknown is a group; in 2021 it is one in products only. A policy that the
-        measure names stays, and so does a convention.
+        In 2022 the unknown is a group; in 2021 only in products. A policy or convention that the
+        measure names stays.
         """
         if isinstance(rule, Target) or self.unknown or self.own_target or not self.attribute:
             return self
@@ -69,22 +69,22 @@ class GroupMeasure(Measure):
 
     @property
     def policy(self) -> UnknownPolicy | None:
-        """The policy for unknown labels; the schema's where None."""
+        """The policy for unknown labels; defaults to the schema's."""
         return self.unknown
 
     @property
     def own_target(self) -> Convention | None:
-        """The target that the measure brings along, if it does."""
+        """The target that the measure sets itself; optional."""
         return None
 
     def check(self, groups: Groups | None) -> None:
-        """Raise where there are no groups, or the attribute is none of theirs."""
+        """Raise if groups are missing, or lack the attribute."""
         super().check(groups)
         if groups is not None:
             self.dimension(groups)
 
     def targeted(self, groups: Groups) -> list[Dimension]:
-        """Return the dimension, unless the measure brings a target along or needs none."""
+        """Return the dimension, unless the measure sets its own target or needs none."""
         if self.own_target or Need.TARGET not in self.needs:
             return []
         return [self.dimension(groups)]

@@ -23,11 +23,11 @@ __all__ = ["Product", "factors"]
 class Product(RankingMeasure):
     """The product of two or more measures of a ranking, for each query; its mean is taken after.
 
-    ``nDCG@20×AWRF@20`` is the measure of task 1 of TREC Fair and of FAIR-QR. It has no value where
-    a factor has none. Where a query that the run lacks counts as 0 for a factor, the product is 0.
+    ``nDCG@20×AWRF@20`` is the measure of task 1 of TREC Fair and of FAIR-QR. It has no value if
+    a factor has none. If a query missing from the run counts as 0 for a factor, the product is 0.
 
     Attributes:
-        factors: Of which a higher value is better.
+        factors: Measures of which a higher value is better.
     """
 
     name: ClassVar[str] = "×"
@@ -50,7 +50,7 @@ class Product(RankingMeasure):
 
     @property
     def counts_missing(self) -> bool:
-        """Whether a query that the run lacks counts as 0, as it does for one of the factors."""
+        """Whether a query missing from the run counts as 0, as for one of the factors."""
         return any(factor.counts_missing for factor in self.factors)
 
     @property
@@ -60,7 +60,7 @@ class Product(RankingMeasure):
 
     @property
     def takes_attribute(self) -> bool:
-        """Whether a factor's attribute is still to be named."""
+        """Whether a factor still needs an attribute."""
         return any(factor.takes_attribute for factor in self.factors)
 
     def with_attribute(self, attribute: str) -> Self:
@@ -68,20 +68,20 @@ class Product(RankingMeasure):
         return replace(self, factors=tuple(f.with_attribute(attribute) for f in self.factors))
 
     def for_target(self, rule: TargetRule) -> Self:
-        """Return the product with the policy that a target goes with in its factors."""
+        """Return the product with the policy that a target implies in its factors."""
         return replace(self, factors=tuple(f.for_target(rule) for f in self.factors))
 
     def check(self, groups: Groups | None) -> None:
-        """Raise where a factor does not fit."""
+        """Raise if a factor cannot be computed."""
         for factor in self.factors:
             factor.check(groups)
 
     def targeted(self, groups: Groups) -> list[Dimension]:
-        """Return what any factor holds against the target."""
+        """Return the dimensions that any factor compares with the target."""
         return [dimension for factor in self.factors for dimension in factor.targeted(groups)]
 
     def why_undefined(self, batch: Batch) -> Mapping[int, Undefined]:
-        """Return what a factor lacks; the first factor's reason goes first."""
+        """Return why a factor has no value; the first factor's reason takes precedence."""
         why: dict[int, Undefined] = {}
         for factor in reversed(self._rankings()):
             why.update(factor.why_undefined(batch))

@@ -53,7 +53,7 @@ class NDCG(_Relevance):
     See :func:`fairqr.evaluation.relevance.ndcg`.
 
     Attributes:
-        discount: The weight of each rank: ``log2``, 1/log2(r+1), unless said otherwise.
+        discount: The weight of each rank: ``log2``, 1/log2(r+1), by default.
         gains: ``graded``: a document's gain is its grade, as in trec_eval. ``binary``: it is
             relevant or not, as in FAIR-QR.
         convention: ``trec2022`` takes that track's discount, 1/log2(max(r,2)), and binary gains.
@@ -86,7 +86,7 @@ class NDCG(_Relevance):
 class Precision(_Relevance):
     """P@k: the relevant share of the first k ranks, in [0, 1]; 1 is best.
 
-    A list that is shorter than k is divided by k all the same.
+    A list shorter than k is divided by k too.
     """
 
     name = "P"

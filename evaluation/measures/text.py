@@ -1,8 +1,8 @@
 """Measures as text: ``nDCG@20``, ``AWRF@20(attribute=gender,unit=bits)``, ``nDCG@20×AWRF@20``.
 
-A measure is its name, ``@`` and a cut-off if it has one, and parameters in parentheses; these may
-also stand before the cut-off. Values with commas, parentheses or the like are put in double quotes,
-in which two quotes mean one. ``×`` and ``*`` are the same.
+A measure is its name, ``@`` and a cut-off if it has one, and parameters in parentheses, which can
+also precede the cut-off. Put values with commas, parentheses or the like in double quotes, and
+write a quote in them twice. ``×`` and ``*`` are the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_measures(texts: Any) -> list[Measure]:
             ir_measures, which are read by their text.
 
     Raises:
-        InputError: A text is no measure; the sentence says what is wrong and what there is.
+        InputError: A text is not a measure; the message says which measures exist.
     """
     measures: list[Measure] = []
     single = isinstance(texts, str | Measure) or _is_of_ir_measures(texts)
@@ -93,7 +93,7 @@ def parse_measure(text: str) -> Measure:
     """Read one measure, or a product of several.
 
     Raises:
-        InputError: It is no measure; the sentence says what is wrong and what there is.
+        InputError: It is not a measure; the message says which measures exist.
     """
     factors = [_single(factor) for factor in _split(text, "×*")]
     return factors[0] if len(factors) == 1 else Product(factors=tuple(factors))
@@ -102,7 +102,9 @@ def parse_measure(text: str) -> Measure:
 def _single(text: str) -> Measure:
     match = _SHAPE.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"'{one_line(text)}' is no measure; write nDCG@20 or AWRF@20(unit=bits).")
+        raise InputError(
+            f"'{one_line(text)}' is not a measure; write nDCG@20 or AWRF@20(unit=bits)."
+        )
     measure = _BY_NAME.get(match["name"].lower())
     if measure is None:
         raise InputError(_no_such(match["name"]))
@@ -112,7 +114,7 @@ def _single(text: str) -> Measure:
     if match["k"] is not None:
         if not re.fullmatch(r"[0-9]{1,9}", match["k"]):
             raise InputError(
-                f"The cut-off of '{one_line(text)}' is no whole number; write {measure.name}@20."
+                f"The cut-off of '{one_line(text)}' is not a whole number; write {measure.name}@20."
             )
         given["k"] = int(match["k"])
     listed = (match["before"] or match["after"] or "()")[1:-1]
@@ -130,7 +132,8 @@ def _parameter(item: str, measure: type[Measure], text: str) -> tuple[str, str]:
     known = [field.name for field in dataclasses.fields(measure) if field.name != "k"]
     if not equals or not value:
         raise InputError(
-            f"'{one_line(item.strip())}' in '{one_line(text)}' is no parameter; write name=value."
+            f"'{one_line(item.strip())}' in '{one_line(text)}' is not a parameter; "
+            "write name=value."
         )
     if name not in known:
         has = f"it has {', '.join(known)}" if known else "it has none"
@@ -146,13 +149,17 @@ def _read(name: str, value: str, k: int | None, text: str) -> Any:
     except FairqrError as error:
         raise InputError(f"In '{one_line(text)}': {error}") from None
     except ValueError:
-        raise InputError(f"In '{one_line(text)}' the {name} is no number; mend it.") from None
+        raise InputError(
+            f"In '{one_line(text)}' the {name} is not a number; write one such as 0.01."
+        ) from None
 
 
 def _no_such(name: str) -> str:
     there = ", ".join(measure.name for measure in MEASURES)
     near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
-    meant = f"did you mean {_BY_NAME[near[0]].name}? There are" if near else "there are"
+    meant = (
+        f"did you mean {_BY_NAME[near[0]].name}? The measures are" if near else "the measures are"
+    )
     return f"There is no measure '{one_line(name)}'; {meant} {there}."
 
 
@@ -179,5 +186,5 @@ def _split(text: str, separators: str) -> list[str]:
             start = place + 1
     if depth or quoted:
         what = "quote" if quoted else "parenthesis"
-        raise InputError(f"'{one_line(text)}' has a {what} too many or too few; mend it.")
+        raise InputError(f"'{one_line(text)}' has an unmatched {what}; add or remove one.")
     return [*parts, text[start:]]

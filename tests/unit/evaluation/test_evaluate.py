@@ -745,7 +745,7 @@ class TestTheWhole:
 
     def test_a_result_is_found_by_any_way_to_write_it(self, whole: Evaluation) -> None:
         assert whole["MAP"] is whole["AP"]
-        with pytest.raises(InputError, match="AP@7 was not measured; there are nDCG@3"):
+        with pytest.raises(InputError, match="AP@7 was not measured; the measures are nDCG@3"):
             whole["AP@7"]
 
     @pytest.mark.parametrize(
@@ -766,7 +766,7 @@ class TestTheWhole:
             evaluate(RUN, None, "P@3")
 
     def test_judgements_without_any_query_are_refused(self) -> None:
-        with pytest.raises(InputError, match="no judged query"):
+        with pytest.raises(InputError, match="No query is judged"):
             evaluate(RUN, {}, "P@3")
 
     def test_the_corpus_is_read_for_what_is_needed(self, people: Corpus) -> None:
