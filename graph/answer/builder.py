@@ -42,7 +42,7 @@ def answer_state_graph(
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
-    attributor: Attributor | str | None = None,
+    attributor: Attributor | BaseChatModel | str | None = None,
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
@@ -90,7 +90,7 @@ def build_answer_graph(
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
-    attributor: Attributor | str | None = None,
+    attributor: Attributor | BaseChatModel | str | None = None,
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
@@ -112,8 +112,8 @@ def build_answer_graph(
         context: The context of runs that bring none of ours.
         generator: Writes the answers: a generator, a chat model of LangChain's, or a name. Defaults
             to the model, if that is a chat model.
-        attributor: Judges which documents an answer used: an attributor or its name. None skips
-            that.
+        attributor: Judges which documents an answer used: an attributor, its name, or a chat model
+            of LangChain's. None skips that.
         ranker: Re-ranks, as in a search.
         prompts: The library of prompts; defaults to the shipped prompts and yours.
         concurrency: How many rankings are answered from or judged at the same time, unless the
@@ -149,12 +149,16 @@ def _generator(
 
 
 def _attributor(
-    attributor: Attributor | str | None,
+    attributor: Attributor | BaseChatModel | str | None,
     model: Model | None,
     prompts: PromptLibrary,
     concurrency: int,
 ) -> Attributor | None:
-    if not isinstance(attributor, str):
-        return attributor
     chat = model if isinstance(model, ChatModel) else None
-    return open_attributor(attributor, chat=chat, prompts=prompts, concurrency=concurrency)
+    if isinstance(attributor, BaseChatModel):
+        attributor, chat = "llm", ChatModel.of(attributor)
+    if isinstance(attributor, str):
+        return open_attributor(attributor, chat=chat, prompts=prompts, concurrency=concurrency)
+    if attributor is not None:
+        require_method("attributor", attributor, "judge")
+    return attributor

@@ -141,8 +141,8 @@ class FairSearch:
         ranker: Re-ranks instead of ``model``: the name of a model, a model, or a ranker.
         generator: Writes the answers: a generator, a LangChain chat model, or a name; defaults to
             ``model``.
-        attributor: Decides which documents an answer used: an attributor or its name. None skips
-            this step.
+        attributor: Decides which documents an answer used: an attributor, its name, or a LangChain
+            chat model. None skips this step.
         prompts: The library of prompts; defaults to the shipped prompts and yours.
         concurrency: How many answers are written or judged at the same time. A chat model that is
             named as the attributor gets at most as many questions at once.
@@ -158,7 +158,7 @@ class FairSearch:
         *,
         ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
-        attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
+        attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
         prompts: PromptLibrary | None = None,
         concurrency: int = CONCURRENCY,
     ) -> None:
@@ -189,7 +189,7 @@ class FairSearch:
         *,
         ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
-        attributor: Attributor | str | None = DEFAULT_ATTRIBUTOR,
+        attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
         prompts: PromptLibrary | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Opening:

@@ -302,6 +302,19 @@ async def test_a_span_says_no_setting_that_a_model_that_was_given_was_not_sent(
         assert requested == {"gen_ai.request.model"}
 
 
+async def test_a_chat_model_of_langchain_judges_answers(engine: SearchEngine) -> None:
+    judge = Fixed(messages=iter(lambda: AIMessage('{"entailed": true}'), None))
+    graph = build_answer_graph(
+        engine,
+        Fixed(messages=iter(lambda: AIMessage("Marie Curie"), None)),
+        context=AnswerContext(attributes=("gender",), k=4, seed=1),
+        attributor=judge,
+    )
+    found = (await graph.ainvoke({"query": "physicist"}))["answer"]
+    assert found["attributor"].startswith("llm:")
+    assert found["answers"][0]["used"] == [True] * 4
+
+
 async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> None:
     class Counting(BaseCallbackHandler):
         ended = 0
@@ -521,6 +534,8 @@ async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> No
     answering: Any = build_answer_graph
     with pytest.raises(InputError, match=r"The generator must be .* not RunnableRetry"):
         answering(engine, generator=model.with_retry())
+    with pytest.raises(InputError, match=r"The attributor must be .* not RunnableRetry"):
+        answering(engine, model, attributor=model.with_retry())
     with pytest.raises(InputError, match=r"must be a fairqr\.AnswerContext, not Context"):
         answering(engine, model, context=CONTEXT)
     probing: Any = build_probe_graph
