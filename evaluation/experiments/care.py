@@ -51,11 +51,6 @@ class Patience:
         self._last: tuple[str, str] | None = None
         self.has_answered = False
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether the last question failed."""
-        return self._failures > 0
-
     def answered(self) -> None:
         """Take that the model answered."""
         self._failures = 0
@@ -105,12 +100,10 @@ class Cautious(Generic[R]):
 
     Args:
         lines: Where they are written.
-        patience: With the model that made them.
     """
 
-    def __init__(self, lines: Lines[R], patience: Patience) -> None:
+    def __init__(self, lines: Lines[R]) -> None:
         self._lines = lines
-        self._patience = patience
         self._held: list[R] = []
 
     @contextlib.contextmanager
@@ -125,13 +118,19 @@ class Cautious(Generic[R]):
             if is_last:
                 self._release()
 
-    def add(self, record: R, *, has_failures: bool) -> None:
-        """Take a record."""
+    def add(self, record: R, *, has_failures: bool, is_back: bool) -> None:
+        """Take a record.
+
+        Args:
+            record: To be written.
+            has_failures: Whether the model was away for a question of it.
+            is_back: Whether the model has answered what it was asked after its last failure.
+        """
         if has_failures:
             self._held.append(record)
         else:
             self._lines.add(record)
-        if not self._patience.is_failing:
+        if is_back:
             self._release()
 
     def _release(self) -> None:

@@ -49,7 +49,7 @@ class Done(Generic[R]):
 
     Attributes:
         record: To be written.
-        replies: In the order of the questions, None for an answer and an absence for none.
+        replies: For each question, None for an answer and an absence for none.
         notes: Sentences for people; each is shown once.
         usage: Of models.
         work: How much work it was, as :attr:`Stage.work` counts it.
@@ -219,29 +219,39 @@ class _Run:
             self.watcher.stage(stage.title, len(keys), done)
         else:
             self.watcher.stage(f"{stage.title}, timed", most, 0)
-        written = Cautious(stage.lines, patience)
+        written = Cautious(stage.lines)
+        failures = 0
 
-        def keep(found: Done[R]) -> bool:
-            nonlocal kept
-            away = found.is_held
-            for reply in found.replies:
-                if reply is None:
-                    patience.answered()
-                else:
-                    away = True
-                    patience.failed(reply.status, reply.message, reply.times)
-            for sentence in found.notes:
-                if sentence not in self._shown:
-                    self._shown.add(sentence)
-                    self.watcher.note(sentence)
-            written.add(found.record, has_failures=away)
-            timing.add(found.work, found.usage)
-            self.watcher.advance()
-            kept += 1
-            return most is None or kept < most
+        async def one(task: T) -> None:
+            before = failures
+
+            def keep(found: Done[R]) -> bool:
+                nonlocal before, failures, kept
+                # An answer to what was asked before the last failure does not say that the model
+                # is back.
+                is_back = before == failures and None in found.replies
+                for reply in found.replies:
+                    if reply is None:
+                        patience.answered()
+                    else:
+                        failures, is_back = failures + 1, False
+                        patience.failed(reply.status, reply.message, reply.times)
+                before = failures
+                for sentence in found.notes:
+                    if sentence not in self._shown:
+                        self._shown.add(sentence)
+                        self.watcher.note(sentence)
+                away = any(reply is not None for reply in found.replies)
+                written.add(found.record, has_failures=found.is_held or away, is_back=is_back)
+                timing.add(found.work, found.usage)
+                self.watcher.advance()
+                kept += 1
+                return most is None or kept < most
+
+            await stage.do(task, keep)
 
         with written.writing(is_last=most is None):
-            await _all_of(stage.left[:most], lambda task: stage.do(task, keep), self.at_once)
+            await _all_of(stage.left[:most], one, self.at_once)
             if most is None:
                 patience.at_the_end()
         return timing

@@ -39,11 +39,12 @@ from fairqr.retrieval.exposure import FloatArray
 __all__ = ["match_labels", "remaining_cost", "run_fair_rag"]
 
 
-def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str], Path]:
-    """Find out which collection and generator given labels are for.
+GivenLabels = Mapping[tuple[str, str], Sequence[LabelRecord]]
+"""Labels that another run made, by the names of the collection and the generator."""
 
-    Returns:
-        The folders by the names of the collection and the generator.
+
+def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:
+    """Read given labels, and find out which collection and generator each folder is for.
 
     Raises:
         InputError: A folder holds no labels, those of another collection, generator or prompt, or
@@ -55,7 +56,7 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str]
         for generator in plan.manifest.experiment.generators
     ]
     queries = {part.collection.name: part.collection.queries for part in plan.parts}
-    matched: dict[tuple[str, str], Path] = {}
+    matched: dict[tuple[str, str], Sequence[LabelRecord]] = {}
     for folder in folders:
         given = LabelStore(folder)
         found = given.manifest().model_dump()
@@ -65,8 +66,8 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> dict[tuple[str, str]
             key=lambda one: sum(found[name] != value for name, value in one.model_dump().items()),
         )
         check_labels(given, nearest)
-        given_labels(folder, queries[nearest.collection])
-        matched[nearest.collection, nearest.generator] = folder
+        labels = given_labels(folder, queries[nearest.collection])
+        matched[nearest.collection, nearest.generator] = labels
     return matched
 
 
@@ -89,9 +90,7 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     for part in plan.parts:
         for generator in experiment.generators:
             pair = (part.collection.name, generator)
-            labels = store.labels(*pair).lines.read()
-            if pair in given:
-                labels = [*given_labels(given[pair], part.collection.queries), *labels]
+            labels = [*given.get(pair, ()), *store.labels(*pair).lines.read()]
             found = {label.query: label for label in labels}
             kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
             total += cost_of(part, generator, experiment, labelled=found, kept=kept, done=done)
@@ -136,7 +135,7 @@ class _Run:
     plan: RagPlan
     store: RagStore
     watcher: StageWatcher
-    given: Mapping[tuple[str, str], Path]
+    given: GivenLabels
     here: Pool
     pool: Pool
     _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
@@ -188,11 +187,8 @@ class _Run:
 
     def _given(self, part: Part, generator: str, labels: LabelStore) -> list[LabelRecord]:
         """Return the given labels that the folder does not have."""
-        folder = self.given.get((part.collection.name, generator))
-        if folder is None:
-            return []
         there = {label.query for label in labels.lines.read()}
-        given = given_labels(folder, part.collection.queries)
+        given = self.given.get((part.collection.name, generator), ())
         return [label for label in given if label.query not in there]
 
     async def _start(

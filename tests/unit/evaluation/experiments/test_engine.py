@@ -109,6 +109,21 @@ async def test_a_model_that_is_away_from_the_start_leaves_nothing(lines: Lines[N
     assert lines.read() == []
 
 
+async def test_half_answered_tasks_are_held_until_the_model_is_back(lines: Lines[Note]) -> None:
+    """Two questions of a task may be answered in any order while the model goes away."""
+    away = Absence("timeout", "It was slow.")
+    replies = {"0": (None, away), "1": (away, None), "2": (away, away), "3": (None, None)}
+    written: list[int] = []
+
+    def answer(task: str) -> Done[Note]:
+        written.append(len(lines.read()))
+        return Done(Note(name=task), replies[task])
+
+    await run_stages(_stages(lines, {"a": list(replies)}, answer), watcher=Watcher(), at_once=1)
+    assert written == [0, 0, 0, 0]
+    assert {note.name for note in lines.read()} == set(replies)
+
+
 def test_what_the_cache_holds_is_no_work() -> None:
     timing = Timing()
     for usage in (Usage(model_calls=1), Usage(cached_calls=1, cached_tokens=9), Usage()):
