@@ -156,7 +156,8 @@ def _attributor(
 ) -> Attributor | None:
     chat = model if isinstance(model, ChatModel) else None
     if isinstance(attributor, BaseChatModel):
-        attributor, chat = "llm", ChatModel.of(attributor)
+        chat = ChatModel.of(attributor)
+        attributor = "llm"
     if isinstance(attributor, str):
         return open_attributor(attributor, chat=chat, prompts=prompts, concurrency=concurrency)
     if attributor is not None:
