@@ -121,7 +121,9 @@ METHODS: dict[Method, Strategy] = {
     "mmr": Strategy("maximal marginal relevance (Carbonell & Goldstein 1998)", final_step="mmr"),
     "fa-ir": Strategy("FA*IR (Zehlike et al. 2017, 2022)", final_step="fa-ir"),
     "deltr": Strategy("DELTR (Zehlike & Castillo 2020)", final_step="deltr"),
-    "dlf": Strategy("DLF (Chen & Fang 2023)", final_step="dlf"),
+    "dlf": Strategy(
+        "DLF, a linear reconstruction from the abstract of Chen & Fang 2023", final_step="dlf"
+    ),
     "listwise": Strategy(
         "plain retrieval, whose first 100 documents a language model re-ranks by sliding windows "
         "(RankGPT, Sun et al. 2023); then the exposure-aware step",

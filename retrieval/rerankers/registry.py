@@ -90,8 +90,9 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "dlf",
-        "DLF: a fairness model trained by the KL to the target, blended with a relevance model.",
-        "Chen & Fang 2023",
+        "DLF: a fairness model trained by the KL to the target, blended with a relevance model; a "
+        "linear reconstruction.",
+        "From the abstract of Chen & Fang 2023",
         is_trained=True,
         module="dlf",
         options_name="DlfOptions",

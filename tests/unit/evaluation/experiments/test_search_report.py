@@ -126,6 +126,14 @@ def test_means_over_different_topics_are_given_again_over_the_same_ones(
     assert "the same over the 3 topics where every system has every value" in _text(measured)
 
 
+def test_a_reconstruction_is_called_one(collection: Collection, tmp_path: Path) -> None:
+    """DLF is made from the abstract of its paper; the table of systems says so."""
+    systems = [SYSTEMS[0], {"name": "DLF", "method": "dlf", "train": {"folds": 2}}]
+    _, measured = _measured(collection, tmp_path, systems=systems)
+    described = values_of(measured)["systems"].set_index("system")
+    assert "a linear reconstruction from the abstract" in described.method["DLF"]
+
+
 def test_equal_topics_have_one_table(collection: Collection, tmp_path: Path) -> None:
     _, measured = _measured(collection, tmp_path)
     assert measured.tables[0].share_topics
