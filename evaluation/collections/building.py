@@ -1,7 +1,7 @@
-"""Building the folder of a collection: beside its place, in bounded memory, and renamed at the end.
+"""Building the folder of a collection: hidden until it is complete, and in bounded memory.
 
-A folder that is being built has a name that begins with a dot; what a killed build leaves behind is
-removed by the next build of the same name.
+The name of a folder under construction starts with a dot. The next build of the same name removes
+what a killed build left behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["DiskTable", "DocumentWriter", "ImportReport", "building", "locked", 
 TELL_EVERY = 1000
 CACHE_KIB = 65_536
 COMPRESSION = 1
-"""Fast rather than small: at a higher level packing takes longer than all the rest of an import."""
+"""Fast rather than small: at higher levels, compression takes longer than the rest of an import."""
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ class ImportReport:
 
     Attributes:
         documents: How many were written.
-        duplicates: How many were left out since their id had come before.
-        unlabelled: How many documents the metadata say nothing of.
+        duplicates: How many were left out because their id came before.
+        unlabelled: How many documents have no metadata.
         topics: How many topics, by the name of their judgements.
         judgements: How many judgements, likewise.
         missing: How many judged documents the documents lack, likewise; their judgements are kept.
         left_out: What of the files was not imported, and why.
-        unrecognised: Labels that are no group, and how often each was met; they count as unknown.
+        unrecognised: How often each label that names no group occurred; it counts as unknown.
     """
 
     documents: int = 0
@@ -57,7 +57,7 @@ class ImportReport:
     unrecognised: dict[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return what is to be said of it, line by line."""
+        """Return the report as lines of text."""
         lines = [f"{self.documents:,} documents"]
         if self.duplicates:
             lines.append(f"{self.duplicates:,} left out, whose id had come before")
@@ -79,7 +79,7 @@ class ImportReport:
 
 @contextlib.contextmanager
 def locked(target: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock on the place of a collection; the system lets go of it when the process dies.
+    """Hold the lock on a collection's folder; the system releases it when the process dies.
 
     Raises:
         BuildInProgressError: Another process holds it, and ``wait`` is false.
@@ -97,9 +97,9 @@ def locked(target: Path, *, wait: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def building(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``target``, and put it there at the end, in place of an old one.
+    """Yield an empty folder beside ``target``, which replaces ``target`` at the end.
 
-    Where the block fails, the folder is removed and the old one stays. The lock must be held.
+    If the block fails, the new folder is removed and the old one stays. Hold the lock.
     """
     for rest in target.parent.glob(f".{target.name}.build-*"):
         shutil.rmtree(rest, ignore_errors=True)
@@ -123,20 +123,20 @@ class DiskTable:
     """Values by key, on disk, for joining and for finding duplicates in bounded memory.
 
     Args:
-        path: A file that does not exist yet, and is removed when the table is closed.
+        path: A new file, which is removed when the table is closed.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._database = sqlite3.connect(path, isolation_level=None)
-        # Nothing of it outlives the import, so nothing needs to survive a crash.
+        # The table does not outlive the import, so it need not survive a crash.
         for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
             self._database.execute(f"PRAGMA {setting}")
         self._database.execute("CREATE TABLE entries (key PRIMARY KEY, value TEXT) WITHOUT ROWID")
         self._database.execute("BEGIN")
 
     def put(self, key: str, value: str = "") -> bool:
-        """Store a value, and return True; return False where the key is there already."""
+        """Store a value and return True; return False if the key exists."""
         entry = (_compact(key), value)
         done = self._database.execute("INSERT OR IGNORE INTO entries VALUES (?, ?)", entry)
         return done.rowcount > 0
@@ -163,7 +163,7 @@ class DocumentWriter:
 
     Args:
         folder: Where.
-        progress: Told now and then how many were written.
+        progress: Called now and then with the number of documents written.
     """
 
     def __init__(self, folder: Path, progress: Progress | None = None) -> None:
@@ -174,7 +174,7 @@ class DocumentWriter:
         self._stream = gzip.GzipFile("", "wb", COMPRESSION, self._file, mtime=0)
 
     def write(self, id_: str, title: str, text: str, fields: Mapping[str, Any]) -> bool:
-        """Write a document and return True; return False where its id has come before."""
+        """Write a document and return True; return False if its id came before."""
         if not self._ids.put(id_):
             return False
         document = {"id": id_, "title": title, "text": text, **fields}

@@ -1,8 +1,8 @@
 """A collection: documents with a schema, topics, and judgements of which documents are relevant.
 
 The standard layout is a folder with ``documents.jsonl`` (or ``.jsonl.gz``), ``schema.yaml``,
-``topics.jsonl`` and ``qrels.txt``, and perhaps ``collection.yaml``. Where there are several sets of
-judgements, each has a name: ``qrels-train.txt``, and ``topics-train.jsonl`` if its topics are a
+``topics.jsonl``, ``qrels.txt`` and optionally ``collection.yaml``. If there are several sets of
+judgements, each has a name: ``qrels-train.txt``, and ``topics-train.jsonl`` if its topics have a
 file of their own.
 """
 
@@ -30,17 +30,17 @@ _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 
 
 class About(BaseModel):
-    """What is said of a collection in ``collection.yaml``.
+    """The description of a collection in ``collection.yaml``.
 
     Attributes:
-        title: What a report calls it.
+        title: Its name in reports.
         source: Where its files come from.
-        licence: Under which terms.
+        licence: The terms of use.
         note: What a reader of its numbers should know.
         target: The target that its rankings are measured against, as
             :func:`fairqr.evaluation.collections.query_targets.as_target` reads it.
-        loader: What imported it; empty where nothing did.
-        documents: How many it has, where that was counted.
+        loader: The loader that imported it, if any.
+        documents: The number of documents, if counted.
         fingerprint: A hash over the files that it was imported from.
     """
 
@@ -75,8 +75,8 @@ class Collection:
             is not. Documents that the corpus lacks stay in them, as in trec_eval: they are relevant
             documents that no system finds.
         about: Its title, source and target.
-        split: The name of the judgements where there are several.
-        ignored_judgements: How many judgements were left out since their topic is not among the
+        split: The name of the judgements, if there are several sets.
+        ignored_judgements: How many judgements were left out because their topic is not among the
             topics.
     """
 
@@ -91,12 +91,12 @@ class Collection:
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Its name in reports."""
         return self.about.title or self.name
 
     @property
     def corpus_name(self) -> str:
-        """What a catalog of indexes finds the documents by: a built-in name, or the file."""
+        """The name of the documents in a catalog of indexes: a built-in name, or the file."""
         return self.name if self.name in BUILT_IN else str(self.corpus.path)
 
     def relevant(self, topic: str) -> list[str]:
@@ -143,8 +143,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
 
     Args:
         folder: Where it is.
-        name: What it is called; the folder's name where None.
-        split: The name of the judgements; where None, ``qrels.txt`` or else the only ones there.
+        name: Its name; defaults to the folder's name.
+        split: The name of the judgements; defaults to ``qrels.txt``, or else to the only set.
 
     Raises:
         CorpusError: A file is missing or has a wrong line, the judgements of that name do not
@@ -206,7 +206,7 @@ def _chosen(
 
 
 def read_about(folder: Path) -> About:
-    """Read ``collection.yaml``; all is empty where there is none.
+    """Read ``collection.yaml``; without the file, all is empty.
 
     Raises:
         CorpusError: The file is not valid.

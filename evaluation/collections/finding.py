@@ -31,7 +31,7 @@ from fairqr.retrieval.documents import Progress
 __all__ = ["Listed", "find_collection", "import_collection", "list_collections"]
 
 LAYOUT = 1
-"""Raised when what an import writes changes, so that what was imported on the fly is made anew."""
+"""Raise it when the layout of imports changes, so that folders are imported again."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -50,8 +50,8 @@ def find_collection(
             folder with the files of a loader. A name wins over a folder of the same name; write
             ``./name`` for that. A :class:`~pathlib.Path` is always a folder.
         split: The name of the judgements, such as ``train``, where there are several.
-        data: The user's data folder where None.
-        progress: Told how many documents are written, if the folder has to be imported.
+        data: The folder of collections; defaults to the user's data folder.
+        progress: Called with the number of documents written, if the folder has to be imported.
 
     Raises:
         CorpusError: There is no such collection, or a file of it is missing or wrong.
@@ -102,17 +102,17 @@ def import_collection(
     Args:
         loader: What reads them.
         paths: Files or folders.
-        name: What it will be called: lower-case letters, digits, dots, dashes and underscores.
-        replace: Take the place of a collection of that name.
-        data: The user's data folder where None.
-        progress: Told now and then how many documents were written.
+        name: The new name: lower-case letters, digits, dots, dashes and underscores.
+        replace: Whether to replace a collection of that name.
+        data: The folder of collections; defaults to the user's data folder.
+        progress: Called now and then with the number of documents written.
 
     Returns:
-        The folder, and what was found.
+        The folder, and a report of its contents.
 
     Raises:
-        InputError: The name is not a name, that of a built-in collection, or taken.
-        CorpusError: A file is missing or wrong; nothing has changed then.
+        InputError: The name is not valid, belongs to a built-in collection, or is taken.
+        CorpusError: A file is missing or wrong; nothing was changed.
         BuildInProgressError: Another process imports a collection of that name.
     """
     if not _NAME.fullmatch(name):
@@ -145,13 +145,13 @@ def _import(
             about = about.model_copy(update={"source": ", ".join(str(p.resolve()) for p in paths)})
         about.model_copy(update={"fingerprint": fingerprint}).write(folder)
         for split in splits_of(folder):
-            # What cannot be read back is not put in place.
+            # Only a collection that can be read back is put in place.
             load_collection(folder, target.name, split)
     return report
 
 
 def _import_on_the_fly(folder: Path, loader: Loader, root: Path, progress: Progress | None) -> Path:
-    """Import a folder unless that is done already; another process that does it is waited for."""
+    """Import a folder unless that is done; wait for another process that is importing it."""
     place = folder.resolve()
     stem = re.sub(r"[^a-z0-9_-]+", "-", place.name.lower()).strip("-_")[:80] or "collection"
     target = root / f"{stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
@@ -180,12 +180,12 @@ class Listed:
     """A collection in a list.
 
     Attributes:
-        name: What finds it.
+        name: The name that finds it.
         kind: ``built in``, or the loader that imported it.
         folder: Where it is.
         title: May be empty.
-        documents: How many, where that was counted.
-        splits: The names of its judgements; empty where they have none.
+        documents: The number of documents, if counted.
+        splits: The names of its judgements, if they have any.
         problem: Why it cannot be read, if so.
     """
 
@@ -229,7 +229,7 @@ def _kind(path: Path) -> str:
     try:
         return "folder" if path.is_dir() else "file" if path.is_file() else ""
     except OSError:
-        # Such as a name that is too long, or a folder that may not be looked into.
+        # Such as a name that is too long, or a folder without read permission.
         return ""
 
 

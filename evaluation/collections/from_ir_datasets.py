@@ -32,7 +32,7 @@ def import_ir_dataset(
     Args:
         paths: The id of the dataset alone: ``trec-fair/2021`` or ``trec-fair/2022``.
         folder: Where to, empty.
-        progress: Told now and then how many documents were written.
+        progress: Called now and then with the number of documents written.
 
     Raises:
         InputError: It is another dataset, or ir_datasets is not installed.

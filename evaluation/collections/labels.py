@@ -1,7 +1,7 @@
-"""What is known of the groups of some documents, without their texts.
+"""The groups of documents, without their texts.
 
-Both ways to get at it hold only the documents asked for: reading the corpus once, and asking a
-search engine.
+There are two ways to get them: read a corpus once, or ask a search engine. Both hold only the
+documents asked for in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 UnknownPolicy = Literal["group", "exclude"]
 
 AT_ONCE = 10_000
-"""How many documents an engine is asked for at a time."""
+"""How many documents to request from an engine at a time."""
 
 TELL_EVERY = 10_000
 
@@ -62,7 +62,7 @@ class Labels:
         schema: The attributes and groups.
         rows: The row of each document in the arrays.
         arrays: By attribute, shape (n, G+1): the known groups and, last, the unknown mass.
-        fields: By the name of a field that was asked for, its value in each document.
+        fields: By name, the values of the requested fields in each document.
     """
 
     schema: Schema
@@ -81,8 +81,8 @@ class Labels:
         Args:
             attribute: Its name.
             ids: Documents.
-            unknown: ``group`` has the unknown mass as the last column, ``exclude`` leaves it out;
-                the schema's policy where None.
+            unknown: ``group`` has the unknown mass as the last column, ``exclude`` leaves it out.
+                Defaults to the schema's policy.
 
         Returns:
             Shape (len(ids), G) or (len(ids), G+1). All zeros for a document that is not known here.
@@ -163,16 +163,16 @@ def scan_corpus(
     fields: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Groups:
-    """Read a corpus once, document by document, and keep the labels of those asked for.
+    """Read a corpus once, document by document, and keep the labels of the documents asked for.
 
     Args:
         corpus: Its memory use does not grow with its size, only with the number of ``ids``.
         ids: Of documents; those that the corpus lacks are left out.
         fields: Further fields of these documents to keep, such as ``quality``.
-        progress: Told now and then how many documents were read.
+        progress: Called now and then with the number of documents read.
 
     Raises:
-        CorpusError: The file cannot be read, or a line is no document.
+        CorpusError: The file cannot be read, or a line is not a document.
     """
     wanted = ids if isinstance(ids, set | frozenset) else frozenset(ids)
     attributes = schema_with_unknown(corpus.schema, "group").attributes.values()
@@ -205,7 +205,7 @@ def scan_corpus(
 
 
 async def labels_from_engine(engine: SearchEngine, ids: Ids[str]) -> Labels:
-    """Ask an engine for the labels of documents, and so read no corpus.
+    """Ask an engine for the labels of documents.
 
     Documents that the engine lacks are left out.
 

@@ -55,7 +55,7 @@ def import_subset(
     """Write the joined subset of TREC Fair 2022 in the standard layout; one folder is given.
 
     Raises:
-        CorpusError: It is no such folder, or a line of a file is wrong.
+        CorpusError: It is another folder, or a line of a file is wrong.
     """
     if len(paths) != 1 or not paths[0].is_dir() or not is_subset(paths[0]):
         raise CorpusError(
@@ -78,7 +78,7 @@ def import_jsonl(
             judgements in ``.txt`` or ``.qrels``, topics have "topics" or "queries" in their name,
             and what remains are the documents.
         folder: Where to, empty.
-        progress: Told now and then how many documents were written.
+        progress: Called now and then with the number of documents written.
 
     Raises:
         CorpusError: A file is missing or there are too many, or a line is wrong; it is named.
@@ -162,7 +162,7 @@ def _copy_documents(corpus: Corpus, writer: DocumentWriter) -> None:
     """Write the documents of a corpus.
 
     Raises:
-        CorpusError: A line is no document, an id stands twice, or there is no document.
+        CorpusError: A line is not a document, two have the same id, or there are none.
     """
     for number, line in numbered_lines(corpus.path):
         try:

@@ -52,7 +52,7 @@ def as_target(target: TargetRule | str | Sequence[str]) -> TargetRule:
             ``population``, ``uniform`` and ``corpus``.
 
     Raises:
-        TargetError: It is no target, or has a part that is known while searching only.
+        TargetError: It is not a target, or has a part that is only available during a search.
     """
     if not isinstance(target, str | Target):
         target = target[0] if len(target) == 1 else Target.parse(target)
@@ -62,7 +62,7 @@ def as_target(target: TargetRule | str | Sequence[str]) -> TargetRule:
                 return rule
         target = Target.parse(target)
     if "parts" not in target.model_fields_set:
-        # Shares for some attributes alone: what they do not name has the default of evaluation.
+        # Shares for some attributes only: the others have the default of evaluation.
         target = Target(parts=DEFAULT_TARGET.parts, shares=target.shares)
     if target.parts.get("retrieved"):
         raise TargetError(
@@ -106,9 +106,9 @@ def query_targets(
         collection: With topics and judgements.
         labels: At least of its relevant documents.
         attribute: Its name, or several joined by ``×`` for their product.
-        target: What :func:`as_target` reads; the collection's own where None.
-        unknown: Whether the unknown is a group. Where None: with ``trec2022`` it is, with
-            ``trec2021`` it is in products only, otherwise as the schema says.
+        target: As :func:`as_target` reads it; defaults to the collection's own.
+        unknown: Whether the unknown is a group. By default it is with ``trec2022``, with
+            ``trec2021`` in products only, and otherwise as the schema says.
         weights: By topic and document, for targets that do not count all relevant documents alike;
             a document without a weight does not count. See :func:`work_weights`.
 
@@ -141,7 +141,7 @@ def query_targets(
 
 
 def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
-    """Raise where a target that is no track's cannot be computed for these dimensions.
+    """Raise if a mixture of target parts cannot be computed for these dimensions.
 
     Raises:
         TargetError: It asks for a population that the schema lacks, or names an attribute or a

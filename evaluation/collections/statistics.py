@@ -26,11 +26,11 @@ class AttributeStatistics:
     Attributes:
         corpus: The mean membership of all documents by group, ``unknown`` included; sums to 1.
         relevant: The same over the documents that are relevant for any topic, each counted once.
-        labelled: How many of these relevant documents have a label at all.
+        labelled: How many of these relevant documents have a label.
         population: As the schema gives it.
         target: The mean over the topics of their targets.
         target_topics: Over how many topics that is.
-        no_target: Why there is no target, if so.
+        no_target: Why there is no target; empty if there is one.
     """
 
     corpus: dict[str, float]

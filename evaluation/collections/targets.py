@@ -62,7 +62,7 @@ def mean_membership(
 
     Args:
         memberships: For each attribute, shape (n, G_a), with or without the unknown.
-        weights: Of the documents, shape (n,), at least 0; all alike where None.
+        weights: Of the documents, shape (n,), at least 0; all equal by default.
 
     Returns:
         Shape (Π G_a,); all zeros where there are no documents or no weight.

@@ -47,7 +47,7 @@ def parse_topic(data: Any) -> Topic:
     """Make a topic of what JSON gave.
 
     Raises:
-        ValueError: It is no object with an ``id`` and a ``title``, or the keywords are no list.
+        ValueError: It is not an object with ``id`` and ``title``, or the keywords are not a list.
     """
     if not isinstance(data, dict):
         raise ValueError("it is not a JSON object")
@@ -73,11 +73,11 @@ def parse_topic(data: Any) -> Topic:
 
 
 def read_topics(path: Path) -> tuple[Topic, ...]:
-    """Read topics, one JSON object with ``id``, ``title`` and perhaps ``keywords`` per line.
+    """Read topics, one JSON object with ``id``, ``title`` and optional ``keywords`` per line.
 
     Raises:
-        CorpusError: The file cannot be read or is empty, a line is no topic, or an id stands twice;
-            the line is named.
+        CorpusError: The file cannot be read or is empty, a line is not a topic, or two topics have
+            the same id; the message names the line.
     """
     topics: dict[str, Topic] = {}
     lines: dict[str, int] = {}
@@ -87,7 +87,7 @@ def read_topics(path: Path) -> tuple[Topic, ...]:
             if (first := lines.setdefault(topic.id, number)) != number:
                 raise ValueError(f"the id '{one_line(topic.id)}' is in line {first} already")
         except (ValueError, RecursionError) as error:
-            # What is no JSON is a ValueError too, as is what is no UTF-8.
+            # Invalid JSON and invalid UTF-8 raise a ValueError too.
             what = "it is not valid JSON" if _is_json(error) else str(error)
             raise CorpusError(f"{path}, line {number}: {what}; mend the topic.") from None
         topics[topic.id] = topic

@@ -78,7 +78,7 @@ def import_trec_fair(
         year: Of the track.
         paths: The files, or folders with them.
         folder: Where to, empty.
-        progress: Told now and then how many documents were written.
+        progress: Called now and then with the number of documents written.
 
     Raises:
         CorpusError: A file is missing or of the other year, or a line is wrong; the line is named.
@@ -118,7 +118,7 @@ def write_pages(
         pages: The documents.
         sets: Topics and judgements by split.
         report: Counts what is written.
-        progress: Told now and then how many documents were written.
+        progress: Called now and then with the number of documents written.
     """
     write_beside(folder / SCHEMA, schema_of(year).read_bytes())
     with DocumentWriter(folder, progress) as writer:

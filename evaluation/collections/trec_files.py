@@ -1,7 +1,7 @@
-"""The files of TREC Fair 2021 and 2022: which is which, and what stands in them.
+"""The files of TREC Fair 2021 and 2022: recognising and reading them.
 
 A file is recognised by its first line, not by its name, so that files may be renamed or unpacked.
-Only whether topics are for training or for evaluation is told by the name.
+Only the name says whether topics are for training or for evaluation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXTS = ("plain", "text", "html")
 """The fields that an article's text stands in, the first one being preferred."""
 
 LONGEST_LINE = 1 << 28
-"""How much of a file is read to tell what it is. One with topics has a line of 18 MB."""
+"""How much of a file is read to recognise it. A file of topics has a line of 18 MB."""
 
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _EVAL = re.compile(r"(?<![a-z])eval")
@@ -62,7 +62,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the object of each line.
 
     Raises:
-        CorpusError: The file cannot be read, or a line is no JSON object; the line is named.
+        CorpusError: The file cannot be read, or a line is not a JSON object; the message names it.
     """
     for number, line in numbered_lines(path):
         try:
@@ -85,7 +85,7 @@ def sort_files(paths: Iterable[Path]) -> TrecFiles:
     that is the last by name.
 
     Raises:
-        CorpusError: A file is missing, or is none of the track's.
+        CorpusError: A file of the track is missing.
     """
     corpora: list[tuple[int, Path]] = []
     metadata: list[tuple[int, str, Path, Year]] = []
@@ -151,7 +151,7 @@ def read_topic_sets(paths: Sequence[Path]) -> dict[str, TopicSet]:
     """Read topics and judgements; what several files say of a topic is put together.
 
     Raises:
-        CorpusError: A line is no topic of the track; the line is named.
+        CorpusError: A line is not a topic of the track; the message names it.
     """
     topics: dict[str, dict[str, Topic]] = {"train": {}, "eval": {}}
     relevant: dict[str, dict[str, list[str]]] = {"train": {}, "eval": {}}

@@ -25,7 +25,7 @@ class Entry(BaseModel):
     Attributes:
         id: Of the question.
         input: What is asked, with the text that it is about.
-        profile: The documents, as they stand in the file; None where there are none.
+        profile: The documents as in the file; optional.
     """
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
@@ -59,7 +59,7 @@ def find_files(path: Path) -> tuple[Path, Path]:
     """Find a file of questions and the outputs that belong to it.
 
     Args:
-        path: A folder with ``questions.json`` or one file such as ``dev_questions.json``, perhaps
+        path: A folder with ``questions.json`` or one file such as ``dev_questions.json``, also
             packed as ``.gz``; or the file of questions itself, where a folder has several. With
             several, ``questions.json`` and then ``dev_questions.json`` come first, since the
             experiments of Fair RAG are made on the development split.

@@ -32,24 +32,24 @@ def load_lamp(
 ) -> RagCollection:
     """Read a set of LaMP, or one of its shape.
 
-    What cannot be asked is left out and counted: questions whose id stood already, without an
-    output, with an output that is no label or rating of the task, with nothing to search for in the
-    input, or without a usable document. Left out too are documents without text, whose id or whose
-    fields stood already in the profile, or that are the question with its very answer; the
-    collection's note says how many. A document that stands twice would share the exposure that it
-    earns with its twin. The last kind is not in LaMP, but sets of its shape have it, and with it
-    every retriever would find the gold.
+    We leave out and count questions that cannot be asked: those with the id of an earlier one,
+    without an output, with an output that is not a label or rating of the task, with nothing to
+    search for in the input, or without a usable document. We also leave out documents without text,
+    documents with the id or the fields of an earlier one in the profile, and documents that are the
+    question with its answer; the collection's note says how many. A duplicate would share the
+    exposure of its twin. A document with the answer would let every retriever find the gold; LaMP
+    has none, but sets of its shape do.
 
     Args:
         path: A folder, or a file of questions; see :func:`fairqr.evaluation.lamp.files.find_files`.
-        task: Such as ``LaMP-5``; where None, what the file of outputs says.
+        task: Such as ``LaMP-5``; defaults to the task that the file of outputs names.
         limit: How many entries are read from the front of the file; no more of it is held, or
             parsed.
-        pool: How many documents of a profile are taken from its front; all where None.
+        pool: How many documents are taken from the front of a profile; defaults to all.
 
     Raises:
         CorpusError: A file is missing or malformed, or no question can be asked.
-        InputError: The task is not known, is not the one of the file, or a number is below 1.
+        InputError: The task is unknown or not the file's, or a number is below 1.
     """
     if limit < 1 or (pool is not None and pool < 1):
         raise InputError("The numbers of queries and of documents must be 1 or more.")

@@ -38,7 +38,7 @@ RougeKind = Literal["rouge1", "rougeL"]
 _BRACKETED = re.compile(r"\[\s*([12])\s*\]")
 _BARE = re.compile(r"(?<![\w.])[12](?!\w|\.\d)")
 _WORD = re.compile(r"[^\W_]+")
-# A sign, digits, perhaps decimals; not a part of a word or of a longer number.
+# An optional sign, digits, optional decimals; not part of a word or of a longer number.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?!\w|\.\d)")
 
 

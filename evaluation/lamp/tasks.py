@@ -49,10 +49,10 @@ class LampTask:
         about: What is asked, in a line for people.
         fields: Of a document of a profile, as its prompt's ``item`` has them.
         text: Those of the fields that retrievers match and attributors read.
-        marker: What retrievers are asked stands behind it in an input.
+        marker: The text behind it in an input is the query.
         utility: How good an answer is.
         hypothesis: A template that makes a bare label into a sentence.
-        pattern: Its groups are what retrievers are asked, in place of what is behind the marker.
+        pattern: Its groups are the query, instead of the text behind the marker.
     """
 
     number: int
@@ -70,7 +70,7 @@ class LampTask:
         return f"LaMP-{self.number}"
 
     def query(self, input_: str) -> str:
-        """Return what retrievers are asked, out of an input; empty where it is not there."""
+        """Return the query for retrievers in an input; empty if there is none."""
         if self.pattern is None:
             return input_.partition(self.marker)[2].strip()
         # Titles may have quotation marks in them.
@@ -162,7 +162,7 @@ def lamp_task(name: str) -> tuple[LampTask, str]:
             ``LaMP_5_like``, is a set of that shape: it is read alike and keeps its own name.
 
     Raises:
-        InputError: It is no name of a task.
+        InputError: No task has that name.
     """
     found = _NAME.fullmatch(name.strip())
     rest = found["rest"].upper() if found else ""

@@ -286,7 +286,7 @@ def test_a_packed_file_that_is_torn_is_one_sentence(tmp_path: Path) -> None:
 values = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
+    | st.integers(1 - 2**63, 2**63 - 1)  # what 64 bits hold without the lowest, as yajl reads
     | st.text()
     | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
