@@ -30,7 +30,7 @@ pytest.importorskip("peft")
 
 CELLS = [(relevant, protected) for relevant in (True, False) for protected in (True, False)]
 WORDS = 6
-QUERIES = 24
+QUERIES = 40
 
 
 def word(relevant: bool, protected: bool, number: int) -> str:
@@ -180,15 +180,17 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     split = measured.manifest.splits[0]
     assert split.left_out == 1
     asked = sum(split.held_out_pairs.values())
-    assert told.stages == [
-        ("pairs before tuning", asked, 0),
-        ("training steps", 200, 0),
-        ("pairs after tuning", asked, 0),
+    stages = [(title, whole) for title, whole, _ in told.stages if not title.endswith(", timed")]
+    assert stages == [
+        ("pairs before tuning", asked),
+        ("training steps", 200),
+        ("pairs after tuning", asked),
     ]
     assert told.steps == 2 * asked + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
     assert changes.loc["both", "consistent"].verdict == "down"
-    assert changes.loc["relevance"].verdict.tolist() == ["down", "down"]
+    assert changes.loc["relevance", "both_orders"].verdict == "down"
+    assert changes.loc["relevance", "averaged"].difference < 0
     assert measured.missing == 0
 
 
