@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairqr.base.errors import InputError
 from fairqr.retrieval.exposure import FloatArray
 
 __all__ = [
@@ -125,55 +125,31 @@ def with_decay(objective: Objective, l2: float) -> Objective:
 def minimise(
     objective: Objective, start: FloatArray, iterations: int, tolerance: float = 1e-7
 ) -> Minimum:
-    """Minimise a smooth function by L-BFGS (Liu & Nocedal 1989) with backtracking.
+    """Minimise a smooth function by L-BFGS (Liu & Nocedal 1989), as scipy has it.
 
-    Each step lowers the loss. It ends when no component of the gradient is above the tolerance,
-    when no step along the direction lowers the loss, or after so many steps.
+    It ends when no component of the gradient is above the tolerance, when no step lowers the loss
+    any more, or after so many steps.
 
     Args:
         objective: The function and its gradient.
         start: Weights, shape (F,).
         iterations: Steps at the most.
         tolerance: Of the gradient.
+
+    Raises:
+        InputError: scipy is not installed.
     """
-    weights = start.copy()
-    loss, gradient = objective(weights)
-    pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=10)
-    for iteration in range(iterations):
-        if np.abs(gradient).max(initial=0.0) <= tolerance:
-            return Minimum(weights, loss, iteration)
-        direction = -_inverse_hessian_times(gradient, pairs)
-        slope = float(gradient @ direction)
-        step = 1.0 if pairs else min(1.0, 1.0 / float(np.abs(gradient).sum()))
-        for _ in range(50):
-            moved = weights + step * direction
-            new_loss, new_gradient = objective(moved)
-            if new_loss <= loss + 1e-4 * step * slope:
-                break
-            step /= 2
-        else:
-            return Minimum(weights, loss, iteration)
-        change, turn = moved - weights, new_gradient - gradient
-        # Without positive curvature the pair would spoil the next direction.
-        if change @ turn > 1e-12 * float(turn @ turn):
-            pairs.append((change, turn))
-        weights, loss, gradient = moved, new_loss, new_gradient
-    return Minimum(weights, loss, iterations)
-
-
-def _inverse_hessian_times(
-    gradient: FloatArray, pairs: Sequence[tuple[FloatArray, FloatArray]]
-) -> FloatArray:
-    """Return the gradient times the approximate inverse Hessian, by the two-loop recursion."""
-    result = gradient.copy()
-    shares = []
-    for change, turn in reversed(pairs):
-        share = (change @ result) / (change @ turn)
-        result -= share * turn
-        shares.append(share)
-    if pairs:
-        change, turn = pairs[-1]
-        result *= (change @ turn) / (turn @ turn)
-    for (change, turn), share in zip(pairs, reversed(shares), strict=True):
-        result += (share - (turn @ result) / (change @ turn)) * change
-    return result
+    try:
+        from scipy import optimize
+    except ImportError:
+        raise InputError(
+            "Training needs scipy; install it with: pip install 'fairqr[evaluation]'"
+        ) from None
+    found = optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": iterations, "maxfun": 50 * iterations, "gtol": tolerance, "ftol": 0.0},
+    )
+    return Minimum(np.asarray(found.x, dtype=np.float64), float(found.fun), int(found.nit))

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.optimize  # noqa: F401 - loaded before examples are timed
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
