@@ -14,9 +14,9 @@ demo: $(READY)
 	$(BIN)/fairqr models pull smollm2-135m
 	$(BIN)/fairqr search "religious leader" --corpus notables --attribute gender
 
-# Two tests at a time: half of the time is spent in waiting for servers.
+# Three tests at a time, on two processors: much of the time is spent in waiting for servers.
 test: $(NEURAL)
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
 # Types and layers are checked on the installed wheel, which is what users get. The audit compares
 # with known vulnerabilities where a service of advisories can be reached, and says so where not.

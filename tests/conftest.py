@@ -10,6 +10,9 @@ import pytest
 # processes have it.
 os.environ["FAIRQR_CONFIG"] = os.devnull
 
+# Tests that run side by side would otherwise fight for the processors with the threads of torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _SERVERS = {"elasticsearch_url", "secure_elasticsearch", "opensearch_url"}
 
 
