@@ -18,6 +18,8 @@ from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Ki
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from fairqr.evaluation.reports.writer import Figure
+
 __all__ = [
     "SHIPPED",
     "ExperimentFile",
@@ -176,6 +178,15 @@ class LoadedExperiment:
             InputError: The run has no results yet, or what it was run on has changed.
         """
         return KINDS[self.kind].measure(self.folder)
+
+    @cached_property
+    def figures(self) -> dict[str, Figure]:
+        """The plots of the report, by name; a notebook shows them, and ``svg`` is the drawing.
+
+        Raises:
+            InputError: As with ``frames``, or matplotlib is not installed.
+        """
+        return {figure.name: figure for figure in KINDS[self.kind].figures(self.folder)}
 
 
 def load_experiment(folder: str | Path) -> LoadedExperiment:

@@ -22,7 +22,9 @@ from fairqr.evaluation.experiments.store import Store
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["STORE", "measure", "report", "run"]
+    from fairqr.evaluation.reports.writer import Figure
+
+__all__ = ["STORE", "figures", "measure", "report", "run"]
 
 STORE = Store
 
@@ -51,6 +53,13 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
 def measure(folder: Path) -> dict[str, DataFrame]:
     """Measure all searches."""
     return frames_of(_measured(Store(folder)))
+
+
+def figures(folder: Path) -> list[Figure]:
+    """Draw the figures of the report."""
+    from fairqr.evaluation.experiments.search_report import figures_of
+
+    return figures_of(_measured(Store(folder)))
 
 
 def report(folder: Path, note: Callable[[str], None]) -> list[Path]:

@@ -28,6 +28,7 @@ from fairqr.prompts.library import PromptLibrary
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from fairqr.evaluation.reports.writer import Figure
     from fairqr.evaluation.workers.tools import Pool
 
 __all__ = ["FAIR_RAG", "KINDS", "SEARCH", "AnyExperiment", "Kind", "RunOptions", "check_pandas"]
@@ -92,8 +93,8 @@ class Kind:
         name: In files.
         about: What its experiments are on, for people.
         spec: What a file describes.
-        module: Has the class ``STORE`` of its folders, and the functions ``run``, ``measure`` and
-            ``report``.
+        module: Has the class ``STORE`` of its folders, and the functions ``run``, ``measure``,
+            ``figures`` and ``report``.
         models: The value of a specification that names the models.
         collections: The value that names the collections.
     """
@@ -135,6 +136,20 @@ class Kind:
         check_pandas()
         found: dict[str, DataFrame] = import_module(self.module).measure(folder)
         return found
+
+    def figures(self, folder: Path) -> list[Figure]:
+        """Draw the figures of a run's report.
+
+        Raises:
+            InputError: As :meth:`measure` raises it; or matplotlib is not installed.
+        """
+        check_pandas()
+        if find_spec("matplotlib") is None:
+            raise InputError(
+                "Figures need matplotlib; install it with: pip install 'fairqr[evaluation]'"
+            )
+        drawn: list[Figure] = import_module(self.module).figures(folder)
+        return drawn
 
     def report(self, folder: Path, note: Callable[[str], None]) -> list[Path]:
         """Write the report of a run, and return the files.

@@ -17,7 +17,9 @@ from fairqr.evaluation.probes.store import ProbeStore
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["STORE", "measure", "report", "run", "run_plan"]
+    from fairqr.evaluation.reports.writer import Figure
+
+__all__ = ["STORE", "figures", "measure", "report", "run", "run_plan"]
 
 STORE = ProbeStore
 
@@ -55,6 +57,13 @@ async def run_plan(
 def measure(folder: Path) -> dict[str, DataFrame]:
     """Measure all lists or pairs."""
     return frames_of(measure_run(ProbeStore(folder)))
+
+
+def figures(folder: Path) -> list[Figure]:
+    """Draw the figures of the report."""
+    from fairqr.evaluation.probes.report import figures_of
+
+    return figures_of(measure_run(ProbeStore(folder)))
 
 
 def report(folder: Path, note: Callable[[str], None]) -> list[Path]:

@@ -18,7 +18,9 @@ from fairqr.evaluation.probes.tuning_run import tune_plan
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["STORE", "measure", "report", "run"]
+    from fairqr.evaluation.reports.writer import Figure
+
+__all__ = ["STORE", "figures", "measure", "report", "run"]
 
 STORE = LoraStore
 
@@ -29,6 +31,13 @@ LARGE_TUNING = 6_000
 def measure(folder: Path) -> dict[str, DataFrame]:
     """Measure the pairs before and after, and the training."""
     return frames_of(measure_lora(LoraStore(folder)))
+
+
+def figures(folder: Path) -> list[Figure]:
+    """Draw the figures of the report."""
+    from fairqr.evaluation.probes.report import figures_of
+
+    return figures_of(measure_lora(LoraStore(folder)))
 
 
 def report(folder: Path, note: Callable[[str], None]) -> list[Path]:

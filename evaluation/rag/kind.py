@@ -26,7 +26,9 @@ from fairqr.prompts.library import PromptLibrary
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["STORE", "measure", "report", "run"]
+    from fairqr.evaluation.reports.writer import Figure
+
+__all__ = ["STORE", "figures", "measure", "report", "run"]
 
 STORE = RagStore
 
@@ -68,6 +70,13 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
 def measure(folder: Path) -> dict[str, DataFrame]:
     """Measure all answers."""
     return frames_of(_measured(RagStore(folder)))
+
+
+def figures(folder: Path) -> list[Figure]:
+    """Draw the figures of the report."""
+    from fairqr.evaluation.rag.report import figures_of
+
+    return figures_of(_measured(RagStore(folder)))
 
 
 def report(folder: Path, note: Callable[[str], None]) -> list[Path]:

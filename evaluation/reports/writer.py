@@ -48,6 +48,10 @@ class Figure:
     alt: str
     svg: str
 
+    def _repr_svg_(self) -> str:
+        """Show the plot in a notebook."""
+        return self.svg[self.svg.index("<svg") :]
+
 
 def write_report(
     folder: Path, template: str, values: Mapping[str, Any], figures: Sequence[Figure]

@@ -32,6 +32,12 @@ def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_
             assert found == evaluation.results[str(measure)].values
     assert len(run.frames["searches"]) == len(store.records())
     assert run.frames is run.frames, "it is measured once"
+    assert list(run.figures) == [
+        f"{kind}-gender-title" for kind in ("trade_off", "exposure", "divergence", "drift")
+    ]
+    plot = run.figures["trade_off-gender-title"]
+    assert plot._repr_svg_().startswith("<svg")
+    assert plot.svg.endswith(plot._repr_svg_())
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
