@@ -239,6 +239,8 @@ def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
     page, _ = with_key(pages)
     page.goto(service)
     ask(page, "physicist cancelled")
+    # The plain retrieval is there and the model is being waited for.
+    expect(page.locator("[data-round='0']")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     status_is(page, "cancelled")
     expect(page.locator("[data-round='0']")).to_be_visible()
