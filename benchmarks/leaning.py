@@ -21,8 +21,7 @@ from fairqr.agents.tuning.examples import Example
 from fairqr.agents.tuning.lora import LoraOptions, adapted, train
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
-from fairqr.evaluation.probes.tuning_plan import make_lora_plan
-from fairqr.evaluation.probes.tuning_run import encoder_of, judge_of
+from fairqr.evaluation.probes.tuning import encoder_of, judge_of, make_lora_plan
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sides import parse_sides
 

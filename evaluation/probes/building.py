@@ -11,27 +11,47 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
-from fairqr.base.errors import InputError
+import numpy as np
+
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.statistics import stream
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.probes.collection import (
     CELLS,
+    Cell,
     Order,
     ProbeCollection,
+    ProbeItem,
     ProbeManifest,
     ProbeQuery,
+    cell_of,
+    read_probe_collection,
     shortfalls,
 )
-from fairqr.evaluation.probes.drawing import Drawn, draw_items
-from fairqr.evaluation.probes.orders import reorder_collection
+from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSource
+from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Progress
-from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sides import Sides
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.sides import Sides, parse_sides
 
-__all__ = ["build_probe_collection", "source_fingerprint"]
+__all__ = [
+    "Preparing",
+    "build_probe_collection",
+    "draw_items",
+    "first_queries",
+    "open_probe_collection",
+    "open_probe_collections",
+    "reorder",
+    "reorder_collection",
+    "source_fingerprint",
+]
 
 
 async def build_probe_collection(
@@ -58,7 +78,7 @@ async def build_probe_collection(
         collection: Its documents are read once; no more of them are held than are drawn.
         sides: Which documents are protected; one of no side is left out.
         size: Items of a query, a multiple of 4.
-        order: See :func:`fairqr.evaluation.probes.orders.reorder`.
+        order: See :func:`fairqr.evaluation.probes.building.reorder`.
         seed: Of the draws and of the order.
         texts: Keep texts beside titles.
         queries: At most so many, the first ones that are not dropped; topics after them are not
@@ -154,3 +174,346 @@ def _check(
         raise InputError(f"The seed must be 0 or more, not {seed}.")
     if queries is not None and queries < 1:
         raise InputError(f"The number of queries must be 1 or more, not {queries}.")
+
+
+Preparing = Callable[[str], Progress]
+"""Called with what begins, and gives what is told how many documents are done."""
+
+
+async def open_probe_collections(
+    experiment: ProbeExperiment, *, texts: bool, preparing: Preparing | None = None
+) -> list[ProbeCollection]:
+    """Read or build the probe collections of an experiment, in its order.
+
+    Args:
+        experiment: Names their sources.
+        texts: Keep texts beside titles.
+        preparing: Told what is imported, read and indexed.
+
+    Raises:
+        InputError: Two have one name; and as :func:`open_probe_collection` raises it.
+    """
+    collections = [
+        await open_probe_collection(
+            source,
+            experiment.collection,
+            experiment.split,
+            size=experiment.size,
+            order=experiment.order,
+            seed=experiment.seed,
+            queries=experiment.queries,
+            texts=texts,
+            preparing=preparing,
+        )
+        for source in experiment.sources
+    ]
+    names = [collection.manifest.name for collection in collections]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(
+            f"Two probe collections are called '{one_line(twice[0])}'; leave one of them out."
+        )
+    return collections
+
+
+async def open_probe_collection(
+    source: ProbeSource,
+    collection_name: str | None,
+    split: str | None = None,
+    *,
+    size: int = 200,
+    order: Order | None = None,
+    seed: int = 0,
+    queries: int | None = None,
+    texts: bool = True,
+    preparing: Preparing | None = None,
+) -> ProbeCollection:
+    """Read a probe collection, or build it.
+
+    A folder says its size, seed and texts itself. It gives the first ``queries``, in another order
+    where one is named.
+
+    Args:
+        source: The folder, or the attribute and its protected groups.
+        collection_name: What :func:`fairqr.evaluation.collections.find_collection` finds.
+        split: Its judgements, where there are several.
+        size: Items of a query, a multiple of 4.
+        order: Initial; where None, that of the folder, or ``shuffled``.
+        seed: Of the draws and of the order.
+        queries: At most so many of the first; all where None.
+        texts: Keep texts beside titles.
+        preparing: Told what is imported, read and indexed.
+
+    Raises:
+        InputError: The folder has no probe collection, or none can be built of what is named.
+        CorpusError: There is no such collection, or its documents cannot be read.
+        UnknownAttributeError: The schema has no such attribute.
+        IndexUnavailableError: The index, which only ``bm25`` needs, cannot be reached.
+    """
+    if queries is not None and queries < 1:
+        raise InputError(f"The number of queries must be 1 or more, not {queries}.")
+    if source.folder is not None:
+        read = await asyncio.to_thread(read_probe_collection, Path(source.folder))
+        return await _in_order(first_queries(read, queries), order, preparing)
+    if collection_name is None or source.attribute is None or source.protected is None:
+        raise InputError("Name a collection, an attribute and its protected group, or a folder.")
+    collection = await _find(collection_name, split, preparing)
+    attribute = collection.corpus.schema.attribute(source.attribute)
+    sides = parse_sides(attribute, source.protected, source.words)
+    engine = await _engine(collection, preparing) if order == "bm25" else None
+    try:
+        return await build_probe_collection(
+            collection,
+            sides,
+            size=size,
+            order=order or "shuffled",
+            seed=seed,
+            texts=texts,
+            queries=queries,
+            engine=engine,
+            source=collection_name,
+            progress=preparing(f"reading {collection.name}") if preparing else None,
+        )
+    finally:
+        if engine is not None:
+            await engine.aclose()
+
+
+def first_queries(collection: ProbeCollection, most: int | None) -> ProbeCollection:
+    """Return a collection with at most so many of its queries; its manifest counts only these."""
+    if most is None or most >= len(collection.queries):
+        return collection
+    kept = collection.queries[:most]
+    changes = {"queries": len(kept), "short": shortfalls(kept)}
+    return ProbeCollection(manifest=collection.manifest.model_copy(update=changes), queries=kept)
+
+
+async def _in_order(
+    read: ProbeCollection, order: Order | None, preparing: Preparing | None
+) -> ProbeCollection:
+    manifest = read.manifest
+    if order is None or order == manifest.order:
+        return read
+    if order != "bm25":
+        return await reorder_collection(read, order)
+    collection = await _find(manifest.source, manifest.split, preparing)
+    if await asyncio.to_thread(source_fingerprint, collection) != manifest.source_fingerprint:
+        raise InputError(
+            f"The collection '{manifest.source}' has changed since the probe collection "
+            f"'{manifest.name}' was built of it, so bm25 would rank other documents; build it "
+            "again, or choose another order."
+        )
+    engine = await _engine(collection, preparing)
+    try:
+        return await reorder_collection(read, order, engine=engine)
+    finally:
+        await engine.aclose()
+
+
+async def _find(name: str, split: str | None, preparing: Preparing | None) -> Collection:
+    progress = preparing(f"importing {name}") if preparing else None
+    return await asyncio.to_thread(find_collection, name, split, progress=progress)
+
+
+async def _engine(collection: Collection, preparing: Preparing | None) -> SearchEngine:
+    return await Catalog().resolve(
+        collection.corpus_name,
+        progress=(lambda name: preparing(f"indexing {name}")) if preparing else None,
+    )
+
+
+TELL_EVERY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn.
+
+    Attributes:
+        cells: By topic and cell.
+        undecided: How many documents that are relevant for any topic have no side.
+        missing: How many of these the corpus lacks.
+    """
+
+    cells: Mapping[str, Mapping[Cell, list[ProbeItem]]]
+    undecided: int
+    missing: int
+
+
+def draw_items(
+    collection: Collection,
+    sides: Sides,
+    *,
+    each: int,
+    seed: int,
+    texts: bool,
+    progress: Progress | None = None,
+) -> Drawn:
+    """Draw documents for each cell of each topic.
+
+    What is relevant for any topic is a candidate for all: a relevant one for its own topics, an
+    irrelevant one for the others. The draw of a cell depends on the seed, the topic's id and the
+    candidates of this cell in the order of the corpus.
+
+    Args:
+        collection: Its documents are read once; no more of them are held than are drawn.
+        sides: Which documents are protected.
+        each: At most so many a cell.
+        seed: Of the draws.
+        texts: Keep texts beside titles.
+        progress: Told now and then how many documents were read.
+
+    Raises:
+        InputError: A side has no candidate at all.
+        CorpusError: The documents cannot be read, or a line is none.
+        UnknownAttributeError: The schema has no such attribute.
+    """
+    attribute = collection.corpus.schema.attribute(sides.attribute)
+    wanted: dict[str, set[str]] = {}
+    for topic in collection.topics:
+        for id_ in collection.relevant(topic.id):
+            wanted.setdefault(id_, set()).add(topic.id)
+    cells = {
+        topic.id: {
+            cell: _Reservoir(each, stream(seed, f"{topic.id} draw {cell}")) for cell in CELLS
+        }
+        for topic in collection.topics
+    }
+    sizes = {True: 0, False: 0}
+    count = undecided = 0
+    for count, document in enumerate(collection.corpus.documents(), start=1):
+        if progress and not count % TELL_EVERY:
+            progress(count)
+        # Taken out, so that a document that stands twice in the corpus is offered once.
+        relevant_for = wanted.pop(document.id, None)
+        if relevant_for is None:
+            continue
+        side = int(sides.of([document.membership(attribute)])[0])
+        if side < 0:
+            undecided += 1
+            continue
+        protected = side == 1
+        sizes[protected] += 1
+        # A ranker that reads titles has nothing to read of a document without one.
+        text = document.text if texts or not document.title.strip() else ""
+        item = ProbeItem(
+            id=document.id, title=document.title, text=text, relevant=False, protected=protected
+        )
+        for topic_id, of_topic in cells.items():
+            of_topic[cell_of(topic_id in relevant_for, protected)].offer(item)
+    if progress:
+        progress(count)
+    for protected, groups in ((True, sides.protected), (False, sides.unprotected)):
+        if not sizes[protected]:
+            raise InputError(
+                f"No document that is relevant for a topic of '{collection.name}' belongs to "
+                f"{' or '.join(groups)}; choose other groups of {sides.attribute}."
+            )
+    drawn = {
+        topic_id: {cell: _items(reservoir, cell) for cell, reservoir in of_topic.items()}
+        for topic_id, of_topic in cells.items()
+    }
+    return Drawn(drawn, undecided, missing=len(wanted))
+
+
+class _Reservoir:
+    """A draw without replacement from items that come one at a time, each equally likely.
+
+    Algorithm R of Vitter (1985), "Random sampling with a reservoir".
+
+    Args:
+        size: How many are drawn at the most.
+        random: Draws.
+    """
+
+    def __init__(self, size: int, random: np.random.Generator) -> None:
+        self.kept: list[ProbeItem] = []
+        self._size = size
+        self._seen = 0
+        self._random = random
+
+    def offer(self, item: ProbeItem) -> None:
+        self._seen += 1
+        if len(self.kept) < self._size:
+            self.kept.append(item)
+            return
+        place = int(self._random.random() * self._seen)
+        if place < self._size:
+            self.kept[place] = item
+
+
+def _items(reservoir: _Reservoir, cell: Cell) -> list[ProbeItem]:
+    relevant = cell in ("relevant_protected", "relevant_unprotected")
+    return [item.model_copy(update={"relevant": relevant}) for item in reservoir.kept]
+
+
+async def reorder(
+    query: ProbeQuery, order: Order, *, seed: int = 0, engine: SearchEngine | None = None
+) -> ProbeQuery:
+    """Return a query with its items in an order, whatever order they were in.
+
+    ``shuffled`` is a permutation that seed and query decide. ``discriminatory`` has one cell after
+    the other, as :data:`~fairqr.evaluation.probes.collection.CELLS` lists them, and each cell in an
+    order that seed and query decide. ``bm25`` is the ranking of the engine by the query; equal
+    scores stand in order of id, and what the query does not find comes last.
+
+    Args:
+        query: With its items.
+        order: Which.
+        seed: Of the first two.
+        engine: For ``bm25``.
+
+    Raises:
+        InputError: ``bm25`` has no engine.
+        UnsupportedError: The engine cannot rank given documents.
+        IndexUnavailableError: The engine cannot be reached.
+    """
+    items: Sequence[ProbeItem]
+    # Drawn from the ids in their own order, so that how they stood before changes nothing.
+    by_id = sorted(query.items, key=lambda item: item.id)
+    if order == "bm25":
+        if engine is None:
+            raise InputError(
+                "The order bm25 needs a search engine over the documents; give one, or choose "
+                "shuffled."
+            )
+        ids = tuple(item.id for item in by_id)
+        (hits,) = await engine.search([Query(query.query, len(ids), only=ids)])
+        ranks = {id_: rank for rank, id_ in enumerate(hits.ids)}
+        items = sorted(by_id, key=lambda item: ranks.get(item.id, len(ranks)))
+    elif order == "shuffled":
+        items = _permuted(by_id, seed, f"{query.id} shuffled")
+    else:
+        cells = {cell: [item for item in by_id if item.cell == cell] for cell in CELLS}
+        items = [
+            item for cell in CELLS for item in _permuted(cells[cell], seed, f"{query.id} {cell}")
+        ]
+    return query.model_copy(update={"items": tuple(items)})
+
+
+async def reorder_collection(
+    collection: ProbeCollection, order: Order, *, engine: SearchEngine | None = None
+) -> ProbeCollection:
+    """Return a collection in another order, which its manifest then says; the seed is its own.
+
+    Args:
+        collection: In any order.
+        order: See :func:`reorder`.
+        engine: For ``bm25``, over the documents it was built from.
+
+    Raises:
+        InputError: ``bm25`` has no engine.
+        UnsupportedError: The engine cannot rank given documents.
+        IndexUnavailableError: The engine cannot be reached.
+    """
+    seed = collection.manifest.seed
+    queries = [
+        await reorder(query, order, seed=seed, engine=engine) for query in collection.queries
+    ]
+    changes: Mapping[str, object] = {"order": order}
+    return ProbeCollection(
+        manifest=collection.manifest.model_copy(update=changes), queries=tuple(queries)
+    )
+
+
+def _permuted(items: Sequence[ProbeItem], seed: int, name: str) -> list[ProbeItem]:
+    return [items[place] for place in stream(seed, name).permutation(len(items))]

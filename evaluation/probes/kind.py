@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 from fairqr.agents.cache import ReplyFile
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.probes.measuring import frames_of, measure_run
-from fairqr.evaluation.probes.plan import ProbePlan, cost_in_words, make_probe_plan, remaining_cost
-from fairqr.evaluation.probes.running import run_probe
+from fairqr.evaluation.probes.running import (
+    ProbePlan,
+    cost_in_words,
+    make_probe_plan,
+    remaining_cost,
+    run_probe,
+)
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 

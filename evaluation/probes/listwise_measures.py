@@ -22,8 +22,7 @@ from fairqr.base.statistics import (
 )
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
-from fairqr.evaluation.probes.records import RankingRecord
-from fairqr.evaluation.probes.store import ProbeRunManifest
+from fairqr.evaluation.probes.store import ProbeRunManifest, RankingRecord
 from fairqr.evaluation.relevance import ndcg, precision
 from fairqr.retrieval.exposure import INVERSE_LOG, Discount
 from fairqr.retrieval.exposure_ratio import exposure_ratio

@@ -1,4 +1,4 @@
-"""Pairs of items to ask about, drawn from the list of a query."""
+"""What a probe asks: lists to be ranked, and pairs of items drawn from the list of a query."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.agents.ranking.item_ranker import RankItem
+from fairqr.agents.ranking.item_ranker import Asker, RankItem, group_of
 from fairqr.base.statistics import stream
-from fairqr.evaluation.probes.collection import Cell, ProbeItem, ProbeQuery
-from fairqr.evaluation.probes.specification import PairwiseExperiment
+from fairqr.evaluation.probes.collection import Cell, ProbeCollection, ProbeItem, ProbeQuery
+from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 
 __all__ = [
     "GroupKind",
-    "Kind",
+    "ListTask",
+    "PairTask",
     "ProbePair",
     "group_pairs",
+    "list_tasks",
+    "pair_tasks",
     "planned_pairs",
     "rank_item",
     "relevance_pairs",
@@ -125,3 +128,74 @@ def _matched(
         items = sorted(query.of_cell(cell), key=lambda item: item.id)
         cells.append([items[place] for place in random.permutation(len(items))])
     return list(zip(*cells, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class ListTask:
+    """A list to be ranked.
+
+    Attributes:
+        collection: Its name.
+        asker: For whom.
+        group: What stands before those who ask.
+        query: Its items.
+    """
+
+    collection: str
+    asker: Asker
+    group: str
+    query: ProbeQuery
+
+    def key(self, ranker: str, window: str) -> tuple[str, ...]:
+        """Return the key of its record."""
+        return (self.collection, ranker, window, self.asker, self.query.id)
+
+
+@dataclass(frozen=True, slots=True)
+class PairTask:
+    """A pair to be asked about.
+
+    Attributes:
+        collection: Its name.
+        group: What stands before those who ask.
+        query: Where it is from.
+        pair: Both items.
+    """
+
+    collection: str
+    group: str
+    query: ProbeQuery
+    pair: ProbePair
+
+    def key(self, model: str) -> tuple[str, ...]:
+        """Return the key of its record."""
+        one, other = self.pair.protected.id, self.pair.unprotected.id
+        return (self.collection, model, self.query.id, self.pair.kind, one, other)
+
+
+def list_tasks(
+    experiment: ListwiseExperiment, collections: Sequence[ProbeCollection]
+) -> list[ListTask]:
+    """Return the lists that each ranker has to rank, by collection and asker."""
+    return [
+        ListTask(each.manifest.name, asker, group_of(asker, _words(each)), query)
+        for each in collections
+        for asker in experiment.askers
+        for query in each.queries
+    ]
+
+
+def pair_tasks(
+    experiment: PairwiseExperiment, collections: Sequence[ProbeCollection]
+) -> list[PairTask]:
+    """Return the pairs that each model has to be asked about, by collection."""
+    return [
+        PairTask(each.manifest.name, group_of(experiment.asker, _words(each)), query, pair)
+        for each in collections
+        for query in each.queries
+        for pair in planned_pairs(query, experiment)
+    ]
+
+
+def _words(collection: ProbeCollection) -> tuple[str, str]:
+    return collection.manifest.protected, collection.manifest.unprotected

@@ -14,8 +14,7 @@ from fairqr.agents.ranking.verdict import verdicts
 from fairqr.base.statistics import Interval, stream
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs
-from fairqr.evaluation.probes.records import PairRecord, total_spent
-from fairqr.evaluation.probes.store import ProbeRunManifest
+from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest, total_spent
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,28 +1,178 @@
-"""The folder of a probe's run: its settings, the probe collections, and what models said."""
+"""The folders of probes and tunings: settings, probe collections, and what models said."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fairqr.agents.ranking.item_ranker import Asker
+from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
-from fairqr.evaluation.probes.collection import ProbeCollection, ProbeManifest
-from fairqr.evaluation.probes.files import read_probe_collection, write_probe_collection
-from fairqr.evaluation.probes.records import PairRecord, RankingRecord
-from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
+from fairqr.evaluation.probes.collection import (
+    ProbeCollection,
+    ProbeManifest,
+    read_probe_collection,
+    write_probe_collection,
+)
+from fairqr.evaluation.probes.specification import (
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
 
 __all__ = [
     "CollectionEntry",
+    "LoraManifest",
+    "LoraStore",
+    "PairRecord",
     "ProbeRunManifest",
     "ProbeStore",
     "PromptEntry",
-    "collection_sha256",
+    "RankingRecord",
+    "Spent",
+    "SplitEntry",
+    "StepRecord",
+    "When",
+    "spent_of",
+    "total_spent",
 ]
+
+PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
+"""The statuses of failures that say nothing of a model; what failed so is asked again when a run
+goes on."""
+
+
+class Spent(BaseModel):
+    """What asking cost; what the cache answered counts as when it was first asked.
+
+    Attributes:
+        model_calls: Requests.
+        tokens: Read and written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_calls: int = 0
+    tokens: int = 0
+
+
+class RankingRecord(BaseModel):
+    """How a ranker put the items of a query.
+
+    Attributes:
+        collection: The name of the probe collection.
+        ranker: As the experiment names it.
+        window: ``size/step`` for listwise rankers; empty for others.
+        asker: For whom.
+        query: Of the collection.
+        order: Positions in the query's items, best first; each once.
+        asked: Questions that the order rests on; see
+            :class:`fairqr.agents.ranking.item_ranker.ItemRanking`.
+        failures: By status.
+        repairs: By kind, in items.
+        warnings: What a reader should know, whole sentences.
+        spent: What it cost.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    collection: str
+    ranker: str
+    window: str = ""
+    asker: Asker = "neutral"
+    query: str
+    order: tuple[int, ...]
+    asked: int = 0
+    failures: dict[str, int] = {}
+    repairs: dict[str, int] = {}
+    warnings: tuple[str, ...] = ()
+    spent: Spent = Spent()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells records apart."""
+        return (self.collection, self.ranker, self.window, self.asker, self.query)
+
+    @property
+    def failed(self) -> bool:
+        """Whether no question was answered; such a ranking counts in no measure."""
+        return self.asked > 0 and sum(self.failures.values()) >= self.asked
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would be no use; replies that were kept cost nothing then."""
+        return not PASSING & self.failures.keys()
+
+
+class PairRecord(BaseModel):
+    """What a model said of a pair, asked once with each item first.
+
+    Attributes:
+        collection: The name of the probe collection.
+        model: As the experiment names it.
+        query: Of the collection.
+        kind: Whether both items are relevant or both are not; ``relevance`` for a relevant item
+            (which then stands as ``protected``) and an irrelevant one of the same group.
+        protected: The id of the protected item.
+        unprotected: The id of the other.
+        protected_first: What was preferred where the protected item stood first: ``protected``,
+            ``unprotected``, or the status of what failed.
+        unprotected_first: The same where the other stood first.
+        log_odds: For both orders ln P(first label) − ln P(second label), where the model was
+            weighed; None where it was asked for a reply or failed.
+        spent: What it cost.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    collection: str
+    model: str
+    query: str
+    kind: Literal["relevant", "irrelevant", "relevance"]
+    protected: str
+    unprotected: str
+    protected_first: str
+    unprotected_first: str
+    log_odds: tuple[float | None, float | None] = (None, None)
+    spent: Spent = Spent()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells records apart."""
+        return (
+            self.collection,
+            self.model,
+            self.query,
+            self.kind,
+            self.protected,
+            self.unprotected,
+        )
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would be no use."""
+        return not PASSING & {self.protected_first, self.unprotected_first}
+
+
+def spent_of(usage: Usage) -> Spent:
+    """Return what asking cost, cached replies as when they were made."""
+    return Spent(
+        model_calls=usage.model_calls + usage.cached_calls,
+        tokens=usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+    )
+
+
+def total_spent(each: Iterable[Spent]) -> Spent:
+    """Add up what several cost."""
+    calls = tokens = 0
+    for one in each:
+        calls, tokens = calls + one.model_calls, tokens + one.tokens
+    return Spent(model_calls=calls, tokens=tokens)
 
 
 class CollectionEntry(BaseModel):
@@ -179,3 +329,119 @@ def collection_sha256(collection: ProbeCollection) -> str:
     for query in collection.queries:
         digest.update(b"\n" + query.model_dump_json().encode())
     return digest.hexdigest()
+
+
+When = Literal["before", "after"]
+
+
+class StepRecord(BaseModel):
+    """A step of the training; see :class:`fairqr.agents.tuning.lora.Step`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    loss: float
+    learning_rate: float
+    norm: float
+    examples: int
+    tokens: int
+
+
+class SplitEntry(BaseModel):
+    """What is trained on and what is probed with, in one probe collection.
+
+    Attributes:
+        collection: Its name.
+        train: The ids of the queries that are trained on.
+        held_out: Those of the others.
+        training_pairs: How many pairs are trained on, by kind.
+        held_out_pairs: How many are probed with, by kind.
+        left_out: How many items of queries to train on were left out since they are probed with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    collection: str
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+    training_pairs: dict[str, int]
+    held_out_pairs: dict[str, int]
+    left_out: int
+
+
+class LoraManifest(FolderManifest):
+    """What a tuning was run with.
+
+    Attributes:
+        experiment: The file, with what the command changed.
+        collections: In the order in which the experiment names them.
+        splits: One for each collection.
+        base: The model as it stands behind ``causal:``.
+        base_sha256: Of a GGUF file; empty for other models.
+        prompt: Which asks, as ``id=version``.
+        prompt_sha256: Of its file.
+        training: A hash over the examples and their order.
+        steps: Of the training.
+        notes: Sentences about how the run was made, for the report.
+    """
+
+    identity = (
+        "experiment",
+        "collections",
+        "base",
+        "base_sha256",
+        "prompt",
+        "prompt_sha256",
+        "training",
+        "steps",
+    )
+
+    experiment: LoraExperiment
+    collections: tuple[CollectionEntry, ...]
+    splits: tuple[SplitEntry, ...]
+    base: str
+    base_sha256: str
+    prompt: str
+    prompt_sha256: str
+    training: str
+    steps: int
+    notes: tuple[str, ...] = ()
+
+
+class LoraStore(Folder[LoraManifest]):
+    """``experiment.json``, ``before.jsonl``, ``after.jsonl``, ``losses.jsonl`` and ``adapter/``.
+
+    Args:
+        folder: It is made where it is missing.
+    """
+
+    manifest_type = LoraManifest
+    what = "tuning"
+    made_with = "fairqr tune"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.losses = Lines(
+            folder / "losses.jsonl", StepRecord, lambda record: record.step, "the step"
+        )
+        self.adapter = folder / "adapter"
+        self.checkpoint = folder / "checkpoint.pt"
+
+    def pairs(self, when: When) -> Lines[PairRecord]:
+        """Return what the model said of the held-out pairs."""
+        return Lines(
+            self.folder / f"{when}.jsonl", PairRecord, lambda record: record.key, "the pair"
+        )
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the adapter is there; it is written last, and whole."""
+        return self.adapter.is_dir()
+
+    def curve(self) -> Sequence[StepRecord]:
+        """Return the steps in order.
+
+        Raises:
+            InputError: A line is damaged that is not the last, half written one.
+        """
+        return sorted(self.losses.read(), key=lambda record: record.step)

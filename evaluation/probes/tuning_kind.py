@@ -10,10 +10,9 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.probes.measuring import frames_of
 from fairqr.evaluation.probes.specification import LoraExperiment
+from fairqr.evaluation.probes.store import LoraStore
+from fairqr.evaluation.probes.tuning import make_lora_plan, tune_plan
 from fairqr.evaluation.probes.tuning_measures import measure_lora
-from fairqr.evaluation.probes.tuning_plan import make_lora_plan
-from fairqr.evaluation.probes.tuning_records import LoraStore
-from fairqr.evaluation.probes.tuning_run import tune_plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -34,8 +34,7 @@ from fairqr.evaluation.probes.pairwise_measures import (
     outcome_of,
     share_columns,
 )
-from fairqr.evaluation.probes.records import PairRecord
-from fairqr.evaluation.probes.tuning_records import LoraManifest, LoraStore
+from fairqr.evaluation.probes.store import LoraManifest, LoraStore, PairRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame

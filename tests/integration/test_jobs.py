@@ -21,9 +21,8 @@ from fairqr.evaluation.experiments.plan import make_plan
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.lamp.tasks import TASKS
-from fairqr.evaluation.probes.files import write_probe_collection
-from fairqr.evaluation.probes.plan import make_probe_plan
-from fairqr.evaluation.probes.running import run_probe
+from fairqr.evaluation.probes.collection import write_probe_collection
+from fairqr.evaluation.probes.running import make_probe_plan, run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.plan import make_rag_plan

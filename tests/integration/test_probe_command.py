@@ -22,7 +22,7 @@ import yaml
 
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.cli.main import main
-from fairqr.evaluation.probes.files import read_probe_collection
+from fairqr.evaluation.probes.collection import read_probe_collection
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import (

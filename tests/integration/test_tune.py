@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fairqr.cli.main import main
-from fairqr.evaluation.probes.tuning_records import LoraStore
+from fairqr.evaluation.probes.store import LoraStore
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

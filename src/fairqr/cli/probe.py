@@ -110,7 +110,7 @@ def probe(
     from fairqr.evaluation.experiments.kinds import KINDS, RunOptions, check_pandas
     from fairqr.evaluation.probes.kind import run_plan
     from fairqr.evaluation.probes.measuring import measure_run
-    from fairqr.evaluation.probes.plan import make_probe_plan
+    from fairqr.evaluation.probes.running import make_probe_plan
     from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary

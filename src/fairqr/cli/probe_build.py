@@ -48,8 +48,8 @@ def build(
     """
     from fairqr.base.errors import InputError
     from fairqr.evaluation.collections.finding import find_collection
-    from fairqr.evaluation.probes.files import check_folder, write_probe_collection
-    from fairqr.evaluation.probes.sources import open_probe_collection
+    from fairqr.evaluation.probes.building import open_probe_collection
+    from fairqr.evaluation.probes.collection import check_folder, write_probe_collection
     from fairqr.evaluation.probes.specification import ProbeSource
     from fairqr.retrieval.sides import default_protected
 

@@ -146,7 +146,7 @@ class ProbeView(View):
         super().show(event)
         if isinstance(event, Step) and (cost := event.update.get("cost")):
             from fairqr.agents.ranking.item_ranker import Cost
-            from fairqr.evaluation.probes.plan import cost_in_words
+            from fairqr.evaluation.probes.running import cost_in_words
 
             calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
             agree(calls, tokens, yes=self._yes)

@@ -65,8 +65,8 @@ def tune(
     from fairqr.evaluation.experiments.kinds import RunOptions, check_pandas
     from fairqr.evaluation.probes import tuning_kind
     from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
+    from fairqr.evaluation.probes.store import LoraStore
     from fairqr.evaluation.probes.tuning_measures import measure_lora
-    from fairqr.evaluation.probes.tuning_records import LoraStore
     from fairqr.prompts.library import PromptLibrary
 
     check_pandas()

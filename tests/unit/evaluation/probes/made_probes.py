@@ -18,7 +18,6 @@ from fairqr.evaluation.probes.collection import (
     shortfalls,
 )
 from fairqr.evaluation.probes.pairs import ProbePair, group_pairs, planned_pairs, relevance_pairs
-from fairqr.evaluation.probes.records import PairRecord, RankingRecord, Spent
 from fairqr.evaluation.probes.specification import (
     ListwiseExperiment,
     LoraExperiment,
@@ -26,13 +25,14 @@ from fairqr.evaluation.probes.specification import (
 )
 from fairqr.evaluation.probes.store import (
     CollectionEntry,
+    LoraManifest,
+    LoraStore,
+    PairRecord,
     ProbeRunManifest,
     ProbeStore,
     PromptEntry,
-)
-from fairqr.evaluation.probes.tuning_records import (
-    LoraManifest,
-    LoraStore,
+    RankingRecord,
+    Spent,
     SplitEntry,
     StepRecord,
     When,

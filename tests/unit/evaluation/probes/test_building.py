@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from fairqr.base.errors import CorpusError, InputError
 from fairqr.evaluation.collections import LOADERS, find_collection, import_collection
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.probes.building import build_probe_collection, source_fingerprint
-from fairqr.evaluation.probes.collection import CELLS, ProbeQuery
-from fairqr.evaluation.probes.drawing import draw_items
-from fairqr.evaluation.probes.files import write_probe_collection
+from fairqr.evaluation.probes.building import build_probe_collection, draw_items, source_fingerprint
+from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, write_probe_collection
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document
 from tests.unit.evaluation.collections.official import write_2021, write_2022

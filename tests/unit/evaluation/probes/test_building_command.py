@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fairqr.base.errors import FairqrError, InputError
 from fairqr.cli.collection_options import read_words
 from fairqr.cli.probe_build import build
-from fairqr.evaluation.probes.files import read_probe_collection
+from fairqr.evaluation.probes.collection import read_probe_collection
 from tests.unit.evaluation.probes.small_collections import people, write_collection
 
 APP = typer.Typer()

@@ -13,11 +13,20 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections import find_collection
-from fairqr.evaluation.probes.building import build_probe_collection
-from fairqr.evaluation.probes.collection import CELLS, Order, ProbeItem, ProbeQuery
-from fairqr.evaluation.probes.files import write_probe_collection
-from fairqr.evaluation.probes.orders import reorder, reorder_collection
-from fairqr.evaluation.probes.sources import first_queries, open_probe_collection
+from fairqr.evaluation.probes.building import (
+    build_probe_collection,
+    first_queries,
+    open_probe_collection,
+    reorder,
+    reorder_collection,
+)
+from fairqr.evaluation.probes.collection import (
+    CELLS,
+    Order,
+    ProbeItem,
+    ProbeQuery,
+    write_probe_collection,
+)
 from fairqr.evaluation.probes.specification import ProbeSource
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine

@@ -11,8 +11,8 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.building import build_probe_collection
-from fairqr.evaluation.probes.collection import ProbeCollection
-from fairqr.evaluation.probes.files import (
+from fairqr.evaluation.probes.collection import (
+    ProbeCollection,
     check_folder,
     read_probe_collection,
     write_probe_collection,

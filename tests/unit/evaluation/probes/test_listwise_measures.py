@@ -29,7 +29,7 @@ from fairqr.evaluation.probes.listwise_measures import (
     ratio_of_relevance,
 )
 from fairqr.evaluation.probes.measuring import measure_run, values_as_csv
-from fairqr.evaluation.probes.records import RankingRecord, Spent
+from fairqr.evaluation.probes.store import RankingRecord, Spent
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from tests.unit.evaluation.probes.made_probes import (
     begin_listwise,

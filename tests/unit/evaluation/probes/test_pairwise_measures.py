@@ -11,7 +11,7 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.measuring import measure_run, values_as_csv
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
-from fairqr.evaluation.probes.records import PairRecord, Spent
+from fairqr.evaluation.probes.store import PairRecord, Spent
 from tests.unit.evaluation.probes.made_probes import begin_pairwise, collection
 from tests.unit.evaluation.probes.written_out import (
     collection_of,

@@ -10,18 +10,17 @@ import pytest
 from fairqr.agents.ranking.item_ranker import Cost, group_of
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
-from fairqr.evaluation.probes.files import write_probe_collection
-from fairqr.evaluation.probes.plan import (
+from fairqr.evaluation.probes.collection import write_probe_collection
+from fairqr.evaluation.probes.pairs import list_tasks, pair_tasks
+from fairqr.evaluation.probes.rankers import parse_ranker, windows_of
+from fairqr.evaluation.probes.running import (
     ProbePlan,
     cost_in_words,
     make_probe_plan,
     remaining_cost,
 )
-from fairqr.evaluation.probes.rankers import parse_ranker, windows_of
-from fairqr.evaluation.probes.records import PairRecord, RankingRecord
 from fairqr.evaluation.probes.specification import LoraExperiment, Window
-from fairqr.evaluation.probes.store import ProbeStore
-from fairqr.evaluation.probes.tasks import list_tasks, pair_tasks
+from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, pairwise, query_of
 

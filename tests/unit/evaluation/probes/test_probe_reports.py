@@ -16,9 +16,8 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.probes import report
 from fairqr.evaluation.probes.measuring import Measured, measure_run
 from fairqr.evaluation.probes.report import figures_of, values_of, write_probe_report
-from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes.store import LoraStore, ProbeStore
 from fairqr.evaluation.probes.tuning_measures import measure_lora
-from fairqr.evaluation.probes.tuning_records import LoraStore
 from fairqr.evaluation.reports import writer
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report

@@ -11,12 +11,10 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines
-from fairqr.evaluation.probes.files import write_probe_collection
+from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.measuring import measure_run
-from fairqr.evaluation.probes.plan import ProbePlan, make_probe_plan
-from fairqr.evaluation.probes.records import PairRecord, RankingRecord, spent_of
-from fairqr.evaluation.probes.running import run_probe
-from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, run_probe
+from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord, spent_of
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
 from tests.unit.evaluation.watching import Watcher

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.statistics import holm
 from fairqr.evaluation.probes.measuring import values_as_csv
-from fairqr.evaluation.probes.records import PairRecord
+from fairqr.evaluation.probes.store import PairRecord
 from fairqr.evaluation.probes.tuning_measures import couples, measure_lora, measure_pairs
 from tests.unit.evaluation.probes.made_probes import begin_tuning, collection
 

@@ -15,12 +15,11 @@ from fairqr.evaluation.probes.collection import (
     ProbeItem,
     ProbeManifest,
     ProbeQuery,
+    write_probe_collection,
 )
-from fairqr.evaluation.probes.files import write_probe_collection
 from fairqr.evaluation.probes.specification import LoraExperiment
-from fairqr.evaluation.probes.tuning_plan import make_lora_plan
-from fairqr.evaluation.probes.tuning_records import LoraStore
-from fairqr.evaluation.probes.tuning_run import run_lora
+from fairqr.evaluation.probes.store import LoraStore
+from fairqr.evaluation.probes.tuning import make_lora_plan, run_lora
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.watching import Watcher
 
@@ -198,7 +197,7 @@ async def test_what_is_trained_on_is_what_the_judge_asks(
     leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
     """Each example has the tokens of the question that the model is probed with."""
-    from fairqr.evaluation.probes.tuning_run import encoder_of, judge_of
+    from fairqr.evaluation.probes.tuning import encoder_of, judge_of
 
     plan = await make_lora_plan(experiment(leaning, probes), prompts)
     model = CausalModel(str(leaning))

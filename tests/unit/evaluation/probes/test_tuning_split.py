@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.probes.collection import ProbeItem, ProbeQuery
-from fairqr.evaluation.probes.tuning_split import apart, split_queries
+from fairqr.evaluation.probes.tuning import apart, split_queries
 
 ids = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=30, unique=True)
 

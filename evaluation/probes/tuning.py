@@ -1,0 +1,459 @@
+"""Tuning a model by LoRA on some queries, and probing it with the others before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairqr.agents.cache import ReplyFile
+from fairqr.agents.models import CAUSAL
+from fairqr.agents.ranking.causal import CausalModel
+from fairqr.agents.ranking.causal_weights import ABOUT, base_sha256, lasting_name
+from fairqr.agents.ranking.decoding import encode, label_tokens
+from fairqr.agents.ranking.pairwise import PairwiseJudge
+from fairqr.agents.ranking.pairwise_reply import LABELS
+from fairqr.agents.tuning.checkpoints import write_adapter
+from fairqr.agents.tuning.examples import Example, TuningPair, fingerprint, make_batches
+from fairqr.agents.tuning.lora import Encoded, LoraOptions, Step, adapted, train
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.neural import Pretrained
+from fairqr.base.statistics import stream
+from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
+from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.probes.building import open_probe_collections
+from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
+from fairqr.evaluation.probes.pairs import PairTask, group_pairs, rank_item, relevance_pairs
+from fairqr.evaluation.probes.running import compare_pair
+from fairqr.evaluation.probes.specification import LoraExperiment
+from fairqr.evaluation.probes.store import (
+    CollectionEntry,
+    LoraManifest,
+    LoraStore,
+    PairRecord,
+    SplitEntry,
+    StepRecord,
+    When,
+)
+from fairqr.evaluation.probes.tuning_measures import MeasuredLora, measure_lora
+from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
+
+__all__ = [
+    "apart",
+    "encoder_of",
+    "judge_of",
+    "make_lora_plan",
+    "run_lora",
+    "split_queries",
+    "tune_plan",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which queries are trained on.
+
+    Attributes:
+        train: Ids.
+        held_out: Ids of the others.
+    """
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
+def split_queries(ids: Iterable[str], train_share: float, seed: int) -> Split:
+    """Deal queries at random.
+
+    A query that stands in several probe collections is on one side in all of them.
+
+    Args:
+        ids: Of the queries; what stands twice counts once. Their order does not matter.
+        train_share: The share to train on, in (0, 1); rounded, at least one query is on each side.
+        seed: Of the draw.
+
+    Raises:
+        InputError: There are fewer than two queries.
+    """
+    known = sorted(set(ids))
+    if len(known) < 2:
+        raise InputError(
+            f"With {len(known)} queries none can be held out; take a collection with two or more."
+        )
+    order = stream(seed, "split of the queries").permutation(len(known))
+    train = min(max(round(train_share * len(known)), 1), len(known) - 1)
+    return Split(
+        tuple(sorted(known[place] for place in order[:train])),
+        tuple(sorted(known[place] for place in order[train:])),
+    )
+
+
+def apart(queries: Sequence[ProbeQuery], held_out: Collection[str]) -> tuple[list[ProbeQuery], int]:
+    """Leave out items that are probed with.
+
+    Irrelevant items are drawn from other queries, so that an item of a query to train on may be one
+    of a held-out query too.
+
+    Args:
+        queries: To train on.
+        held_out: The ids of the items of the pairs that are probed with.
+
+    Returns:
+        The queries with the items that are left, and how many different items were left out.
+    """
+    both = {item.id for query in queries for item in query.items if item.id in held_out}
+    kept = [
+        query.model_copy(
+            update={"items": tuple(item for item in query.items if item.id not in both)}
+        )
+        for query in queries
+    ]
+    return kept, len(both)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPlan:
+    """What is to be done.
+
+    Attributes:
+        manifest: What it is done with.
+        prompt: Which asks about pairs.
+        held_out: The pairs to probe with, before and after.
+        batches: The examples of each step.
+    """
+
+    manifest: LoraManifest
+    prompt: PromptTemplate
+    held_out: tuple[PairTask, ...]
+    batches: tuple[tuple[Example, ...], ...]
+
+    @property
+    def passes(self) -> int:
+        """How often the model reads a prompt, at the most; a training step counts three times."""
+        return 4 * len(self.held_out) + 3 * sum(map(len, self.batches))
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what the run will do, for people."""
+        for split in self.manifest.splits:
+            yield (
+                f"{split.collection}: {len(split.train)} queries to train on with "
+                f"{sum(split.training_pairs.values())} pairs, {len(split.held_out)} held out with "
+                f"{sum(split.held_out_pairs.values())}; {split.left_out} items of training queries "
+                "are left out, because the model is probed with them."
+            )
+        yield (
+            f"{self.manifest.steps:,} steps of {self.manifest.experiment.batch} examples, and "
+            f"twice {2 * len(self.held_out):,} questions: {self.passes:,} passes of the model."
+        )
+
+
+async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> LoraPlan:
+    """Build the probe collections of an experiment, or read them, and draw all pairs.
+
+    Args:
+        experiment: What is tuned, and how.
+        prompts: Where prompts come from.
+
+    Raises:
+        FairqrError: What it names is not there, or no pair is left to train on or to probe with.
+    """
+    base = _base(experiment.model)
+    if unused := sorted(experiment.prompts.keys() - {"pairwise"}):
+        raise InputError(
+            f"Tuning asks not with the prompt '{one_line(unused[0])}' but with pairwise; leave it "
+            "out."
+        )
+    prompt = prompts.get("pairwise", experiment.prompts.get("pairwise"))
+    collections = await open_probe_collections(experiment, texts=experiment.shown != "title")
+    split = split_queries(
+        (query.id for collection in collections for query in collection.queries),
+        experiment.train_share,
+        experiment.seed,
+    )
+    held_out = [task for it in collections for task in held_out_tasks(it, split, experiment)]
+    probed = {item.id for it in held_out for item in (it.pair.protected, it.pair.unprotected)}
+    training: list[TuningPair] = []
+    splits = []
+    for collection in collections:
+        name = collection.manifest.name
+        queries, left_out = apart(_of(collection, split.train), probed)
+        pairs = [pair for query in queries for pair in _training_pairs(query, experiment)]
+        kinds = Counter(it.pair.kind for it in held_out if it.collection == name)
+        if not kinds["relevant"] + kinds["irrelevant"]:
+            raise InputError(
+                f"No held-out query of {one_line(name)} has a pair; take more queries, or a lower "
+                "share to train on."
+            )
+        training += [
+            TuningPair(it.query, f"{name}: {it.kind}", it.protected, it.unprotected) for it in pairs
+        ]
+        splits.append(
+            SplitEntry(
+                collection=name,
+                train=tuple(query.id for query in queries),
+                held_out=tuple(query.id for query in _of(collection, split.held_out)),
+                training_pairs=dict(Counter(pair.kind for pair in pairs)),
+                held_out_pairs=dict(kinds),
+                left_out=left_out,
+            )
+        )
+    batches = make_batches(
+        training,
+        stream(experiment.seed, "examples to tune on"),
+        batch=experiment.batch,
+        epochs=experiment.epochs,
+        steps=experiment.steps,
+    )
+    manifest = LoraManifest(
+        experiment=experiment,
+        collections=tuple(map(CollectionEntry.of, collections)),
+        splits=tuple(splits),
+        base=base,
+        base_sha256=base_sha256(base),
+        prompt=f"{prompt.id}={prompt.version}",
+        prompt_sha256=prompt.sha256,
+        training=fingerprint(batches),
+        steps=len(batches),
+    )
+    return LoraPlan(manifest, prompt, tuple(held_out), tuple(batches))
+
+
+def held_out_tasks(
+    collection: ProbeCollection, split: Split, experiment: LoraExperiment
+) -> list[PairTask]:
+    """Return the pairs of a collection's held-out queries: relevant, irrelevant and relevance."""
+    most, seed = experiment.held_out_pairs, experiment.seed
+    return [
+        PairTask(collection.manifest.name, "", query, pair)
+        for query in _of(collection, split.held_out)
+        for pair in (
+            *group_pairs(query, "relevant", most, seed),
+            *group_pairs(query, "irrelevant", most, seed),
+            *relevance_pairs(query, experiment.relevance_pairs, seed),
+        )
+    ]
+
+
+def lora_options(experiment: LoraExperiment) -> LoraOptions:
+    """Return how the adapter is trained."""
+    return LoraOptions(
+        rank=experiment.rank,
+        alpha=experiment.alpha,
+        dropout=experiment.dropout,
+        modules=experiment.modules,
+        learning_rate=experiment.learning_rate,
+        schedule=experiment.schedule,
+        seed=experiment.seed,
+    )
+
+
+def _base(model: str) -> str:
+    kind, _, name = model.partition(":")
+    if kind != CAUSAL or not name:
+        raise InputError(
+            f"Only a causal model of transformers can be tuned, not '{one_line(model)}'; write it "
+            "like causal:smollm2-135m, or causal: and a hub id, a folder or a GGUF file."
+        )
+    return lasting_name(name)
+
+
+def _of(collection: ProbeCollection, ids: Sequence[str]) -> list[ProbeQuery]:
+    wanted = frozenset(ids)
+    return [query for query in collection.queries if query.id in wanted]
+
+
+def _training_pairs(query: ProbeQuery, experiment: LoraExperiment) -> list[TuningPair]:
+    return [
+        TuningPair(query.query, pair.kind, rank_item(pair.protected), rank_item(pair.unprotected))
+        for kind in ("relevant", "irrelevant")
+        for pair in group_pairs(query, kind, experiment.pairs, experiment.seed)
+    ]
+
+
+async def run_lora(
+    experiment: LoraExperiment,
+    folder: Path,
+    watcher: StageWatcher,
+    *,
+    prompts: PromptLibrary | None = None,
+    at_once: int = 4,
+) -> MeasuredLora:
+    """Do all that is not done yet: draw pairs, probe, tune, probe again.
+
+    Args:
+        experiment: What is tuned, and how.
+        folder: Where everything goes; the adapter is in ``adapter``.
+        watcher: Told of each pair and each step.
+        prompts: Where prompts come from.
+        at_once: How many pairs may be under way at the same time.
+
+    Raises:
+        FairqrError: What it names is not there, the folder holds another run, or the model cannot
+            be tuned so.
+    """
+    plan = await make_lora_plan(experiment, prompts or PromptLibrary())
+    store = LoraStore(folder)
+    await tune_plan(plan, store, watcher, at_once=at_once)
+    return measure_lora(store)
+
+
+async def tune_plan(
+    plan: LoraPlan, store: LoraStore, watcher: StageWatcher, *, at_once: int = 4
+) -> None:
+    """Do what :func:`run_lora` does with a plan that is made already."""
+    with store.locked():
+        store.check(plan.manifest)
+        await _probe(plan, store, "before", watcher, at_once)
+        if not store.is_tuned:
+            await _tune(plan, store, watcher)
+        _check_adapter(plan, store)
+        await _probe(plan, store, "after", watcher, at_once)
+
+
+async def _probe(
+    plan: LoraPlan, store: LoraStore, when: When, watcher: StageWatcher, at_once: int
+) -> None:
+    """Ask about the held-out pairs that were not asked about yet."""
+    lines = store.pairs(when)
+    name = f"{CAUSAL}:{plan.manifest.base}"
+    weights = str(store.adapter) if when == "after" else plan.manifest.base
+    judge = judge_of(plan, CausalModel(weights, cache=ReplyFile(store.replies)))
+
+    async def start() -> None:
+        await judge.start()
+        # Nothing is written before the model is there.
+        store.begin(plan.manifest)
+
+    async def compare(task: PairTask, keep: Keep[PairRecord]) -> None:
+        keep(await compare_pair(judge, name, task))
+
+    async def stages() -> AsyncIterator[Stage[PairTask, PairRecord]]:
+        yield Stage(
+            title=f"pairs {when} tuning",
+            model=name,
+            tasks=plan.held_out,
+            keys=lambda task: [task.key(name)],
+            done={record.key for record in lines.read() if record.is_final},
+            start=start,
+            do=compare,
+            lines=lines,
+            pace=name,
+        )
+
+    await run_stages(stages, watcher=watcher, at_once=at_once)
+    store.begin(plan.manifest)
+
+
+async def _tune(plan: LoraPlan, store: LoraStore, watcher: StageWatcher) -> None:
+    """Train the adapter on a thread, and write it."""
+    model = CausalModel(plan.manifest.base)
+    pretrained = await model.pretrained()
+    judge = judge_of(plan, model)
+    loop = asyncio.get_running_loop()
+    stopped = threading.Event()
+
+    def begun(done: int) -> None:
+        loop.call_soon_threadsafe(watcher.stage, "training steps", plan.manifest.steps, done)
+
+    def stepped(step: Step) -> None:
+        if stopped.is_set():
+            raise _StoppedError
+        store.losses.add(_record(step))
+        loop.call_soon_threadsafe(watcher.advance)
+
+    try:
+        await asyncio.to_thread(
+            _train, plan, store, pretrained, encoder_of(judge, pretrained), begun, stepped
+        )
+    finally:
+        # A thread cannot be ended from outside; it ends itself at the next step.
+        stopped.set()
+
+
+def _train(
+    plan: LoraPlan,
+    store: LoraStore,
+    pretrained: Pretrained,
+    encode: Callable[[Example], Encoded],
+    begun: Callable[[int], None],
+    stepped: Callable[[Step], None],
+) -> None:
+    manifest = plan.manifest
+    options = lora_options(manifest.experiment)
+    with adapted(pretrained.model, options) as tuned, store.losses.writing():
+        train(
+            tuned,
+            plan.batches,
+            encode,
+            options,
+            checkpoint=store.checkpoint,
+            training=f"{manifest.base} {manifest.base_sha256} {manifest.training}",
+            watch=stepped,
+            begun=begun,
+        )
+        write_adapter(tuned, store.adapter, manifest.base, _about(plan))
+    store.checkpoint.unlink(missing_ok=True)
+
+
+def encoder_of(judge: PairwiseJudge, pretrained: Pretrained) -> Callable[[Example], Encoded]:
+    """Return what makes an example into the tokens that the judge would ask with."""
+    try:
+        first, second = label_tokens(pretrained.tokenizer, LABELS)
+    except ValueError as error:
+        raise InputError(f"The model cannot be tuned, since {error}; choose another.") from None
+
+    def encoded(example: Example) -> Encoded:
+        values = judge.values(example.query, example.first, example.second, "")
+        tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
+        return Encoded(tokens, first if example.winner == "first" else second)
+
+    return encoded
+
+
+def judge_of(plan: LoraPlan, model: CausalModel) -> PairwiseJudge:
+    """Return what asks a model about pairs, as a plan says."""
+    experiment = plan.manifest.experiment
+    return PairwiseJudge(model, plan.prompt, shown=experiment.shown, length=experiment.length)
+
+
+def _record(step: Step) -> StepRecord:
+    values = asdict(step)
+    return StepRecord(step=values.pop("number"), **values)
+
+
+def _about(plan: LoraPlan) -> dict[str, Any]:
+    manifest = plan.manifest
+    return {
+        "base_sha256": manifest.base_sha256,
+        "prompt": manifest.prompt,
+        "prompt_sha256": manifest.prompt_sha256,
+        "shown": manifest.experiment.shown,
+        "length": manifest.experiment.length,
+        "steps": manifest.steps,
+        "training": manifest.training,
+        "experiment": manifest.experiment.model_dump(mode="json"),
+        "versions": manifest.versions,
+    }
+
+
+def _check_adapter(plan: LoraPlan, store: LoraStore) -> None:
+    """Refuse an adapter that was put into the folder from elsewhere."""
+    try:
+        about = json.loads((store.adapter / ABOUT).read_bytes())
+        same = about["training"] == plan.manifest.training
+    except (OSError, ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise InputError(
+            f"{store.adapter} is not the adapter of this run; remove it, and it is trained again."
+        )
+
+
+class _StoppedError(Exception):
+    """Nobody waits for the training any more."""
