@@ -11,14 +11,15 @@ from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.rag.analysis.frames import MeasuredRag, frames_of, measure_fair_rag
-from fairqr.evaluation.rag.plan import (
+from fairqr.evaluation.rag.measuring import MeasuredRag, frames_of, measure_fair_rag
+from fairqr.evaluation.rag.running import (
     cost_in_words,
     make_rag_plan,
     open_collections,
+    remaining_cost,
+    run_fair_rag,
     unchanged_collections,
 )
-from fairqr.evaluation.rag.running import remaining_cost, run_fair_rag
 from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import RagStore
 from fairqr.prompts.library import PromptLibrary

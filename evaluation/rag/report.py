@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.evaluation.experiments.folder import file_name
-from fairqr.evaluation.rag.analysis.comparing import (
+from fairqr.evaluation.rag.comparing import (
     EDGES,
     curves_of,
     differences_of,
@@ -17,15 +17,18 @@ from fairqr.evaluation.rag.analysis.comparing import (
     intervals_of,
     points_of,
 )
-from fairqr.evaluation.rag.analysis.frames import (
+from fairqr.evaluation.rag.measuring import (
+    OF_ANSWERS,
     OF_GROUPS,
+    OF_RANKINGS,
+    OF_USE,
     MeasuredRag,
+    Name,
     counts_of,
     group_shares,
     means_of,
     values_as_csv,
 )
-from fairqr.evaluation.rag.analysis.names import OF_ANSWERS, OF_RANKINGS, OF_USE, Name
 from fairqr.evaluation.rag.store import CollectionEntry, RagStore
 from fairqr.evaluation.reports.drawing import can_draw
 from fairqr.evaluation.reports.series import draw_series

@@ -17,9 +17,8 @@ import pytest
 import yaml
 
 from fairqr.cli.main import main
-from fairqr.evaluation.rag.labels import why_dropped
-from fairqr.evaluation.rag.records import PolicyRecord
-from fairqr.evaluation.rag.store import LabelStore, RagStore
+from fairqr.evaluation.rag.labelling import why_dropped
+from fairqr.evaluation.rag.store import LabelStore, PolicyRecord, RagStore
 from tests.integration.model_server import (
     Answer,
     Asked,

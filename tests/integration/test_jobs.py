@@ -25,8 +25,7 @@ from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.running import make_probe_plan, run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.plan import make_rag_plan
-from fairqr.evaluation.rag.running import run_fair_rag
+from fairqr.evaluation.rag.running import make_rag_plan, run_fair_rag
 from fairqr.evaluation.rag.store import RagStore
 from fairqr.evaluation.workers.tools import Job, LocalPool, P, T, Tools
 from fairqr.prompts.library import PromptLibrary

@@ -12,7 +12,7 @@ from fairqr.cli.common import AsJson, PromptsFolder, pairs, print_json, run
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.rag.labels import LabelSummary
+    from fairqr.evaluation.rag.labelling import LabelSummary
     from fairqr.evaluation.rag.store import LabelStore
 
 __all__ = ["app"]
@@ -101,7 +101,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Print a summary of the labels: useful documents per question, and dropped questions."""
-    from fairqr.evaluation.rag.labels import summarise_labels
+    from fairqr.evaluation.rag.labelling import summarise_labels
     from fairqr.evaluation.rag.store import LabelStore
 
     store = LabelStore(folder)
@@ -133,7 +133,7 @@ def _version(text: str | None, prompt: str) -> str | None:
 
 def _print(store: LabelStore, min_useful: int) -> None:
     from fairqr.base.errors import one_line
-    from fairqr.evaluation.rag.labels import summarise_labels
+    from fairqr.evaluation.rag.labelling import summarise_labels
 
     manifest = store.manifest()
     summary = summarise_labels(store.lines.read(), min_useful)

@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.evaluation.rag.analysis.frames import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
-from fairqr.evaluation.rag.records import AnswerRecord, LabelRecord, PolicyRecord
+from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.specification import FairRagExperiment
-from fairqr.evaluation.rag.store import CollectionEntry, RagManifest
+from fairqr.evaluation.rag.store import (
+    AnswerRecord,
+    CollectionEntry,
+    LabelRecord,
+    PolicyRecord,
+    RagManifest,
+)
 from fairqr.retrieval.schema import Schema
 
 __all__ = ["SCHEMA", "Exact", "Made", "made"]

@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fairqr.base.statistics import holm, paired_randomisation, stream
-from fairqr.evaluation.rag.analysis.cells import Cell
-from fairqr.evaluation.rag.analysis.comparing import (
+from fairqr.evaluation.rag.comparing import (
     curve_of,
     differences_of,
     excess_of,
     intervals_of,
 )
-from fairqr.evaluation.rag.analysis.frames import frame_of, means_of
-from fairqr.evaluation.rag.analysis.names import Name
-from fairqr.evaluation.rag.records import PolicyRecord
+from fairqr.evaluation.rag.measuring import Cell, Name, frame_of, means_of
+from fairqr.evaluation.rag.store import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
 
 MISSING = Undefined(Reason.MISSING)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from fairqr.evaluation.rag.analysis.frames import (
+from fairqr.evaluation.rag.measuring import (
     OF_GROUPS,
     POLICY,
     counts_of,
@@ -16,7 +16,7 @@ from fairqr.evaluation.rag.analysis.frames import (
     means_of,
     policy_name,
 )
-from fairqr.evaluation.rag.records import PolicyRecord
+from fairqr.evaluation.rag.store import PolicyRecord
 from tests.unit.evaluation.rag.made_records import USEFUL, K, Made, made
 
 GROUPS = {0: "female", 1: "male", 2: "male", 3: "female", 4: "male", 5: "unknown"}

@@ -17,21 +17,18 @@ from fairqr.evaluation.experiments.engine import Stage, run_stages
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import (
+    NO_BASELINE,
+    LabelSummary,
     check_labels,
     given_labels,
     label_manifest,
     label_stage,
     labelling_calls,
-)
-from fairqr.evaluation.rag.labels import (
-    NO_BASELINE,
-    LabelSummary,
     summarise_labels,
     useful_positions,
     why_dropped,
 )
-from fairqr.evaluation.rag.records import LabelRecord
-from fairqr.evaluation.rag.store import LabelStore
+from fairqr.evaluation.rag.store import LabelRecord, LabelStore
 from fairqr.evaluation.workers.tools import LocalPool, Pool
 from tests.unit.evaluation.rag.small_rag import (
     PROMPT,

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.rag.analysis.cells import measure_record
-from fairqr.evaluation.rag.analysis.names import Name
-from fairqr.evaluation.rag.measures import retrieval as measures
-from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds
-from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
+from fairqr.evaluation.rag import measures
+from fairqr.evaluation.rag.measures import UtilityBounds
+from fairqr.evaluation.rag.measuring import Name, measure_record
+from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Undefined
 
 quick = settings(max_examples=60, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.rag.measures.groups import group_exposure, memberships_of
+from fairqr.evaluation.rag.measures import group_exposure, memberships_of
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.schema import Attribute
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from fairqr.evaluation.lamp.metrics import FourMinusError
-from fairqr.evaluation.rag.analysis.frames import MeasuredRag
-from fairqr.evaluation.rag.records import AnswerRecord
+from fairqr.evaluation.rag.measuring import MeasuredRag
 from fairqr.evaluation.rag.report import values_of
+from fairqr.evaluation.rag.store import AnswerRecord
 from fairqr.evaluation.reports.writer import render
 from tests.unit.evaluation.rag.made_records import Made, made
 

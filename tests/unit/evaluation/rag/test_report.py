@@ -15,11 +15,9 @@ from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.rag import report
-from fairqr.evaluation.rag.analysis.frames import MeasuredRag, frames_of, measure_fair_rag
-from fairqr.evaluation.rag.analysis.names import Name
-from fairqr.evaluation.rag.records import AnswerRecord
+from fairqr.evaluation.rag.measuring import MeasuredRag, Name, frames_of, measure_fair_rag
 from fairqr.evaluation.rag.report import figures_of, values_of, write_rag_report
-from fairqr.evaluation.rag.store import RagStore
+from fairqr.evaluation.rag.store import AnswerRecord, RagStore
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.rag.made_records import SCHEMA, Made, made

@@ -14,13 +14,19 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.verdicts import Pair, Verdict
 from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
-from fairqr.evaluation.rag.answering import Asked
+from fairqr.evaluation.rag.answering import (
+    Asked,
+    Draw,
+    Policies,
+    PolicyTask,
+    answer_policy,
+    draw_rankings,
+    draws_of,
+)
 from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.generating import Policies, PolicyTask, answer_policy
-from fairqr.evaluation.rag.plan import cost_of, make_rag_plan, open_collections
-from fairqr.evaluation.rag.policies import Draw, draw_rankings, draws_of
-from fairqr.evaluation.rag.records import AnswerRecord, PolicyRecord
+from fairqr.evaluation.rag.running import cost_of, make_rag_plan, open_collections
 from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.exposure import FloatArray
 from tests.unit.evaluation.rag.small_rag import (

@@ -10,23 +10,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import mean_with_ends
-from fairqr.evaluation.rag.analysis.cells import Cell, measure_record
-from fairqr.evaluation.rag.analysis.names import Name
-from fairqr.evaluation.rag.analysis.official import official_of_deterministic
+from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
+from fairqr.evaluation.lamp.official import official_metrics
+from fairqr.evaluation.rag import measures
 from fairqr.evaluation.rag.collection import RagCollection
-from fairqr.evaluation.rag.labels import summarise_labels
-from fairqr.evaluation.rag.measures.groups import memberships_of
-from fairqr.evaluation.rag.measures.utility_bounds import UtilityBounds
-from fairqr.evaluation.rag.records import LabelRecord, Policy, PolicyRecord
-from fairqr.evaluation.rag.store import RagManifest
-from fairqr.evaluation.scores import Undefined
+from fairqr.evaluation.rag.labelling import summarise_labels
+from fairqr.evaluation.rag.measures import (
+    GroupExposure,
+    UtilityBounds,
+    group_exposure,
+    is_answer,
+    memberships_of,
+)
+from fairqr.evaluation.rag.store import AnswerRecord, LabelRecord, Policy, PolicyRecord, RagManifest
+from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.schema import UNKNOWN
 
@@ -34,19 +40,268 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "KEYS",
+    "OF_ANSWERS",
     "OF_GROUPS",
+    "OF_RANKINGS",
+    "OF_USE",
     "POLICY",
+    "Cell",
     "MeasuredRag",
+    "Name",
     "counts_of",
     "frame_of",
     "frames_of",
     "group_shares",
     "means_of",
     "measure_fair_rag",
+    "measure_record",
     "policy_name",
     "values_as_csv",
 ]
+
+
+class Name(StrEnum):
+    """A measure of one policy on one query; the report's template says what each one is."""
+
+    EE_D = "EE-D"
+    EE_D_K = "EE-D/k"
+    EE_D_UNBIASED = "EE-D, unbiased"
+    EE_R = "EE-R"
+    EE_R_FAIR_RAG = "EE-R, fair-rag"
+    EE_L = "EE-L"
+    NOT_USEFUL = "exposure of not useful"
+    EU = "EU"
+    EU_MAX = "EU/u_max"
+    EU_MAX_RETRIEVER = "EU/u_max, retriever"
+    EU_MAX_FAIR_RAG = "EU/u_max, fair-rag"
+    EAR = "EAR"
+    EE_D_K_ANSWERED = "EE-D/k, answered"
+    EAE_D_K = "EAE-D/k"
+    SHARE = "EAE-D/(k·EAR)"
+    SHARE_EXCESS = "EAE-D/(k·EAR) − EE-D/k"
+    USED_NOT_USEFUL = "use of not useful"
+
+
+_ALL = tuple(Name)
+OF_RANKINGS, OF_ANSWERS, OF_USE = _ALL[:7], _ALL[7:11], _ALL[11:]
+"""What is measured of the rankings, of what the answers are worth, and of what they used."""
+
+
+class Cell(NamedTuple):
+    """The measures of one policy on one query.
+
+    Attributes:
+        record: What was measured.
+        values: By name.
+        groups: By attribute; empty if the collection has no groups or nothing was drawn.
+        counts: Over how many things the values are: rankings ``drawn``; ``distinct`` ones among
+            those that were ``generated`` from; of the generations, how many ``failed``, by status,
+            and how many gave an answer that is ``empty``, which counts; ``pairs`` of a document
+            and a distinct answer, and those that are ``unjudged``.
+    """
+
+    record: PolicyRecord
+    values: Mapping[Name, Score]
+    groups: Mapping[str, GroupExposure]
+    counts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers of a record, the failed ones left out.
+
+    An empty answer used nothing, which needs no verdict.
+    """
+
+    rankings: NDArray[np.intp]
+    times: NDArray[np.intp]
+    utilities: FloatArray
+    attributed: NDArray[np.bool_]
+    judged: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, record: PolicyRecord) -> _Answers | None:
+        found = [answer for answer in record.answers if is_answer(answer)]
+        if not found:
+            return None
+        verdicts = [_verdicts(answer) for answer in found]
+        return cls(
+            rankings=np.array([answer.ranking for answer in found], dtype=np.intp),
+            times=np.array([answer.times for answer in found], dtype=np.intp),
+            utilities=np.array([answer.utility or 0.0 for answer in found]),
+            attributed=np.array([[bool(used) for used in row] for row in verdicts]),
+            judged=np.array([[used is not None for used in row] for row in verdicts]),
+        )
+
+    def shown(self, n: int) -> FloatArray:
+        """Return the exposure of each of n documents in what was answered."""
+        return measures.item_exposure(self.rankings, n, self.times)
+
+    def used(self, n: int) -> FloatArray:
+        """Return the attributed exposure of each of n documents."""
+        return measures.attributed_exposure(self.rankings, self.attributed, self.times, n)
+
+
+def _verdicts(answer: AnswerRecord) -> tuple[bool | None, ...]:
+    length = len(answer.ranking)
+    if len(answer.used) != length:
+        # Nothing judged.
+        return (None,) * length
+    return (False,) * length if answer.status == "empty" else answer.used
+
+
+def measure_record(
+    record: PolicyRecord,
+    bounds: UtilityBounds,
+    memberships: Mapping[str, FloatArray] | None = None,
+) -> Cell:
+    """Measure one policy on one query.
+
+    Args:
+        record: What was drawn and generated.
+        bounds: The greatest utility of each query.
+        memberships: By attribute, shape (n, G + 1), in the order of the record's pool.
+    """
+    if not record.samples or not record.pool:
+        missing = Undefined(Reason.MISSING, record.failure)
+        return Cell(record, dict.fromkeys(Name, missing), {}, _count(record, None))
+    useful = np.zeros(len(record.pool), dtype=bool)
+    useful[list(record.useful)] = True
+    answers = _Answers.of(record)
+    exposure = measures.item_exposure(record.samples, useful.size)
+    values = {
+        **_of_retrieval(record, useful, exposure),
+        **_of_utility(record, answers, bounds),
+        **_of_use(answers, useful),
+    }
+    of_answers = (answers.shown(useful.size), answers.used(useful.size)) if answers else ()
+    groups = {
+        name: group_exposure(rows, exposure, useful, record.k, *of_answers)
+        for name, rows in (memberships or {}).items()
+    }
+    # In the order of the names, so that files repeat.
+    return Cell(record, {name: values[name] for name in Name}, groups, _count(record, answers))
+
+
+def _of_retrieval(
+    record: PolicyRecord, useful: NDArray[np.bool_], exposure: FloatArray
+) -> dict[Name, Score]:
+    found = measures.machine_user(record.samples, useful, record.k)
+    fixed = record.policy == "deterministic"
+    unbiased = measures.disparity(found, unbiased=True)
+    return {
+        Name.EE_D: measures.disparity(found),
+        Name.EE_D_K: measures.disparity(found, "fair-rag"),
+        # A fixed ranking is known whole: there is nothing to correct.
+        Name.EE_D_UNBIASED: measures.disparity(found) if fixed else unbiased,
+        Name.EE_R: measures.relevance(found),
+        Name.EE_R_FAIR_RAG: measures.relevance(found, "fair-rag"),
+        Name.EE_L: measures.loss(found),
+        Name.NOT_USEFUL: measures.not_useful(exposure, useful),
+    }
+
+
+def _of_utility(
+    record: PolicyRecord, answers: _Answers | None, bounds: UtilityBounds
+) -> dict[Name, Score]:
+    expected: Score = Undefined(Reason.NO_ANSWER)
+    if answers is not None:
+        expected = measures.expected_utility(answers.utilities, answers.times)
+    every, own = bounds.greatest(record), bounds.greatest(record, "retriever")
+    return {
+        Name.EU: expected,
+        Name.EU_MAX: measures.normalised_utility(expected, every),
+        Name.EU_MAX_RETRIEVER: measures.normalised_utility(expected, own),
+        Name.EU_MAX_FAIR_RAG: measures.normalised_utility(expected, own, "fair-rag"),
+    }
+
+
+def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, Score]:
+    if answers is None:
+        return dict.fromkeys(OF_USE, Undefined(Reason.NO_ANSWER))
+    if not answers.judged.any():
+        return dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
+    n, k = useful.size, answers.rankings.shape[1]
+    shown, used = answers.shown(n), answers.used(n)
+    even = float(shown @ shown) / k
+    share = measures.attribution_share(used)
+    return {
+        Name.EAR: measures.expected_attribution_rate(
+            answers.attributed, answers.judged, answers.times
+        ),
+        Name.EE_D_K_ANSWERED: even,
+        Name.EAE_D_K: measures.attributed_disparity(used, k),
+        Name.SHARE: share,
+        Name.SHARE_EXCESS: share if isinstance(share, Undefined) else share - even,
+        Name.USED_NOT_USEFUL: measures.not_useful(used, useful),
+    }
+
+
+def _count(record: PolicyRecord, answers: _Answers | None) -> dict[str, Any]:
+    failed: Counter[str] = Counter()
+    for answer in record.answers:
+        if not is_answer(answer):
+            failed[answer.status] += answer.times
+    return {
+        "drawn": len(record.samples),
+        "distinct": len(record.answers),
+        "generated": sum(answer.times for answer in record.answers),
+        "failed": failed,
+        "empty": sum(answer.times for answer in record.answers if answer.status == "empty"),
+        "pairs": answers.judged.size if answers else 0,
+        "unjudged": int((~answers.judged).sum()) if answers else 0,
+    }
+
+
+_LAMP = (Accuracy, FourMinusError, Rouge)
+
+
+def official_of_deterministic(
+    records: Sequence[PolicyRecord], collections: Mapping[str, RagCollection]
+) -> DataFrame:
+    """Return the measures of each retriever's one ranking with each generator.
+
+    Collections with a utility that is none of LaMP's are left out. A deterministic ranking is the
+    same under every seed, so that each query counts once, by the first seed with an answer.
+
+    Args:
+        records: Of all policies.
+        collections: By name; for the golds.
+
+    Returns:
+        By collection, generator and retriever: over how many ``answers`` they are, how many
+        generations ``failed`` and are left out, and the measures of
+        :func:`fairqr.evaluation.lamp.official.official_metrics` by name.
+    """
+    import pandas as pd
+
+    keys = ("collection", "generator", "retriever")
+    found: dict[tuple[str, ...], dict[str, PolicyRecord]] = {}
+    for record in sorted(records, key=lambda record: record.seed):
+        utility = collections[record.collection].task.utility
+        if record.policy == "deterministic" and record.answers and isinstance(utility, _LAMP):
+            rows = found.setdefault(tuple(getattr(record, name) for name in keys), {})
+            if record.query not in rows or not is_answer(rows[record.query].answers[0]):
+                rows[record.query] = record
+    return pd.DataFrame(
+        [
+            {**dict(zip(keys, key, strict=True)), **_official(collections[key[0]], rows)}
+            for key, rows in found.items()
+        ],
+        columns=None if found else keys,
+    )
+
+
+def _official(collection: RagCollection, records: Mapping[str, PolicyRecord]) -> dict[str, Any]:
+    answers, golds = [], []
+    for query in collection.queries:
+        record = records.get(query.id)
+        if record is not None and is_answer(record.answers[0]):
+            answers.append(record.answers[0].text)
+            golds.append(query.golds[0])
+    values = official_metrics(collection.task.utility, answers, golds)
+    return {"answers": len(answers), "failed": len(records) - len(answers), **values}
+
 
 POLICY = ["collection", "generator", "retriever", "policy"]
 KEYS = [*POLICY, "seed", "query"]
@@ -75,17 +330,18 @@ class MeasuredRag:
         values: One row for each policy on each query and seed, in the order of the experiment:
             :data:`KEYS`, the ``kind`` of the policy, every measure by its name (NaN if it has no
             value), over how many things they are (see
-            :class:`fairqr.evaluation.rag.analysis.cells.Cell`), what they cost, and why there is
+            :class:`fairqr.evaluation.rag.measuring.Cell`), what they cost, and why there is
             nothing (``failure``).
         reasons: For each row, and each measure without a value, the reason.
         groups: What each group got: :data:`KEYS`, ``attribute``, ``group``, the sums of
-            :class:`fairqr.evaluation.rag.measures.groups.GroupExposure`, and the ``rate`` of use.
+            :class:`fairqr.evaluation.rag.measures.GroupExposure`, and the ``rate`` of
+            use.
         group_measures: Expected exposure by group, one row for each attribute; see
             :data:`OF_GROUPS`.
         labels: One row for each collection and generator: what its labels are like (see
-            :class:`fairqr.evaluation.rag.labels.LabelSummary`), and what they cost.
+            :class:`fairqr.evaluation.rag.labelling.LabelSummary`), and what they cost.
         official: LaMP's own measures of deterministic rankings; see
-            :func:`fairqr.evaluation.rag.analysis.official.official_of_deterministic`.
+            :func:`fairqr.evaluation.rag.measuring.official_of_deterministic`.
         warnings: Sentences on what is missing, for the report and whoever asks for it.
     """
 
@@ -199,11 +455,11 @@ def _groups_of(
     import pandas as pd
 
     schemas = {name: found.schema for name, found in collections.items() if found.schema}
-    rows, measures = [], []
+    rows, by_attribute = [], []
     for record, _, groups, _ in cells:
         for name, found in groups.items():
             keys = {**_keys(record), "attribute": name}
-            measures.append(
+            by_attribute.append(
                 {**keys, **{title: getattr(found, field) for title, field in OF_GROUPS.items()}}
             )
             rates = [np.nan if isinstance(rate, Undefined) else rate for rate in found.rates()]
@@ -216,7 +472,7 @@ def _groups_of(
     order = {name: values[name].dtype for name in POLICY}
     return (
         pd.DataFrame(rows, columns=None if rows else [*columns, "group"]).astype(order),
-        pd.DataFrame(measures, columns=None if measures else columns).astype(order),
+        pd.DataFrame(by_attribute, columns=None if by_attribute else columns).astype(order),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
-from fairqr.evaluation.rag.analysis.names import Name
+from fairqr.evaluation.rag.measuring import Name
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -1,1 +1,0 @@
-"""From the records of an experiment to means, curves and tests."""
