@@ -13,10 +13,8 @@ from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Store, file_name
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
-from fairqr.evaluation.reports.drawing import can_draw
-from fairqr.evaluation.reports.panels import Line, Panel, draw_panels
-from fairqr.evaluation.reports.scatter import Point, draw_trade_off
-from fairqr.evaluation.reports.style import FAMILIES
+from fairqr.evaluation.reports.drawing import FAMILIES, can_draw
+from fairqr.evaluation.reports.plots import Line, Panel, Point, draw_panels, draw_trade_off
 from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import (
     Markdown,

@@ -23,10 +23,8 @@ from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry, PromptEntry
 from fairqr.evaluation.probes.tuning_measures import MeasuredLora
-from fairqr.evaluation.reports.dots import draw_dots
-from fairqr.evaluation.reports.drawing import bare, can_draw, new_figure, svg_of
-from fairqr.evaluation.reports.histograms import draw_histograms, shares_of
-from fairqr.evaluation.reports.style import GREY, LINES
+from fairqr.evaluation.reports.drawing import GREY, LINES, bare, can_draw, new_figure, svg_of
+from fairqr.evaluation.reports.plots import draw_dots, draw_histograms, shares_of
 from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import Markdown, difference, p_value, percent, span, value
 from fairqr.evaluation.reports.writer import Figure, write_report

@@ -31,7 +31,7 @@ from fairqr.evaluation.rag.measuring import (
 )
 from fairqr.evaluation.rag.store import CollectionEntry, RagStore
 from fairqr.evaluation.reports.drawing import can_draw
-from fairqr.evaluation.reports.series import draw_series
+from fairqr.evaluation.reports.plots import draw_series
 from fairqr.evaluation.reports.tables import cell
 from fairqr.evaluation.reports.text import counted, difference, p_value, span, value
 from fairqr.evaluation.reports.writer import Figure, write_report

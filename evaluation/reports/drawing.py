@@ -1,19 +1,65 @@
-"""What all plots share: how matplotlib is used, so that equal data give equal files."""
+"""What all plots share: how matplotlib is used, so that equal data give equal files.
+
+Colours are apart for those who do not see all colours, and legible on light and dark.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
 import re
+import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from fairqr.evaluation.reports.style import INK, PAPER, RULE
+__all__ = [
+    "FAMILIES",
+    "GREY",
+    "INK",
+    "LINES",
+    "PAPER",
+    "RULE",
+    "bare",
+    "can_draw",
+    "draw_legend",
+    "new_figure",
+    "quiet_fonts",
+    "shortened",
+    "svg_of",
+    "wrapped",
+]
 
-__all__ = ["bare", "can_draw", "new_figure", "quiet_fonts", "shortened", "svg_of"]
+INK = "#1b1b1f"
+PAPER = "#fffffe"
+RULE = "#d5d5dc"
+"""These three follow the page where a plot is part of one, so no series has them but by intent."""
+
+GREY = "#a6a6b0"
+"""What stands behind: legible on light and on dark."""
+
+_BLUE, _VERMILION, _GREEN = "#0072b2", "#d55e00", "#009e73"
+_PURPLE, _ORANGE, _SKY = "#cc79a7", "#e69f00", "#56b4e9"
+
+LINES = tuple(
+    (colour, marker)
+    for marker, colours in (
+        ("o", (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY)),
+        ("s", (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY)),
+    )
+    for colour in colours
+)
+"""Colour and marker of each line of a plot (the palette of Okabe & Ito)."""
+
+FAMILIES = {
+    "plain": ("plain retrieval", INK, "s"),
+    "baseline": ("re-ranking alone", _PURPLE, "D"),
+    "fair-qr": ("FAIR-QR's loop", _VERMILION, "^"),
+    "fairqr": ("fairqr's loop", _BLUE, "o"),
+}
+"""What a system's kind is called in a legend, its colour and its marker."""
 
 LONGEST = 48
 """So many letters of a name stand in a legend."""
@@ -44,6 +90,11 @@ _DOCTYPE = re.compile(r"<!DOCTYPE[^>]*>\n?")
 def shortened(name: str) -> str:
     """Return a name as a legend has it."""
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
+
+
+def wrapped(title: str, width: int, lines: int) -> str:
+    """Return a title on several lines, at most so many, of at most so many letters."""
+    return "\n".join(textwrap.wrap(title, width, max_lines=lines, placeholder="…"))
 
 
 def can_draw() -> bool:
@@ -94,3 +145,19 @@ def bare(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color=RULE, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def draw_legend(
+    figure: Any,
+    handles: Sequence[Any],
+    names: Sequence[str],
+    place: str = "outside upper left",
+    **options: Any,
+) -> None:
+    """Draw a legend outside of the axes; names stand as they are, whatever is in them."""
+    blank = ["" for _ in handles]
+    legend = figure.legend(handles, blank, loc=place, frameon=False, fontsize=8.5, **options)
+    # Set afterwards: a legend would leave out names that begin with "_", and read "$" as a formula.
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name)

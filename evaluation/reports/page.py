@@ -9,7 +9,7 @@ from html import escape
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from fairqr.evaluation.reports.style import INK, PAPER, RULE
+from fairqr.evaluation.reports.drawing import INK, PAPER, RULE
 
 __all__ = ["to_html"]
 
