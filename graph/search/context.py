@@ -45,6 +45,8 @@ Method = Literal[
     "fair-qr",
     "plain",
     "mmr",
+    "xquad",
+    "pm2",
     "fa-ir",
     "deltr",
     "dlf",
@@ -57,7 +59,7 @@ Pool = Literal["last", "union", "per_group"]
 Order = Literal["original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
-FinalStep = Literal["exposure-aware", "mmr", "fa-ir", "deltr", "dlf", "none"]
+FinalStep = Literal["exposure-aware", "mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf", "none"]
 """A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
 
 
@@ -109,8 +111,8 @@ METHODS: dict[Method, Strategy] = {
     ),
     # A pool that also held the original top k would be the original ranking again, so it is k deep.
     "fair-qr": Strategy(
-        "the loop of Chen & Fang (2025): refines for the most under-represented group, and "
-        "re-ranks what the last query retrieved by the original query",
+        "the published loop (Chen & Fang 2025): refines the query for the group that lacks most "
+        "exposure, and orders what it finds by the original query",
         refines=True,
         groups="most",
         pool="last",
@@ -118,31 +120,57 @@ METHODS: dict[Method, Strategy] = {
         depth=None,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
-    "mmr": Strategy("maximal marginal relevance (Carbonell & Goldstein 1998)", final_step="mmr"),
-    "fa-ir": Strategy("FA*IR (Zehlike et al. 2017, 2022)", final_step="fa-ir"),
-    "deltr": Strategy("DELTR (Zehlike & Castillo 2020)", final_step="deltr"),
+    "mmr": Strategy(
+        "avoids near-duplicates and knows no groups: relevance, less the similarity to documents "
+        "above (maximal marginal relevance, Carbonell & Goldstein 1998)",
+        final_step="mmr",
+    ),
+    "xquad": Strategy(
+        "favours relevant documents of groups that the ones above do not cover yet (xQuAD, Santos "
+        "et al. 2010)",
+        final_step="xquad",
+    ),
+    "pm2": Strategy(
+        "gives out ranks in proportion to the target, as an election gives out seats (PM-2, Dang & "
+        "Croft 2012)",
+        final_step="pm2",
+    ),
+    "fa-ir": Strategy(
+        "lifts protected groups until each prefix of the ranking passes a statistical test (FA*IR, "
+        "Zehlike et al. 2017, 2022)",
+        final_step="fa-ir",
+    ),
+    "deltr": Strategy(
+        "scores documents with a linear model that was trained for relevance and for equal "
+        "exposure (DELTR, Zehlike & Castillo 2020)",
+        final_step="deltr",
+    ),
     "dlf": Strategy(
-        "DLF, a linear reconstruction from the abstract of Chen & Fang 2023", final_step="dlf"
+        "blends two trained models, one for relevance and one for the target of exposure (DLF, a "
+        "linear reconstruction from the abstract of Chen & Fang 2023)",
+        final_step="dlf",
     ),
     "listwise": Strategy(
-        "plain retrieval, whose first 100 documents a language model re-ranks by sliding windows "
-        "(RankGPT, Sun et al. 2023); then the exposure-aware step",
+        "a language model sorts windows of the first 100 documents (RankGPT, Sun et al. 2023); "
+        "then the ranks are filled toward the target",
         ranker="listwise",
         final_step="exposure-aware",
     ),
     "pairwise": Strategy(
-        "the same with the first 20 documents and a language model that compares two at a time, "
-        "in both orders (PRP, Qin et al. 2024)",
+        "a language model compares the first 20 documents two at a time, in both orders (PRP, Qin "
+        "et al. 2024); then the ranks are filled toward the target",
         ranker="pairwise",
         final_step="exposure-aware",
     ),
     "monot5": Strategy(
-        "the same with the first 100 documents and monoT5 (Nogueira et al. 2020)",
+        "monoT5 scores each of the first 100 documents (Nogueira et al. 2020); then the ranks are "
+        "filled toward the target",
         ranker="monot5",
         final_step="exposure-aware",
     ),
     "monobert": Strategy(
-        "the same with the first 100 documents and monoBERT (Nogueira & Cho 2019)",
+        "monoBERT scores each of the first 100 documents (Nogueira & Cho 2019); then the ranks are "
+        "filled toward the target",
         ranker="monobert",
         final_step="exposure-aware",
     ),

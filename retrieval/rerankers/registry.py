@@ -73,6 +73,22 @@ _ENTRIES = (
         options_name="MmrOptions",
     ),
     RerankerEntry(
+        "xquad",
+        "xQuAD: relevance, and coverage of groups that the documents above do not cover yet.",
+        "Santos et al. 2010",
+        is_trained=False,
+        module="xquad",
+        options_name="XquadOptions",
+    ),
+    RerankerEntry(
+        "pm2",
+        "PM-2: ranks in proportion to the target, as seats in an election.",
+        "Dang & Croft 2012",
+        is_trained=False,
+        module="pm2",
+        options_name="Pm2Options",
+    ),
+    RerankerEntry(
         "fa-ir",
         "FA*IR: in every prefix no fewer protected documents than a fair draw would give.",
         "Zehlike et al. 2017; several groups: Zehlike et al. 2022",

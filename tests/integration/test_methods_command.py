@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.graph.search.context import METHODS
+from fairqr.retrieval.rerankers.registry import RERANKERS
 from tests.integration.model_server import (
     Command,
     clean_environment,
@@ -25,7 +27,7 @@ def found(command: Command, corpus: Path, *more: str | Path) -> dict[str, object
     return run.result
 
 
-@pytest.mark.parametrize("method", ["plain", "mmr", "fa-ir"])
+@pytest.mark.parametrize("method", ["plain", "mmr", "xquad", "pm2", "fa-ir"])
 def test_a_baseline_ranks_without_a_model(command: Command, people: Path, method: str) -> None:
     result = found(command, people, "--method", method)
     assert (result["method"], result["stop_reason"]) == (method, "not_refining")
@@ -34,7 +36,7 @@ def test_a_baseline_ranks_without_a_model(command: Command, people: Path, method
     women = [place for place in result["ranking"] if "female" in place["groups"]["gender"]]
     if method == "plain":
         assert result["ranking"] == result["baseline"]["ranking"]
-    if method == "fa-ir":
+    if method in ("xquad", "pm2", "fa-ir"):
         assert len(women) > sum(
             "female" in place["groups"]["gender"] for place in result["baseline"]["ranking"]
         )
@@ -88,9 +90,9 @@ def test_weights_that_were_trained_on_topics_rank_others(
 def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command) -> None:
     run = command("search", "--method", "help")
     assert run.code == 0
-    for name in ("fairqr", "fair-qr", "plain", "mmr", "fa-ir", "deltr", "dlf", "exposure-aware"):
+    for name in (*METHODS, *RERANKERS):
         assert f"  {name}: " in run.stdout
-    for word in ("trade_off", "alpha", "tolerance", "weights", "Carbonell", "Zehlike"):
+    for word in ("trade_off", "diversity", "focus", "alpha", "tolerance", "weights", "Carbonell"):
         assert word in run.stdout
 
 
@@ -100,6 +102,7 @@ def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command
         (["--method", "deltr"], "weights"),
         (["--method", "mmr", "--set", "options.lambda=1"], "has no option 'lambda'"),
         (["--method", "mmr", "--set", "options.trade_off=2"], "'trade_off' of mmr is wrong"),
+        (["--method", "pm2", "--set", "options.focus=much"], "'focus' of pm2 is wrong"),
         (["--method", "fa-ir", "--set", "options.protected=nobody"], "nobody"),
         (["--method", "plain", "--set", "options.x=1"], "there is none"),
         (["--set", "options.trade_off"], "'options.trade_off' sets nothing"),

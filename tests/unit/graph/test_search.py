@@ -537,7 +537,7 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     plain = await search.search("science", attribute="gender", k=10, method="plain")
     assert (plain.stop_reason, plain.model) == ("not_refining", None)
     assert plain.ranking == plain.baseline.ranking
-    for method in ("mmr", "fa-ir"):
+    for method in ("mmr", "xquad", "pm2", "fa-ir"):
         result = await search.search("science", attribute="gender", k=10, method=method)
         assert result.method == method
         assert result.retriever == "bm25"

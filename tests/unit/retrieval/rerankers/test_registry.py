@@ -105,12 +105,14 @@ async def test_the_exposure_aware_step_goes_to_the_tolerance_or_all_the_way(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("magic", {}, "no re-ranker 'magic'; choose exposure-aware, mmr, fa-ir, deltr, dlf"),
+        ("magic", {}, "'magic'; choose exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf."),
         ("mmr", {"lambda": 1}, "mmr has no option 'lambda'; it has trade_off, similarity"),
         ("mmr", {"trade_off": "1.5"}, "option 'trade_off' of mmr is wrong: .*less than or equal"),
         ("mmr", {"trade_off": "much"}, "option 'trade_off' of mmr is wrong: .*valid number"),
         ("mmr", {"trade_off": float("nan")}, "option 'trade_off' of mmr is wrong"),
         ("mmr", {"similarity": "magic"}, "option 'similarity' of mmr is wrong: .*'tfidf'"),
+        ("xquad", {"diversity": 2}, "option 'diversity' of xquad is wrong: .*less than or equal"),
+        ("pm2", {"lambda": 1}, "pm2 has no option 'lambda'; it has focus"),
         ("fa-ir", {"alpha": 0}, "option 'alpha' of fa-ir is wrong: .*greater than 0"),
         ("fa-ir", {"proportion": "1"}, "option 'proportion' of fa-ir is wrong: .*less than 1"),
         ("exposure-aware", {"k": 3}, "exposure-aware has no option 'k'; it has tolerance"),

@@ -1,0 +1,69 @@
+"""PM-2: ranks are given out in proportion to the target, as seats are in an election."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.rerankers.aspects import AspectReranker, Aspects
+from fairqr.retrieval.rerankers.base import RerankOptions
+
+__all__ = ["Pm2Objective", "Pm2Options", "build"]
+
+
+class Pm2Options(RerankOptions):
+    """The options of PM-2. The paper tunes λ and states no default."""
+
+    focus: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="λ: 1 only counts the group whose turn it is, less also counts the others.",
+    )
+
+
+class Pm2Objective:
+    """The objective of PM-2 (Dang & Croft 2012), which builds on Sainte-Laguë's method for seats.
+
+    A rank is a seat, and v_a = P(a|q) are the votes of a group that has s_a seats so far. The next
+    seat is due to the group a* with the largest quotient q_a = v_a/(2·s_a + 1), and goes to
+
+        argmax_d λ·q_a*·P(d|a*) + (1−λ)·Σ_{a≠a*} q_a·P(d|a),
+
+    after which each s_a grows by the share of the seat that the document takes for the group. Here
+    P(d|a) is the relevance times the membership, and that share is the membership: what is unknown
+    of a document takes its part of the seat for nobody. No seat is due to a group of which no
+    document with relevance above 0 is left, as a party gets none when its list is used up.
+
+    Args:
+        aspects: The groups.
+        focus: λ in [0, 1].
+    """
+
+    def __init__(self, aspects: Aspects, focus: float) -> None:
+        self._focus = focus
+        self._votes = aspects.weights
+        self._memberships = aspects.memberships
+        self._coverage = aspects.coverage
+        self._seats = np.zeros_like(aspects.weights)
+
+    def values(self, is_left: NDArray[np.bool_]) -> FloatArray:
+        """See :meth:`fairqr.retrieval.rerankers.aspects.Objective.values`."""
+        quotients = self._votes / (2 * self._seats + 1)
+        has_documents = self._coverage[is_left].any(axis=0)
+        due = np.where(has_documents, quotients, -1).argmax()
+        factors = (1 - self._focus) * quotients
+        factors[due] = self._focus * quotients[due]
+        return np.asarray((self._coverage * factors).sum(axis=1))
+
+    def place(self, position: int) -> None:
+        """See :meth:`fairqr.retrieval.rerankers.aspects.Objective.place`."""
+        self._seats = self._seats + self._memberships[position]
+
+
+def build(options: Pm2Options, engine: SearchEngine) -> AspectReranker:
+    """Return the re-ranker."""
+    return AspectReranker("pm2", lambda aspects: Pm2Objective(aspects, options.focus))

@@ -1,0 +1,279 @@
+"""xQuAD and PM-2 over groups: against their formulas in fractions, by hand, and by properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.rerankers.aspects import Aspects, Objective, diversified
+from fairqr.retrieval.rerankers.base import Candidates, min_max
+from fairqr.retrieval.rerankers.pm2 import Pm2Objective
+from fairqr.retrieval.rerankers.registry import open_reranker
+from fairqr.retrieval.rerankers.xquad import XquadObjective
+
+Make = Callable[..., Candidates]
+Method = Callable[[Aspects, float], Objective]
+METHODS: dict[str, Method] = {"xquad": XquadObjective, "pm2": Pm2Objective}
+EPSILON = Fraction(1, 10**9)
+QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+@st.composite
+def aspects(draw: st.DrawFn, is_labelled: bool = False) -> Aspects:
+    """Up to 9 documents and 4 groups; memberships are quarters, with unknown parts."""
+    groups = draw(st.integers(1, 4))
+    count = draw(st.integers(1, 9))
+    rows = []
+    for _ in range(count):
+        quarters = draw(st.lists(st.integers(0, groups), min_size=4, max_size=4))
+        row = [quarters.count(group) / 4 for group in range(groups)]
+        rows.append(row if any(row) or not is_labelled else [1.0] + [0.0] * (groups - 1))
+    relevance = sorted(draw(st.lists(QUARTERS, min_size=count, max_size=count)), reverse=True)
+    parts = draw(st.lists(st.integers(0, 8), min_size=groups, max_size=groups).filter(any))
+    weights = np.array(parts) / sum(parts)
+    return Aspects(np.array(relevance), np.array(rows), weights)
+
+
+def exact(aspects: Aspects) -> tuple[list[list[Fraction]], list[list[Fraction]], list[Fraction]]:
+    """Return P(d|a), the memberships, and P(a|q), in fractions."""
+    members = [[Fraction(share) for share in row] for row in aspects.memberships.tolist()]
+    relevance = [Fraction(value) for value in aspects.relevance.tolist()]
+    covers = [[r * share for share in row] for r, row in zip(relevance, members, strict=True)]
+    return covers, members, [Fraction(weight) for weight in aspects.weights.tolist()]
+
+
+def xquad_values(aspects: Aspects, above: list[int], share: float) -> list[list[Fraction]]:
+    """Return xQuAD's value of each document below those above, by the formula."""
+    covers, _, weights = exact(aspects)
+    trade = Fraction(share)
+    values = []
+    for position, row in enumerate(covers):
+        diversity = Fraction(0)
+        for group, weight in enumerate(weights):
+            uncovered = Fraction(1)
+            for other in above:
+                uncovered *= 1 - covers[other][group]
+            diversity += weight * row[group] * uncovered
+        relevance = Fraction(float(aspects.relevance[position]))
+        values.append((1 - trade) * relevance + trade * diversity)
+    return [values]
+
+
+def pm2_values(aspects: Aspects, above: list[int], share: float) -> list[list[Fraction]]:
+    """Return PM-2's values by the formula, once for each group with the largest quotient."""
+    covers, members, weights = exact(aspects)
+    trade = Fraction(share)
+    groups = range(len(weights))
+    seats = [sum((members[other][g] for other in above), Fraction(0)) for g in groups]
+    quotients = [weights[g] / (2 * seats[g] + 1) for g in groups]
+    left = [position for position in range(len(covers)) if position not in above]
+    open_ = [g for g in groups if any(covers[position][g] for position in left)]
+    if not open_:
+        return [[Fraction(0)] * len(covers)]
+    largest = max(quotients[g] for g in open_)
+    return [
+        [
+            trade * quotients[due] * row[due]
+            + (1 - trade) * sum(quotients[g] * row[g] for g in groups if g != due)
+            for row in covers
+        ]
+        for due in open_
+        if quotients[due] >= largest - EPSILON
+    ]
+
+
+@settings(deadline=None, max_examples=300)
+@given(aspects=aspects(), k=st.integers(1, 10), eighths=st.integers(0, 8))
+@pytest.mark.parametrize(("name", "by_formula"), [("xquad", xquad_values), ("pm2", pm2_values)])
+def test_each_rank_goes_to_a_document_with_the_largest_value_by_the_formula(
+    name: str,
+    by_formula: Callable[[Aspects, list[int], float], list[list[Fraction]]],
+    aspects: Aspects,
+    k: int,
+    eighths: int,
+) -> None:
+    share = eighths / 8
+    order = diversified(METHODS[name](aspects, share), aspects, k).tolist()
+    assert len(order) == len(set(order)) == min(k, len(aspects.relevance))
+    labelled = aspects.memberships.any(axis=1).tolist()
+    # Documents without a label keep their places, and are nobody's seat.
+    assert all(order[rank] == rank for rank in range(len(order)) if not labelled[rank])
+    above: list[int] = []
+    for chosen in order:
+        if not labelled[chosen]:
+            continue
+        left = [p for p, known in enumerate(labelled) if known and p not in above]
+        optima = []
+        for values in by_formula(aspects, above, share):
+            largest = max(values[position] for position in left)
+            optima += [p for p in left if values[p] >= largest - EPSILON]
+        assert chosen in optima
+        # Of two documents that are alike the first one is taken.
+        alike = [
+            position
+            for position in left
+            if aspects.relevance[position] == aspects.relevance[chosen]
+            and aspects.memberships[position].tolist() == aspects.memberships[chosen].tolist()
+        ]
+        assert chosen == alike[0]
+        above.append(chosen)
+
+
+def test_xquad_by_hand() -> None:
+    """Three men, then two women, a quarter wanted for women; λ = ½.
+
+    Rank 1: ½·1 + ½·¾·1 = .875 for the first man, against ½·.5 + ½·¼·.5 = .3125 for a woman. Then
+    men are covered, and the second man has ½·.8 = .4; the woman still has .3125. After him nothing
+    changes: the third man has ½·.6 = .3, so the woman comes third. Women are then covered by half:
+    the second woman has ½·.4 + ½·¼·.4·½ = .225, and stays behind the third man.
+    """
+    men = [[0.0, 1.0]] * 3
+    women = [[1.0, 0.0]] * 2
+    given = Aspects(
+        np.array([1, 0.8, 0.6, 0.5, 0.4]), np.array(men + women), np.array([0.25, 0.75])
+    )
+    assert diversified(XquadObjective(given, 0.5), given, 5).tolist() == [0, 1, 3, 2, 4]
+    # Groups alone: men are covered by the first, women by halves; then nothing tells them apart.
+    assert diversified(XquadObjective(given, 1.0), given, 5).tolist() == [0, 3, 4, 1, 2]
+
+
+def test_pm2_by_hand() -> None:
+    """Four men, then two women, 0.4 wanted for women.
+
+    With λ = 1 the quotients of women and men are .4, .6; .4, .2; .133, .2; .133, .12 and so on, so
+    the ranks go to m, w, m, w, and then to men, as no woman is left. With λ = ½ the relevance
+    counts too: rank 2 asks for .4·.5 = .2 (woman) against .6/3·.9 = .18 (man); rank 3 for .6/3·.9
+    = .18 against .4/3·.4 = .053; rank 4 for .6/5·.8 = .096 against the same .053; rank 5 for
+    .6/7·.7 = .06, again against .053.
+    """
+    men = [[0.0, 1.0]] * 4
+    women = [[1.0, 0.0]] * 2
+    given = Aspects(
+        np.array([1, 0.9, 0.8, 0.7, 0.5, 0.4]), np.array(men + women), np.array([0.4, 0.6])
+    )
+    assert diversified(Pm2Objective(given, 1.0), given, 6).tolist() == [0, 4, 1, 5, 2, 3]
+    assert diversified(Pm2Objective(given, 0.5), given, 6).tolist() == [0, 4, 1, 2, 3, 5]
+
+
+@settings(deadline=None)
+@given(given=aspects(), k=st.integers(1, 10))
+def test_xquad_without_diversity_leaves_the_order(given: Aspects, k: int) -> None:
+    order = diversified(XquadObjective(given, 0.0), given, k).tolist()
+    assert order == list(range(min(k, len(given.relevance))))
+
+
+@settings(deadline=None)
+@given(
+    relevance=st.lists(st.floats(0, 1), min_size=1, max_size=12),
+    unknown=st.sets(st.integers(0, 11)),
+    share=st.floats(0, 1),
+)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_single_group_changes_nothing(
+    name: str, relevance: list[float], unknown: set[int], share: float
+) -> None:
+    members = np.array([[float(row not in unknown)] for row in range(len(relevance))])
+    given = Aspects(np.array(sorted(relevance, reverse=True)), members, np.ones(1))
+    order = diversified(METHODS[name](given, share), given, 20).tolist()
+    assert order == list(range(len(relevance)))
+
+
+def sainte_lague(weights: list[float], length: int) -> list[int]:
+    """Return who has how many of the seats."""
+    seats = [0] * len(weights)
+    for _ in range(length):
+        quotients = [Fraction(w) / (2 * s + 1) for w, s in zip(weights, seats, strict=True)]
+        seats[quotients.index(max(quotients))] += 1
+    return seats
+
+
+@settings(deadline=None)
+@given(
+    parts=st.lists(st.integers(0, 40), min_size=2, max_size=8).filter(any),
+    k=st.integers(1, 20),
+    share=st.sampled_from([0.5, 0.75, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_pm2_gives_out_ranks_as_sainte_lague_does(
+    parts: list[int], k: int, share: float, seed: int
+) -> None:
+    """Where all are equally relevant and each group has enough documents."""
+    weights = [part / sum(parts) for part in parts]
+    groups = len(weights)
+    belongs = np.random.default_rng(seed).permutation(np.repeat(np.arange(groups), 20))
+    given = Aspects(np.ones(len(belongs)), np.eye(groups)[belongs], np.array(weights))
+    order = diversified(Pm2Objective(given, share), given, k)
+    counts = np.bincount(belongs[order], minlength=groups)
+    if share > 0.5:
+        assert counts.tolist() == sainte_lague(weights, k)
+    # Webster's method stays within one of the quota for two and for three parties.
+    if groups <= 3:
+        assert np.abs(counts - k * np.array(weights)).max() <= 1
+    # Within a group the order stays.
+    for group in range(groups):
+        assert (np.diff(order[belongs[order] == group]) > 0).all()
+
+
+async def test_scores_are_normalised_and_attributes_stand_side_by_side(
+    engine: SearchEngine, make_candidates: Make
+) -> None:
+    candidates = make_candidates("mmmfff", 0.5, [90, 50, 48, 46, 20, 10])
+    africa = np.array([[1.0, 0.0], [0, 1], [0, 1], [0, 1], [0, 1], [1, 0]])
+    both = replace(
+        candidates,
+        memberships=[candidates.memberships[0], africa],
+        targets=[np.array([0.5, 0.5]), np.array([0.25, 0.75])],
+        dimensions=["gender", "continent"],
+        groups=[["female", "male"], ["Africa", "Europe"]],
+    )
+    aspects = Aspects.of(both)
+    assert aspects.relevance.tolist() == min_max([90, 50, 48, 46, 20, 10]).tolist()
+    assert aspects.weights.tolist() == [0.25, 0.25, 0.125, 0.375]
+    assert aspects.memberships.shape == (6, 4)
+    for name, method in METHODS.items():
+        result = await open_reranker(name, engine=engine).rerank("q", both, 4)
+        order = diversified(method(aspects, 0.5), aspects, 4)
+        assert result.ranking.ids == both.ranking.reordered(order.tolist())
+        assert result.ranking.scores == [1, 1 / 2, 1 / 3, 1 / 4]
+        # A man from Africa leads; now a woman and Europe are both wanting.
+        assert result.ranking.ids[1] == "d003"
+
+
+@pytest.mark.parametrize("name", METHODS)
+async def test_documents_without_a_label_keep_their_places(
+    name: str, engine: SearchEngine, make_candidates: Make
+) -> None:
+    candidates = make_candidates("?mm?mffm", 0.9, [20, 19, 18, 17, 16, 15, 14, 1])
+    result = await open_reranker(name, engine=engine).rerank("q", candidates, 5)
+    assert [result.ranking.ids[rank] for rank in (0, 3)] == ["d000", "d003"]
+    assert set(result.ranking.ids) & {"d005", "d006"}
+    unlabelled = make_candidates("????")
+    same = await open_reranker(name, engine=engine).rerank("q", unlabelled, 3)
+    assert same.ranking.ids == unlabelled.ranking.ids[:3]
+
+
+@pytest.mark.parametrize(("name", "option"), [("xquad", "diversity"), ("pm2", "focus")])
+async def test_the_option_is_the_formulas_trade_off(
+    name: str, option: str, engine: SearchEngine, make_candidates: Make
+) -> None:
+    candidates = make_candidates("mmmmmmmmff", 0.4, [20, 19, 18, 17, 16, 15, 14, 13, 11, 10])
+    aspects = Aspects.of(candidates)
+    orders = set()
+    for share in (0.25, 0.5, 1.0):
+        result = await open_reranker(name, {option: str(share)}, engine=engine).rerank(
+            "q", candidates, 10
+        )
+        order = diversified(METHODS[name](aspects, share), aspects, 10).tolist()
+        assert result.ranking == Ranking(
+            candidates.ranking.reordered(order), [1 / rank for rank in range(1, 11)]
+        )
+        orders.add(tuple(order))
+    assert len(orders) > 1
