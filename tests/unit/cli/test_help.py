@@ -15,7 +15,7 @@ from fairqr.cli.main import app, main
 from fairqr.cli.parameters import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import METHODS, Context
 
 HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
 GROUPS = {
@@ -96,6 +96,22 @@ def test_help_has_the_common_options_and_reads_what_they_mean(
     assert "{" not in shown.partition("Options:")[2]
     described = {each.name: each.field.description for each in parameters_of([context])}
     assert " ".join(str(described["k"]).split()) in " ".join(shown.split())
+
+
+def test_each_method_is_explained_in_one_line_without_an_index(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nothing is opened or made for it, and every method of the literature names its paper."""
+    code, shown, errors = run(monkeypatch, capfd, "search", "--method", "help")
+    assert (code, errors) == (0, "")
+    lines = shown.partition("Methods (--method):\n")[2].partition("\n\n")[0].splitlines()
+    explained = [line.strip() for line in lines if not line.startswith("      ")]
+    assert explained == [f"{name}: {strategy.about}" for name, strategy in METHODS.items()]
+    for name, strategy in METHODS.items():
+        about = strategy.about
+        assert len(about) <= 200
+        assert name in ("fairqr", "plain") or re.search(r"\b(19|20)\d\d\b", about)
+    assert list(tmp_path.iterdir()) == []
 
 
 def run(
