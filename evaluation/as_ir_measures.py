@@ -64,6 +64,11 @@ class _FairMeasure(ir_measures.measures.Measure):
 
     def runtime_impl(self, qrels: Any, run: Any) -> Iterator[ir_measures.Metric]:
         found = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
+        if len(found.results) > 1:
+            raise InputError(
+                f"{self._measure} names no attribute, and the documents have several; write "
+                f"{' or '.join(found.results)}."
+            )
         for own in found.per_query.values():
             for query, value in own.items():
                 yield ir_measures.Metric(query, self, value)
@@ -75,7 +80,7 @@ def fair_measures(measures: Any, groups: Any, **options: Any) -> list[_FairMeasu
     The means are over the queries that have a value, as ours are; the others have NaN.
 
     Args:
-        measures: Such as ``AWRF@20,ExposureRatio(group=female)``.
+        measures: Each of one attribute, such as ``AWRF@20,ExposureRatio(group=female)``.
         groups: As :func:`fairqr.evaluate` takes them.
         options: Further options of :func:`fairqr.evaluate`, such as ``target``.
 

@@ -48,8 +48,8 @@ def evaluate(
     *,
     groups: Any = None,
     target: TargetRule | str | Sequence[str] | None = None,
-    computed: Sequence[QueryTargets] = (),
-    attributes: Sequence[str] = (),
+    computed: QueryTargets | Sequence[QueryTargets] = (),
+    attributes: str | Sequence[str] = (),
     missing: Missing = "zero",
     level: float = 0.95,
     ties: Ties = "rank",
@@ -69,13 +69,15 @@ def evaluate(
             each attribute; a corpus; or a source.
         target: What the exposure of groups is held against. By default half the share of the
             relevant documents and half the population, or half uniform over the groups where there
-            is no population. The result's ``target`` says which.
+            is no population. So it is for attributes that the target does not name. The result's
+            ``target`` says which.
         computed: See :func:`evaluate_all`.
         attributes: Measures that name no attribute are computed for each of these. Defaults to all
             attributes of a dict or data frame.
         missing: See :func:`evaluate_all`.
         level: The level of the intervals.
-        ties: How to order equal scores of a file.
+        ties: How to order equal scores: ``rank`` as a file ranks them, elsewhere by id; ``id``;
+            ``trec_eval`` by id, descending; or ``error``.
         name: The name of a run that has none.
 
     Returns:
@@ -88,17 +90,18 @@ def evaluate(
     wanted = parse_measures(measures)
     found = as_groups(groups, ids_of([ranked], judged) if _must_be_read(groups) else ())
     known = () if found is None else tuple(found.schema.attributes)
+    if isinstance(attributes, str):
+        attributes = (attributes,)
     if not attributes and not isinstance(groups, Groups | Corpus | str | Path):
         attributes = known
-    if target is None:
-        target = _default_target(found)
+    default = _default_target(found)
     (evaluation,) = evaluate_all(
         [ranked],
         judged,
         wanted,
         documents=found,
-        target=target,
-        computed=computed,
+        target=default if target is None else as_target(target, default),
+        computed=(computed,) if isinstance(computed, QueryTargets) else computed,
         attributes=attributes,
         missing=missing,
         level=level,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, scan_engine
 from fairqr.evaluation.collections.targets import with_unknown
-from fairqr.evaluation.qrels import Qrels, read_qrels
+from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.ranking import Ranking, best_positions
-from fairqr.retrieval.runs import Run, Ties, read_run
-from fairqr.retrieval.schema import UNKNOWN, Attribute, Schema
+from fairqr.retrieval.runs import TIES, Run, Ties, check_ties, read_run, refuse_ties
+from fairqr.retrieval.schema import UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.source import Source
 
 __all__ = ["as_groups", "as_qrels", "as_run"]
@@ -49,24 +50,30 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
         run: A run, or one of the forms above. Documents are ordered by score; lists of ids are in
             order already. Also an iterable of records with query_id, doc_id and score.
         name: The name of a run that has none.
-        ties: How to order equal scores of a file; see :func:`fairqr.retrieval.runs.read_run`.
-            Otherwise they are ordered by id.
+        ties: How to order equal scores; see :func:`fairqr.retrieval.runs.read_run`. Only a file has
+            ranks, so elsewhere ``rank`` orders them by id.
 
     Raises:
-        InputError: It has another form, or a score is not a finite number.
+        InputError: It has another form, a score is not a finite number, or scores are tied and ties
+            are refused.
     """
     if isinstance(run, Run):
         return run
     if isinstance(run, str | Path):
         return read_run(Path(run), ties=ties)
+    check_ties(ties)
+    ties = "id" if ties == "rank" else ties
     by_query = run if isinstance(run, Mapping) else _records(run, SCORE, "the run", RUN_FORMS)
     rankings: dict[str, list[Ranking]] = {}
     tied = 0
-    for query, documents in by_query.items():
-        ranking = _ranking(query, documents)
-        tied += len(ranking) - len(set(ranking.scores))
-        rankings[_id(query, "query")] = [ranking]
-    return Run(name, rankings, tied, "id")
+    for query, documents in zip(_ids(by_query, "query"), by_query.values(), strict=True):
+        ranking = _ranking(query, documents, ties)
+        equal = len(ranking) - len(set(ranking.scores))
+        if equal and ties == "error":
+            refuse_ties("The run", query, equal)
+        tied += equal
+        rankings[query] = [ranking]
+    return Run(name, rankings, tied, TIES[ties])
 
 
 def as_qrels(qrels: Any) -> Qrels | None:
@@ -84,33 +91,44 @@ def as_qrels(qrels: Any) -> Qrels | None:
     if isinstance(qrels, str | Path):
         return read_qrels(Path(qrels)) if Path(qrels).exists() else _dataset(str(qrels))
     if hasattr(qrels, "qrels_iter"):
-        qrels = qrels.qrels_iter()
+        try:
+            qrels = list(qrels.qrels_iter())
+        except (OSError, RuntimeError) as error:
+            raise InputError(
+                f"ir_datasets cannot give the judgements: {one_line(error)}; see ir-datasets.com."
+            ) from None
     by_query = (
         qrels
         if isinstance(qrels, Mapping)
         else _records(qrels, GRADE, "the judgements", QRELS_FORMS)
     )
     found: dict[str, dict[str, int]] = {}
-    for query, documents in by_query.items():
+    for query, documents in zip(_ids(by_query, "query"), by_query.values(), strict=True):
         if not isinstance(documents, Mapping):
             raise InputError(
                 f"The judgements of '{one_line(query)}' are not a dict from document to grade; "
                 f"give {QRELS_FORMS}."
             )
-        if _types(documents) <= {str} and _types(documents.values()) <= {int}:
-            found[_id(query, "query")] = dict(documents)
-            continue
-        grades = found[_id(query, "query")] = {}
-        for document, grade in documents.items():
-            if not isinstance(grade, int | np.integer) and not (
-                isinstance(grade, float) and grade.is_integer()
-            ):
-                raise InputError(
-                    f"The grade of '{one_line(document)}' for '{one_line(query)}' must be a whole "
-                    f"number, not {one_line(repr(grade), 60)}."
-                )
-            grades[_id(document, "document")] = int(grade)
+        grades: dict[str, Any] = dict(zip(_ids(documents), documents.values(), strict=True))
+        found[query] = grades
+        if not _types(grades.values()) <= {int}:
+            for document, grade in grades.items():
+                if not isinstance(grade, int | np.integer) and not (
+                    isinstance(grade, float) and grade.is_integer()
+                ):
+                    raise _wrong_grade(query, document, grade, "must be a whole number")
+                grades[document] = int(grade)
+        if max(map(abs, grades.values()), default=0) > HIGHEST_GRADE:
+            odd = max(grades, key=lambda document: abs(grades[document]))
+            raise _wrong_grade(query, odd, grades[odd], f"must be at most {HIGHEST_GRADE:,}")
     return found
+
+
+def _wrong_grade(query: str, document: str, grade: Any, wanted: str) -> InputError:
+    return InputError(
+        f"The grade of '{one_line(document)}' for '{one_line(query)}' {wanted}, "
+        f"not {one_line(repr(grade), 60)}."
+    )
 
 
 def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
@@ -134,10 +152,10 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
     if isinstance(groups, str | Path | Source):
         return run_blocking(_asked(groups if isinstance(groups, Source) else str(groups), ids))
     if hasattr(groups, "columns"):
-        groups = _labels_of_frame(groups)
+        return _groups_of(*_labels_of_frame(groups))
     if not isinstance(groups, Mapping):
         raise InputError(f"The groups are of type {type(groups).__name__}; give {GROUPS_FORMS}.")
-    return _groups_of(groups)
+    return _groups_of(groups, _by_attribute(groups))
 
 
 async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
@@ -150,7 +168,7 @@ async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
         await engine.aclose()
 
 
-def _ranking(query: Any, documents: Any) -> Ranking:
+def _ranking(query: str, documents: Any, ties: Ties) -> Ranking:
     if isinstance(documents, Mapping):
         ids, scores = _ids(documents), _scores(query, list(documents.values()))
     elif isinstance(documents, Sequence) and not isinstance(documents, str):
@@ -163,29 +181,41 @@ def _ranking(query: Any, documents: Any) -> Ranking:
             f"The ranking of '{one_line(query)}' is of type {type(documents).__name__}; give a "
             "dict from document to score, or a list of documents, best first."
         )
-    order = best_positions(ids, scores)
+    order = best_positions(ids, scores, descending=ties == "trec_eval")
     return Ranking([ids[place] for place in order], scores[order].tolist())
 
 
 def _scores(query: Any, given: list[Any]) -> Any:
     try:
         scores = np.array(given)
+        usual = scores.ndim == 1 and (scores.dtype.kind in "iuf" or not given)
+        if usual and np.isfinite(scores := scores.astype(np.float64)).all():
+            return scores
     except ValueError:
-        scores = np.array(given, dtype=object)
-    if scores.dtype.kind not in "iuf" and len(scores):
-        odd = next(score for score in given if np.asarray(score).dtype.kind not in "iuf")
-    elif np.isfinite(scores).all():
-        return scores.astype(np.float64)
-    else:
-        odd = next(score for score in given if not np.isfinite(score))
+        pass
+    odd = next(score for score in given if not _is_finite_number(score))
     raise InputError(
         f"A score of '{one_line(query)}' is not a finite number: {one_line(repr(odd), 60)}."
     )
 
 
-def _ids(documents: Iterable[Any]) -> list[str]:
-    ids = list(documents)
-    return ids if _types(ids) <= {str} else [_id(id_, "document") for id_ in ids]
+def _is_finite_number(value: Any) -> bool:
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in "iuf" and bool(np.isfinite(array))
+
+
+def _ids(given: Iterable[Any], what: str = "document") -> list[str]:
+    """Return ids as text; 1 and "1" are the same id."""
+    ids = list(given)
+    if _types(ids) <= {str}:
+        return ids
+    texts = [_id(id_, what) for id_ in ids]
+    if isinstance(given, Mapping) and len(set(texts)) < len(texts):
+        twice = next(text for text, count in Counter(texts).items() if count > 1)
+        raise InputError(
+            f"The {what} '{one_line(twice)}' is there twice, as a number and as text; keep one."
+        )
+    return texts
 
 
 def _types(values: Iterable[Any]) -> set[type]:
@@ -260,45 +290,50 @@ def _dataset(name: str) -> Qrels:
         ) from None
     if not dataset.has_qrels():
         raise InputError(f"The ir_datasets dataset '{one_line(name)}' has no judgements.")
-    return as_qrels(dataset.qrels_iter()) or {}
+    return as_qrels(dataset) or {}
 
 
-def _labels_of_frame(frame: Any) -> dict[Any, dict[str, Any]]:
+def _labels_of_frame(frame: Any) -> tuple[dict[Any, None], dict[str, list[Any]]]:
+    """Return the documents of a data frame, and their labels by attribute."""
     key = next((name for name in DOCUMENT if name in frame.columns), None)
-    attributes = [str(name) for name in frame.columns if name != key]
+    attributes = [name for name in frame.columns if name != key]
     if key is None or not attributes:
         there = ", ".join(map(str, frame.columns))
         raise InputError(
             "The data frame of groups needs the column doc_id and one for each attribute; it has "
             f"{there or 'none'}."
         )
-    rows = zip(*(frame[name].tolist() for name in attributes), strict=True)
-    return {
-        document: {
-            name: None if isinstance(label, float) and np.isnan(label) else label
-            for name, label in zip(attributes, labels, strict=True)
-        }
-        for document, labels in zip(frame[key].tolist(), rows, strict=True)
+    documents = dict.fromkeys(frame[key].tolist())
+    if len(documents) < len(frame):
+        twice = frame[key][frame[key].duplicated()].iloc[0]
+        raise InputError(
+            f"The data frame of groups has the document '{one_line(twice)}' in several rows; keep "
+            "one, with a list of groups where there are several."
+        )
+    missing = {name: frame[name].isna() for name in attributes}
+    return documents, {
+        str(name): frame[name].astype(object).mask(missing[name], None).tolist()
+        for name in attributes
     }
 
 
-def _groups_of(groups: Mapping[Any, Any]) -> Groups:
-    """Return groups that stand in a dict."""
-    ids = _ids(groups)
-    by_attribute: dict[str, list[Any]]
-    if not _types(groups.values()) <= {str} and any(map(_has_attributes, groups.values())):
-        for id_, labels in groups.items():
-            if labels is not None and not _has_attributes(labels):
-                raise InputError(
-                    f"Some documents have attributes, but '{one_line(id_)}' has none; give each "
-                    "document a dict such as {'gender': 'female'}."
-                )
-        names = dict.fromkeys(name for labels in groups.values() for name in labels or ())
-        by_attribute = {
-            str(name): [(labels or {}).get(name) for labels in groups.values()] for name in names
-        }
-    else:
-        by_attribute = {ATTRIBUTE: list(groups.values())}
+def _by_attribute(groups: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    """Return the labels in a dict by attribute."""
+    if _types(groups.values()) <= {str} or not any(map(_has_attributes, groups.values())):
+        return {ATTRIBUTE: list(groups.values())}
+    for id_, labels in groups.items():
+        if labels and not _has_attributes(labels):
+            raise InputError(
+                f"Some documents have attributes, but '{one_line(id_)}' has none; give each "
+                "document a dict such as {'gender': 'female'}."
+            )
+    names = dict.fromkeys(name for labels in groups.values() for name in labels or ())
+    return {str(name): [(labels or {}).get(name) for labels in groups.values()] for name in names}
+
+
+def _groups_of(documents: Mapping[Any, Any], by_attribute: Mapping[str, Sequence[Any]]) -> Groups:
+    """Return the groups of documents, whose labels stand in the same order."""
+    ids = _ids(documents)
     attributes, arrays = {}, {}
     for name, labels in by_attribute.items():
         attributes[name], arrays[name] = _memberships(name, labels)
@@ -313,7 +348,7 @@ def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
     keys = labels if _types(labels) <= {str} else [(type(label), repr(label)) for label in labels]
     first = dict(zip(reversed(keys), reversed(labels), strict=True))
     codes = dict(zip(first, range(len(first)), strict=True))
-    kinds = list(first.values())
+    kinds = [None if _is_nan(label) else label for label in first.values()]
     rows = np.fromiter(map(codes.__getitem__, keys), np.intp, len(keys))
     named = sorted({group for label in kinds for group in _groups_in(label)} - {UNKNOWN})
     if not named:
@@ -329,11 +364,15 @@ def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
     return attribute, with_unknown(known)[rows]
 
 
+def _is_nan(label: Any) -> bool:
+    return isinstance(label, float) and np.isnan(label)
+
+
 def _groups_in(label: Any) -> Iterable[str]:
-    if label is None:
+    if label is None or (isinstance(label, str) and not label):
         return ()
     values = label if isinstance(label, Iterable) and not isinstance(label, str) else (label,)
-    return map(str, values)
+    return map(as_text, values)
 
 
 def _has_attributes(label: Any) -> bool:

@@ -7,7 +7,7 @@ import dataclasses
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairqr.base.errors import InputError
@@ -117,12 +117,27 @@ class Evaluation:
         """Test how this run differs from another by all measures that both have.
 
         Args:
-            other: The baseline, measured with the same judgements.
+            other: The baseline, measured with the same judgements and the same target.
             alpha: The level at which a difference holds.
             seed: The seed of the randomisation test.
+
+        Raises:
+            InputError: The other is no evaluation, or has another target or other measures.
         """
         from fairqr.evaluation.comparison import compare
 
+        if not isinstance(other, Evaluation):
+            raise InputError(
+                f"A run is compared with what fairqr.evaluate returns for another run, not with "
+                f"an object of type {type(other).__name__}."
+            )
+        if other.target != self.target:
+            raise InputError(
+                f"The runs were measured with two targets, {self.target} and {other.target}; "
+                "measure both with one."
+            )
+        if other.run == self.run:
+            other = replace(other, run=f"the other {other.run}")
         return compare(other, [self], alpha=alpha, seed=seed)
 
     def to_frame(self) -> pandas.DataFrame:
@@ -149,19 +164,23 @@ class Evaluation:
                 yield self.run, query, measure, value, str(why)
 
     def __getitem__(self, measure: str | Measure) -> MeasureResult:
-        """Return the result of a measure.
+        """Return the result of a measure, whose attribute may be left out if there is only one.
 
         Raises:
-            InputError: It was not measured.
+            InputError: It was not measured, or for several attributes.
         """
-        text = str(measure)
-        if text not in self.results:
-            text = str(parse_measures(text)[0])
-        if text not in self.results:
+        if str(measure) in self.results:
+            return self.results[str(measure)]
+        wanted = parse_measures(measure)[0]
+        names = [wanted, *map(wanted.with_attribute, self.unknown)]
+        found = [text for text in dict.fromkeys(map(str, names)) if text in self.results]
+        if len(found) != 1:
             raise InputError(
-                f"{measure} was not measured; the measures are {', '.join(self.results)}."
+                f"{measure} was measured for several attributes; write {' or '.join(found)}."
+                if found
+                else f"{measure} was not measured; the measures are {', '.join(self.results)}."
             )
-        return self.results[text]
+        return self.results[found[0]]
 
     def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
         """Return it as an object for JSON."""

@@ -11,8 +11,16 @@ import numpy as np
 __all__ = ["Ranking", "best_positions"]
 
 
-def best_positions(ids: Sequence[str], scores: Sequence[float]) -> list[int]:
-    """Return the positions of documents from best to worst, equal scores in order of id."""
+def best_positions(
+    ids: Sequence[str], scores: Sequence[float], *, descending: bool = False
+) -> list[int]:
+    """Return the positions of documents from best to worst, equal scores in order of id.
+
+    Args:
+        ids: The documents.
+        scores: As many scores.
+        descending: Put the greatest id first among equal scores.
+    """
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
@@ -23,7 +31,9 @@ def best_positions(ids: Sequence[str], scores: Sequence[float]) -> list[int]:
         bounds = [0, *begins.tolist(), len(positions)]
         for start, end in itertools.pairwise(bounds):
             if end - start > 1:
-                positions[start:end] = sorted(positions[start:end], key=ids.__getitem__)
+                positions[start:end] = sorted(
+                    positions[start:end], key=ids.__getitem__, reverse=descending
+                )
     return positions
 
 

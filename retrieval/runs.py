@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,28 @@ from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.trec_columns import UnusualError, columns_of
 
-__all__ = ["Run", "Ties", "read_run", "trec_fields", "whole_number", "write_run", "wrong_line"]
+__all__ = [
+    "TIES",
+    "Run",
+    "Ties",
+    "check_ties",
+    "read_run",
+    "refuse_ties",
+    "trec_fields",
+    "whole_number",
+    "write_run",
+    "wrong_line",
+]
 
 Ties = Literal["rank", "id", "trec_eval", "error"]
 _TIES: tuple[Ties, ...] = get_args(Ties)
-_TOLD = {
+TIES = {
     "rank": "the rank in the file",
     "id": "id",
     "trec_eval": "id, descending",
     "error": "nothing",
 }
+"""What decides the order of equal scores, in words."""
 _SAMPLE = re.compile(r"#[0-9]+$")
 
 
@@ -71,8 +83,7 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
             holds several runs; the line is named.
         InputError: Scores are tied and ties are refused, or there is no such way with ties.
     """
-    if ties not in _TIES:
-        raise InputError(f"There is no way with ties '{ties}'; choose {', '.join(_TIES)}.")
+    check_ties(ties)
     with suppress(UnusualError):
         return _read_by_columns(path, ties)
     found: dict[str, dict[str, dict[str, _Place]]] = {}
@@ -107,12 +118,36 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
     for query, sampled in rankings.items():
         equal = sum(a == b for ranking in sampled for a, b in pairwise(ranking.scores))
         if equal and ties == "error":
-            raise InputError(
-                f"{path}: the query '{one_line(query)}' has {equal} documents with the same score "
-                f"as another; choose {', '.join(_TIES[:-1])} to decide between them."
-            )
+            refuse_ties(str(path), query, equal)
         tied += equal
-    return Run(name, rankings, tied, _TOLD[ties])
+    return Run(name, rankings, tied, TIES[ties])
+
+
+def check_ties(ties: str) -> None:
+    """Raise if there is no such way to order equal scores.
+
+    Raises:
+        InputError: There is none.
+    """
+    if ties not in _TIES:
+        raise InputError(f"Equal scores cannot be ordered by '{ties}'; choose {', '.join(_TIES)}.")
+
+
+def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
+    """Raise the error about equal scores.
+
+    Args:
+        run: What they are in.
+        query: The query.
+        equal: How many of its documents have the score of another.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        f"{run}: the query '{one_line(query)}' has {equal} documents with the same score "
+        f"as another; choose {', '.join(_TIES[:-1])} to decide between them."
+    )
 
 
 def _read_by_columns(path: Path, ties: Ties) -> Run:
@@ -149,7 +184,7 @@ def _read_by_columns(path: Path, ties: Ties) -> Run:
                 raise UnusualError
             tied += equal
         rankings[query] = [ranking]
-    return Run(tag.decode(), rankings, tied, _TOLD[ties])
+    return Run(tag.decode(), rankings, tied, TIES[ties])
 
 
 class _Place(NamedTuple):

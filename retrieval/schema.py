@@ -337,10 +337,10 @@ def _refuse_booleans(what: str, found: Iterable[object]) -> None:
 
 def _weights(label: object) -> dict[object, float]:
     """Turn each way to write a label into weights by value."""
-    if label is None or label == "":
+    if label is None:
         return {}
     if isinstance(label, str | bool | int | float | date):
-        return {label: 1.0}
+        return {} if label == "" else {label: 1.0}
     weights: dict[object, float] = {}
     if isinstance(label, Mapping):
         for value, weight in label.items():

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fairqr.base.errors import InputError, TargetError
+from fairqr.base.errors import InputError, TargetError, one_line
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Labels, UnknownPolicy, schema_with_unknown
 from fairqr.evaluation.collections.targets import (
@@ -43,18 +43,26 @@ WORK_LEVELS = ("Stub", "Start", "C", "B", "GA", "FA")
 """Wikipedia's classes of quality, from the one that needs most work."""
 
 
-def as_target(target: TargetRule | str | Sequence[str]) -> TargetRule:
+def as_target(
+    target: TargetRule | str | Sequence[str], default: Target = DEFAULT_TARGET
+) -> TargetRule:
     """Read the target of an evaluation.
 
     Args:
         target: ``trec2022`` or ``trec2021`` for the track's own; or what
             :meth:`fairqr.retrieval.target.Target.parse` reads, of the parts ``relevance``,
             ``population``, ``uniform`` and ``corpus``.
+        default: The mixture for attributes that the target does not name.
 
     Raises:
         TargetError: It is not a target, or has a part that is only available during a search.
     """
     if not isinstance(target, str | Target):
+        if not isinstance(target, Sequence) or {type(text) for text in target} != {str}:
+            raise TargetError(
+                f"A target cannot be {one_line(repr(target), 60)}; write it as text, such as "
+                "relevance:0.5,uniform:0.5."
+            )
         target = target[0] if len(target) == 1 else Target.parse(target)
     if isinstance(target, str):
         for rule in TREC_RULES:
@@ -62,8 +70,7 @@ def as_target(target: TargetRule | str | Sequence[str]) -> TargetRule:
                 return rule
         target = Target.parse(target)
     if "parts" not in target.model_fields_set:
-        # Shares for some attributes only: the others have the default of evaluation.
-        target = Target(parts=DEFAULT_TARGET.parts, shares=target.shares)
+        target = Target(parts=default.parts, shares=target.shares)
     if target.parts.get("retrieved"):
         raise TargetError(
             "The target part 'retrieved' is an estimate that a search makes of relevance; "

@@ -57,6 +57,14 @@ def test_fair_reranking_in_an_experiment_beside_the_ranking_it_is_given() -> Non
     assert not pt.java.started()
 
 
+def test_a_measure_of_several_attributes_is_no_measure_of_ir_measures() -> None:
+    """Their values would be mixed into one mean."""
+    two = {id_: {"gender": group, "even": id_[-1] in "02468"} for id_, group in GROUPS.items()}
+    run = {"1": {"d1": 2.0, "d6": 1.0}}
+    with pytest.raises(InputError, match=r"write AWRF@4\(attribute=gender\) or AWRF@4\(attr"):
+        ir_measures.calc_aggregate(fair_measures("AWRF@4", two), {"1": {"d1": 1}}, run)
+
+
 def test_fair_reranking_keeps_all_documents_unless_told_otherwise() -> None:
     given = Given()(TOPICS)
     assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])

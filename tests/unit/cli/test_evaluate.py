@@ -176,7 +176,7 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         ((*ASKED, "--corpus", "people"), "leave one of them out"),
         (("low.run", "--qrels", "qrels", "--schema", "x"), "belongs to --documents"),
         ((*ASKED[:3], "--corpus", "nothing"), "nothing"),
-        ((*ASKED, "--ties", "coin"), "no way with ties 'coin'"),
+        ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
         ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),
         ((*ASKED, "--documents", "absent.jsonl"), "There is no corpus absent.jsonl"),

@@ -119,6 +119,36 @@ def test_documents_of_several_groups_and_without_any() -> None:
     assert own == {"q1": pytest.approx(expected)}
 
 
+def test_what_is_missing_is_no_group() -> None:
+    """As pandas writes it: NaN in a dict, and any missing value in a data frame."""
+    known = values(groups={"f1": "a", "m1": "b", "f3": "b", "m2": None})
+    assert known == values(groups={"f1": "a", "m1": "b", "f3": "b", "m2": float("nan")})
+    labels = pd.array(["a", "b", "b", pd.NA], dtype="string")
+    rows = pd.DataFrame({"doc_id": ["f1", "m1", "f3", "m2"], "gender": labels})
+    assert known == values(groups=rows)
+    assert known == values(groups=rows.assign(gender=[1.0, 2.0, 2.0, np.nan]))
+    assert known == values(groups=rows.assign(gender=[True, False, False, None]))
+
+
+def test_columns_of_numbers_are_attributes() -> None:
+    """Not weights of groups that are called as the columns."""
+    rows = pd.DataFrame({"doc_id": list(GROUPS), "gender": [2, 2, 2, 1, 1, 1], "era": [1, 2] * 3})
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=rows)
+    assert list(found.mean) == ["AWRF@2(attribute=gender)", "AWRF@2(attribute=era)"]
+    assert found.mean["AWRF@2(attribute=gender)"] == pytest.approx(
+        fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS).mean["AWRF@2(attribute=group)"]
+    )
+
+
+def test_equal_scores_stand_as_asked() -> None:
+    """A file of the same run is ordered alike; elsewhere documents have no ranks."""
+    tied = {"q1": {"m1": 1.0, "f1": 1.0, "x": 2.0}}
+    for ties, first in (("rank", "f1"), ("id", "f1"), ("trec_eval", "m1")):
+        found = fairqr.evaluate(tied, {"q1": {first: 1}}, "RR", ties=ties)
+        assert found.mean == {"RR": 0.5}
+        assert found.notes[-1].kind == "ties"
+
+
 def test_several_attributes_each_give_a_measure() -> None:
     groups = {id_: {"gender": group, "place": id_[-1]} for id_, group in GROUPS.items()}
     found = fairqr.evaluate(RUN, QRELS, "AWRF@20", groups=groups)
@@ -196,6 +226,51 @@ def test_two_runs_are_compared() -> None:
     assert found.sentences()[0].startswith("RR: ours is 0.5000 above theirs (better)")
 
 
+def test_runs_without_names_are_told_apart() -> None:
+    found = fairqr.evaluate(RUN, QRELS, "RR").compare(fairqr.evaluate({}, QRELS, "RR"))
+    assert found.sentences()[0].startswith("RR: run is 0.6667 above the other run")
+
+
+def test_what_cannot_be_compared_gets_a_sentence() -> None:
+    ours = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS)
+    with pytest.raises(InputError, match="not with an object of type dict"):
+        ours.compare({"q1": ["m1"]})  # type: ignore[arg-type]
+    theirs = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS, target="uniform:1")
+    with pytest.raises(InputError, match=r"two targets, relevance:0.5,uniform:0.5 and uniform:1"):
+        ours.compare(theirs)
+
+
+def test_a_measure_is_found_without_its_attribute() -> None:
+    """Unless it was measured for several."""
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2,RR×AWRF@2", groups=GROUPS)
+    assert found["AWRF@2"] is found["AWRF@2(attribute=group)"]
+    assert found["RR×AWRF@2"] is found["RR×AWRF@2(attribute=group)"]
+    two = {id_: {"gender": group, "first": id_[1] == "1"} for id_, group in GROUPS.items()}
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=two)
+    with pytest.raises(InputError, match=r"write AWRF@2\(attribute=gender\) or AWRF@2\(attr"):
+        found["AWRF@2"]
+
+
+def test_a_target_of_shares_leaves_other_attributes_their_default() -> None:
+    two = {id_: {"gender": group, "first": id_[1] == "1"} for id_, group in GROUPS.items()}
+    asked = {"gender": "gender=female:0.5,male:0.5", "first": None}
+    for attribute, target in asked.items():
+        found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=two, target=asked["gender"])
+        alone = fairqr.evaluate(
+            RUN, QRELS, "AWRF@2", groups=two, target=target, attributes=attribute
+        )
+        assert alone.mean.items() <= found.mean.items()
+
+
+def test_a_dataset_that_cannot_be_fetched_gets_a_sentence() -> None:
+    class Unreachable:
+        def qrels_iter(self) -> Any:
+            raise ConnectionError("no network")
+
+    with pytest.raises(InputError, match="cannot give the judgements: no network"):
+        fairqr.evaluate(RUN, Unreachable(), "RR")
+
+
 def test_of_a_few_queries_nothing_can_be_told() -> None:
     """At most five pairs never reach 5 %, so there is neither an interval nor a verdict."""
     ours = fairqr.evaluate(RUN, QRELS, "RR", name="ours")
@@ -216,6 +291,12 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
         ({"run": {"q": {"a": float("inf")}}}, r"A score of 'q' is not a finite number: inf"),
         ({"run": {"q": {"a": float("nan")}}}, r"A score of 'q' is not a finite number: nan"),
         ({"run": {"q": {"a": 1.0, "b": None}}}, r"A score of 'q' is not a finite number: None"),
+        ({"run": {"q": {"a": [1], "b": 2}}}, r"A score of 'q' is not a finite number: \[1\]"),
+        ({"run": {"q": {"a": [1], "b": [2]}}}, r"A score of 'q' is not a finite number: \[1\]"),
+        ({"run": {1: ["a"], "1": ["b"]}}, r"The query '1' is there twice, as a number and as text"),
+        ({"run": {"q": {1: 1.0, "1": 2.0}}}, r"The document '1' is there twice"),
+        ({"run": {"q": {"a": 1, "b": 1}}, "ties": "error"}, r"'q' has 1 documents with the same"),
+        ({"ties": "coin"}, r"Equal scores cannot be ordered by 'coin'"),
         ({"run": {"q": {1.5: 1.0}}}, r"The id of a document must be a text or a whole number"),
         ({"run": pd.DataFrame({"a": [1]})}, r"The run needs the columns query_id, doc_id, score"),
         (
@@ -225,6 +306,8 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
         ({"qrels": 3}, r"The judgements cannot be of type int; give a path, the id of an"),
         ({"qrels": {"q": ["a"]}}, r"The judgements of 'q' are not a dict from document to grade"),
         ({"qrels": {"q": {"d": 0.5}}}, r"The grade of 'd' for 'q' must be a whole number, not 0.5"),
+        ({"qrels": {"q": {1: 0, "1": 1}}}, r"The document '1' is there twice"),
+        ({"qrels": {"q": {"d": 10**400}}}, r"The grade of 'd' for 'q' must be at most 1,000,000"),
         ({"qrels": "nothing"}, r"no file nothing, and no ir_datasets dataset has that id"),
         ({"measures": 3}, r"Measures cannot be of type int"),
         ({"measures": [3]}, r"A measure cannot be of type int"),
@@ -234,6 +317,13 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
         ({"groups": {"d1": None}}, r"No document has a group of 'group'"),
         ({"groups": {"d1": {"a": -1}, "d2": "b"}}, r"A label of 'group' is wrong"),
         ({"groups": {"d1": "a", "d2": {"x": "b"}}}, r"Some documents have attributes, but 'd1'"),
+        ({"groups": {"d1": "a", "d2": pd.NA}}, r"a label must be text, a list or a mapping"),
+        (
+            {"groups": pd.DataFrame({"docno": ["a", "b", "a"], "x": [1, 2, 2]})},
+            r"the document 'a' in several rows",
+        ),
+        ({"target": 5}, r"A target cannot be 5; write it as text"),
+        ({"target": {"relevance": 1}}, r"A target cannot be {'relevance': 1}"),
         ({"groups": pd.DataFrame({"x": [1]})}, r"needs the column doc_id and one for each"),
     ],
 )
