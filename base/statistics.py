@@ -157,7 +157,8 @@ def too_few(count: int, alpha: float) -> bool:
     """Return whether so many queries cannot show anything at this level.
 
     The smallest p value of an exact randomisation test is 2/2^n: below 6 queries it never reaches
-    5 %. Intervals are given where tests can decide.
+    5 %. Intervals are given where tests can decide. Among m tests, Holm's correction needs a p
+    value of alpha/m.
     """
     return count < 2 or 2.0 ** (1 - count) > alpha
 

@@ -74,6 +74,10 @@ class Comparisons:
     alpha: float
     tests: int
 
+    def too_few(self, row: Comparison) -> bool:
+        """Return whether no difference over so few queries could hold among all these tests."""
+        return too_few(row.count, self.alpha / max(1, self.tests)) and not row.holds(self.alpha)
+
     def sentences(self) -> list[str]:
         """Say for each row whether the difference holds, over how many queries, by which tests."""
         return [self._sentence(row) for row in self.rows]
@@ -85,7 +89,8 @@ class Comparisons:
             interval = asdict(row.interval) if row.interval else None
             named = {name: getattr(row, name) for name in Comparison.__slots__}
             named.update(measure=str(row.measure), interval=interval)
-            rows.append({**named, "holds": row.holds(self.alpha), "sentence": sentence})
+            verdict = {"holds": row.holds(self.alpha), "too_few": self.too_few(row)}
+            rows.append({**named, **verdict, "sentence": sentence})
         return {"alpha": self.alpha, "tests": self.tests, "rows": rows}
 
     def _sentence(self, row: Comparison) -> str:
@@ -97,13 +102,13 @@ class Comparisons:
         direction = "above" if row.difference > 0 else "below"
         up = row.measure.higher_is_better
         better = "" if up is None else f" ({'better' if (row.difference > 0) == up else 'worse'})"
-        verdict = "holds" if row.holds(self.alpha) else "does not hold"
-        if too_few(row.count, self.alpha):
-            verdict = "is over too few queries to hold or not"
+        verdict = "the difference " + ("holds" if row.holds(self.alpha) else "does not hold")
+        if self.too_few(row):
+            verdict = "these are too few to show any difference"
         t = "no t test" if row.t_corrected is None else f"t test {_p(row.t_corrected)}"
         return (
             f"{row.measure}: {row.run} is {abs(row.difference):.4f} {direction} {row.baseline}"
-            f"{better} over {over}; the difference {verdict} at {self.alpha:g} "
+            f"{better} over {over}; {verdict} at {self.alpha:g} "
             f"(randomisation {_p(row.randomisation_corrected)}, {t}, "
             f"Holm-corrected for {self.tests})."
         )

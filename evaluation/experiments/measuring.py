@@ -204,10 +204,13 @@ class Table:
                         row.randomisation_corrected,
                         row.t_corrected,
                         row.holds(compared.alpha),
+                        compared.too_few(row),
                         compared.tests,
                     )
                 )
-        columns = "baseline system measure difference low high topics change p p_t holds tests"
+        columns = (
+            "baseline system measure difference low high topics change p p_t holds too_few tests"
+        )
         numbers = dict.fromkeys(("difference", "low", "high", "change", "p", "p_t"), float)
         return pd.DataFrame(rows, columns=columns.split()).astype(numbers)
 

@@ -188,7 +188,10 @@ def _differences(table: Table, found: DataFrame) -> DataFrame:
     wide = wide.rename(columns={m: f"{m}, p randomisation / t" for m in table.measures})
     main = found[found.measure == table.main]
     changes = [
-        cell(percent(row.change, signed=True), "holds" if row.holds else "does not hold")
+        cell(
+            percent(row.change, signed=True),
+            "holds" if row.holds else "too few topics" if row.too_few else "does not hold",
+        )
         for row in main.itertuples()
     ]
     wide.insert(1, f"change of {table.main}", changes)

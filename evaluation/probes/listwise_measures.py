@@ -19,6 +19,7 @@ from fairqr.base.statistics import (
     paired_randomisation,
     paired_t,
     stream,
+    too_few,
 )
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
@@ -370,9 +371,8 @@ def judged(tests: DataFrame) -> DataFrame:
         if row.p != row.p
         else ("above" if row.difference > 0 else "below")
         if row.p_holm <= LEVEL
-        # Of n signs the two assignments that agree are the least that an exact test can find.
         else "too_few"
-        if row.tests * 2.0 ** (1 - row.n) > LEVEL
+        if too_few(row.n, LEVEL / row.tests)
         else "none"
         for row in found.itertuples()
     ]

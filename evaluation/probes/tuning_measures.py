@@ -26,6 +26,7 @@ from fairqr.base.statistics import (
     corrected_by_holm,
     paired_randomisation,
     stream,
+    too_few,
 )
 from fairqr.evaluation.probes.pairwise_measures import (
     ends_of,
@@ -183,7 +184,7 @@ def measure_pairs(
     size = sum(p is not None for p in corrected)
     for change, p in zip(changes, corrected[len(found) :], strict=True):
         up = "up" if (change["difference"] or 0) > 0 else "down"
-        few = "too_few" if size * 2.0 ** (1 - change["queries"]) > ALPHA else "none"
+        few = "too_few" if too_few(change["queries"], ALPHA / max(1, size)) else "none"
         verdict = "untested" if p is None else up if p <= ALPHA else few
         change |= {"tests": size, "p_holm": p, "verdict": verdict}
     judged = verdicts(found, words, beside=tests)

@@ -76,6 +76,20 @@ def test_it_says_which_differences_hold() -> None:
     assert [row.holds(0.01) for row in found.rows] == [True, False]
 
 
+def test_more_comparisons_need_more_queries() -> None:
+    """The least p of an exact test over 6 queries is 1/32: enough alone, not among six."""
+    low, high = (
+        Run(one.name, {query: one.rankings[query] for query in QUERIES[:6]}) for one in (LOW, HIGH)
+    )
+    first, *others = evaluate_all([low, *[high] * 6], QRELS, "RR", missing="undefined")
+    alone, among = compare(first, others[:1]), compare(first, others)
+    assert alone.rows[0].holds(0.05)
+    assert not alone.too_few(alone.rows[0])
+    assert [among.too_few(row) for row in among.rows] == [True] * 6
+    assert "over 6 queries; these are too few to show any difference" in among.sentences()[0]
+    assert among.as_json()["rows"][0]["too_few"] is True
+
+
 def test_a_divergence_is_better_where_it_is_lower() -> None:
     first, second = evaluations(HIGH, LOW, measures="EE-L@3,EE-R@3,RR")
     sentences = compare(first, [second]).sentences()

@@ -93,6 +93,7 @@ def test_differences_are_of_the_means(collection: Collection, tmp_path: Path) ->
         assert row.change == pytest.approx(row.difference / base)
         assert (row.topics, row.tests) == (4, 9)
         assert row.holds == (row.p <= 0.05)
+        assert row.too_few, "four topics can show nothing"
         assert np.isnan(row.low), "four topics are too few for an interval"
 
 
