@@ -1,0 +1,119 @@
+"""MiniLM-L6, a small sentence encoder, in process: 384 dimensions, no server and no network.
+
+The model is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers & Gurevych 2019; Apache-2.0). The package
+has its computation as a graph without weights (made by ``tools/minilm``), and the weights are
+pulled. A vector is that of the text alone: texts are encoded one by one, several at a time, so that
+it has the same bits whatever is encoded beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.retrieval.encoders.encoder import Float32Array
+
+__all__ = ["MiniLmEncoder"]
+
+GRAPH = Path(__file__).with_name("minilm.onnx")
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+TOKENS = 256
+"""What is longer is cut; the model was trained on texts of at most so many tokens."""
+
+_loading = threading.Lock()
+
+
+class MiniLmEncoder:
+    """Encodes documents and queries alike.
+
+    The model is loaded once in a process, when it is first used, in about a third of a second.
+    Methods raise :class:`fairqr.base.errors.ModelUnavailableError` if the weights are not pulled,
+    or a package is missing.
+
+    Args:
+        folder: With ``model.safetensors`` and ``tokenizer.json``.
+    """
+
+    name = "minilm"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), 384)."""
+        return await asyncio.to_thread(self._encode, texts)
+
+    async def encode_query(self, text: str) -> Float32Array:
+        """Return the vector of a query, shape (384,)."""
+        vector: Float32Array = (await asyncio.to_thread(self._encode, [text]))[0]
+        return vector
+
+    def _encode(self, texts: Sequence[str]) -> Float32Array:
+        with _loading:
+            tokenizer, session = _load(self._folder)
+
+        def encode(text: str) -> Float32Array:
+            ids = np.array([tokenizer.encode(text).ids], dtype=np.int32)
+            (vectors,) = session.run(None, {"ids": ids, "segments": np.zeros_like(ids)})
+            vector: Float32Array = vectors[0]
+            return vector
+
+        if len(texts) == 1:
+            return encode(texts[0])[None]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return np.stack(list(pool.map(encode, texts)))
+
+
+@functools.cache
+def _load(folder: Path) -> tuple[Any, Any]:
+    """Return the tokenizer, and the graph with its weights."""
+    try:
+        import onnxruntime
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise ModelUnavailableError(
+            "The encoder 'minilm' needs onnxruntime and tokenizers; install them with "
+            "pip install 'fairqr[dense]', or choose another retriever."
+        ) from None
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        tensors = dict(_tensors(folder / WEIGHTS))
+    except (OSError, ValueError, LookupError) as error:
+        raise ModelUnavailableError(
+            f"The encoder 'minilm' cannot be loaded ({one_line(error, 120)}); run "
+            "'fairqr models pull minilm', or choose another retriever."
+        ) from None
+    # The file says to cut at 128 tokens and to pad, which would change a vector by its neighbours.
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(TOKENS)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_external_initializers(
+        list(tensors), [onnxruntime.OrtValue.ortvalue_from_numpy(t) for t in tensors.values()]
+    )
+    session = onnxruntime.InferenceSession(
+        GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
+    )
+    return tokenizer, session
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Float32Array]]:
+    """Yield the weights that the graph has, by name, from a file in the format of safetensors."""
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    for name, entry in json.loads(data[8 : 8 + length].tobytes()).items():
+        if name.startswith(("embeddings.", "encoder.")) and entry["dtype"] == "F32":
+            begin, end = entry["data_offsets"]
+            values = data[8 + length + begin : 8 + length + end].view(np.float32)
+            yield name, np.ascontiguousarray(values.reshape(entry["shape"]))

@@ -1,0 +1,1 @@
+"""What made ``retrieval/encoders/minilm.onnx``."""
