@@ -11,7 +11,7 @@ TORCH ?= 2.13.0
 .PHONY: demo test check parameters bench load experiments lock notables clean
 
 demo: $(READY)
-	$(BIN)/fairqr models pull smollm2-135m
+	$(BIN)/fairqr models pull
 	$(BIN)/fairqr search "religious leader" --corpus notables --attribute gender
 
 # Three tests at a time, on two processors: much of the time is spent in waiting for servers.
@@ -26,7 +26,7 @@ check: $(READY)
 	rm -rf build
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
 	cd build && MYPYPATH=check ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr
-	MYPYPATH=tools $(BIN)/mypy --config-file pyproject.toml -p notables
+	MYPYPATH=tools $(BIN)/mypy --config-file pyproject.toml -p notables -p minilm
 	PYTHONPATH=build/check $(BIN)/lint-imports
 	rm -rf build
 	$(BIN)/python -m tests.checks.audit

@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.embedded import lookup
-from fairqr.agents.weights import is_pulled, weights_path
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.loops import PerLoop
+from fairqr.base.weights.cache import is_pulled, weights_path
+from fairqr.base.weights.registry import lookup
 
 __all__ = ["CONTEXT_TOKENS", "SLOTS", "LocalServer", "local_server", "local_turn", "start_local"]
 
@@ -76,13 +76,14 @@ def local_server(name: str, reading: bool = False) -> LocalServer:
     """Return the server of an embedded model, started where it does not run yet (0.3 s).
 
     Args:
-        name: As :func:`fairqr.agents.embedded.lookup` takes it.
+        name: Of embedded weights, such as ``smollm2-135m``.
         reading: The mode; see :func:`start_local`.
 
     Raises:
         ModelUnavailableError: The name is unknown, xllamacpp is not installed, or the weights are
             not pulled or damaged.
     """
+    lookup(name, "language model")
     path = weights_path(name).resolve()
     with _lock:
         if (path, reading) not in _running:
@@ -94,7 +95,7 @@ async def start_local(name: str, reading: bool = False) -> LocalServer:
     """Do as :func:`local_server` does, without blocking the event loop.
 
     Args:
-        name: As :func:`fairqr.agents.embedded.lookup` takes it.
+        name: Of embedded weights, such as ``smollm2-135m``.
         reading: Made for long prompts, which it reads many tokens at once. A reply then depends on
             where the reading of its prompt began, so that each request has to say
             ``"cache_prompt": false``, which makes that the beginning. Otherwise made for short

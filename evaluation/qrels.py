@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fairqr.base.errors import one_line
-from fairqr.retrieval.files import write_beside
+from fairqr.base.files import write_beside
 from fairqr.retrieval.runs import trec_fields, whole_number, wrong_line
 from fairqr.retrieval.trec_columns import UnusualError, columns_of
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fairqr.base.errors import IndexNotFoundError, InputError, SourceError
-from fairqr.retrieval.files import write_beside
+from fairqr.base.files import write_beside
 from fairqr.retrieval.source import ElasticsearchSource, Source, load_source
 
 __all__ = ["AttachedSources"]

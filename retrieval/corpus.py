@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fairqr.base.errors import CorpusError, SchemaError
+from fairqr.base.files import sha256_of
 from fairqr.retrieval.documents import (
     Document,
     chunks,
@@ -21,7 +22,6 @@ from fairqr.retrieval.documents import (
     read_documents,
 )
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema, load_schema
 

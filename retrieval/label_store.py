@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fairqr.base.errors import SourceError, first_problem
+from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.report import AttributeReport
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.schema import Attribute
 
 __all__ = ["LabelStore", "digests", "open_label_store", "with_groups"]

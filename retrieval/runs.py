@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairqr.base.errors import CorpusError, InputError, one_line
+from fairqr.base.files import write_beside
 from fairqr.retrieval.documents import numbered_lines
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.trec_columns import UnusualError, columns_of
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 
 # Nobody's own settings file is read. Set here, so that fixtures of any scope and all child
 # processes have it.
 os.environ["FAIRQR_CONFIG"] = os.devnull
+
+# Nor anybody's own weights and replies: `dense` stands for another encoder once one is pulled.
+os.environ["FAIRQR_CACHE_DIR"] = tempfile.mkdtemp(prefix="fairqr-tests-")
+atexit.register(shutil.rmtree, os.environ["FAIRQR_CACHE_DIR"], ignore_errors=True)
 
 # Tests that run side by side would otherwise fight for the processors with the threads of torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fairqr.agents.attribution.pairs import LabelledPair
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.base.binomial import binomial_interval
+from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
-from fairqr.retrieval.files import write_beside
 
 __all__ = [
     "LEAST_PAIRS",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fairqr.agents.attribution.naming import AttributorName
 from fairqr.agents.attribution.verdicts import Pair, Verdict, without_words
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.retrieval.files import sha256_of
+from fairqr.base.files import sha256_of
 
 __all__ = [
     "LEAST_ROOM",

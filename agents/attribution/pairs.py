@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from fairqr.agents.attribution.verdicts import Pair
 from fairqr.base.errors import InputError, first_problem
+from fairqr.base.files import write_beside
 from fairqr.retrieval.documents import numbered_lines
-from fairqr.retrieval.files import write_beside
 
 __all__ = ["LabelledPair", "read_pairs", "write_pairs"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.embedded import WEIGHTS
-from fairqr.agents.weights import is_pulled, weights_path
 from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.files import sha256_of
 from fairqr.base.neural import Pretrained, load_causal, state_of
-from fairqr.retrieval.files import sha256_of
+from fairqr.base.weights.cache import is_pulled, weights_path
+from fairqr.base.weights.registry import WEIGHTS
 
 __all__ = [
     "ABOUT",
@@ -93,9 +93,13 @@ def _is_another(source: Source) -> bool:
     return known and sha256_of(path) != source.base_sha256
 
 
+def _is_embedded(name: str) -> bool:
+    return name in WEIGHTS and WEIGHTS[name].kind == "language model"
+
+
 def _file_of(name: str) -> str:
     """Return the file of embedded weights; any other name as it is."""
-    if name not in WEIGHTS:
+    if not _is_embedded(name):
         return name
     if not is_pulled(name):
         raise ModelUnavailableError(
@@ -132,7 +136,7 @@ def lasting_name(name: str) -> str:
         InputError: It is an adapter itself.
     """
     path = Path(name)
-    if name in WEIGHTS or not path.exists():
+    if _is_embedded(name) or not path.exists():
         return name
     if (path / ADAPTER).is_file():
         raise InputError(
@@ -148,5 +152,5 @@ def base_sha256(name: str) -> str:
     Args:
         name: As it stands behind ``causal:``.
     """
-    path = weights_path(name) if name in WEIGHTS else Path(name)
+    path = weights_path(name) if _is_embedded(name) else Path(name)
     return sha256_of(path) if path.is_file() else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairqr.agents.ranking.causal_weights import ABOUT
 from fairqr.base.errors import InputError
-from fairqr.retrieval.files import write_beside
+from fairqr.base.files import write_beside
 
 __all__ = ["Checkpoint", "read_checkpoint", "write_adapter", "write_checkpoint"]
 

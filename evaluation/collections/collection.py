@@ -16,10 +16,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.base.errors import CorpusError, one_line
+from fairqr.base.files import write_beside
 from fairqr.evaluation.collections.topics import Topic, read_topics
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.schema import load_yaml, validated
 
 __all__ = ["ABOUT", "About", "Collection", "is_standard", "load_collection", "splits_of"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairqr.base.errors import CorpusError, one_line
+from fairqr.base.files import write_beside
 from fairqr.evaluation.collections.building import DocumentWriter, ImportReport, write_judgements
 from fairqr.evaluation.collections.collection import (
     About,
@@ -18,7 +19,6 @@ from fairqr.evaluation.collections.topics import read_topics, write_topics
 from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
 from fairqr.retrieval.documents import Progress, numbered_lines, parse_document, parse_line
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.schema import load_schema
 
 __all__ = ["import_jsonl", "import_subset", "is_subset"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import CorpusError, InputError, one_line
+from fairqr.base.files import write_beside
 from fairqr.retrieval.documents import numbered_lines
-from fairqr.retrieval.files import write_beside
 
 __all__ = ["Topic", "parse_topic", "read_topics", "write_topics"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import CorpusError
+from fairqr.base.files import write_beside
 from fairqr.evaluation.collections.building import (
     DiskTable,
     DocumentWriter,
@@ -31,7 +32,6 @@ from fairqr.evaluation.collections.trec_files import (
 from fairqr.evaluation.collections.trec_labels import Year, labels_of, schema_of
 from fairqr.retrieval.corpus import SCHEMA
 from fairqr.retrieval.documents import Progress
-from fairqr.retrieval.files import write_beside
 
 __all__ = ["Page", "import_trec_fair", "is_trec_fair", "write_pages"]
 

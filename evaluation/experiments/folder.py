@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.retrieval.files import write_beside
+from fairqr.base.files import write_beside
 
 __all__ = ["Folder", "FolderManifest", "Lines", "file_name"]
 
@@ -38,6 +38,7 @@ LIBRARIES = (
     "rouge-score",
     "scipy",
     "tantivy",
+    "tokenizers",
     "torch",
     "transformers",
     "wordllama",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairqr.base.errors import InputError
+from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
@@ -16,7 +17,6 @@ from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import ASKED
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
-from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.target import Target
 
 __all__ = ["Cell", "Plan", "fingerprints_of", "make_plan"]

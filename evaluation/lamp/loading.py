@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import CorpusError, InputError
+from fairqr.base.files import sha256_of
 from fairqr.evaluation.lamp.files import Entry, Outputs, find_files, read_entries, read_outputs
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
-from fairqr.retrieval.files import sha256_of
 
 __all__ = ["load_lamp"]
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.base.errors import InputError, first_problem, one_line
-from fairqr.retrieval.files import write_beside
+from fairqr.base.files import write_beside
 
 __all__ = [
     "CELLS",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairqr.base.files import write_beside
 from fairqr.base.statistics import too_few
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.probes.collection import CELLS
@@ -28,7 +29,6 @@ from fairqr.evaluation.reports.plots import draw_dots, draw_histograms, shares_o
 from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import Markdown, difference, p_value, percent, span, value
 from fairqr.evaluation.reports.writer import Figure, write_report
-from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -31,6 +31,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.lamp.files import is_lamp
 from fairqr.evaluation.lamp.loading import load_lamp
@@ -43,7 +44,6 @@ from fairqr.evaluation.rag.collection import (
     Utility,
 )
 from fairqr.retrieval.documents import Document, numbered_lines, parse_document
-from fairqr.retrieval.files import sha256_of
 from fairqr.retrieval.pools.bm25 import MemoryIndex
 from fairqr.retrieval.schema import Schema, load_schema, load_yaml, validated
 

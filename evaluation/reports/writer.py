@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import InputError
+from fairqr.base.files import write_beside
 from fairqr.evaluation.reports import tables, text
 from fairqr.evaluation.reports.drawing import can_draw
 from fairqr.evaluation.reports.page import to_html
-from fairqr.retrieval.files import write_beside
 
 __all__ = ["FOLDER", "Figure", "render", "write_report"]
 

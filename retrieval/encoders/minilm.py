@@ -1,9 +1,9 @@
 """MiniLM-L6, a small sentence encoder, in process: 384 dimensions, no server and no network.
 
 The model is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers & Gurevych 2019; Apache-2.0). The package
-has its computation as a graph without weights (made by ``tools/minilm``), and the weights are
-pulled. A vector is that of the text alone: texts are encoded one by one, several at a time, so that
-it has the same bits whatever is encoded beside it.
+ships its computation as a graph without weights, made by ``tools/minilm``; the weights are pulled.
+Each text is encoded alone, on as many threads as there are cores, so its vector has the same bits
+whatever is encoded beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.weights.cache import is_pulled, weights_path
 from fairqr.retrieval.encoders.encoder import Float32Array
 
 __all__ = ["MiniLmEncoder"]
@@ -28,7 +29,7 @@ __all__ = ["MiniLmEncoder"]
 GRAPH = Path(__file__).with_name("minilm.onnx")
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 TOKENS = 256
-"""What is longer is cut; the model was trained on texts of at most so many tokens."""
+"""Longer texts are cut here, at the length that the model was trained on."""
 
 _loading = threading.Lock()
 
@@ -39,44 +40,51 @@ class MiniLmEncoder:
     The model is loaded once in a process, when it is first used, in about a third of a second.
     Methods raise :class:`fairqr.base.errors.ModelUnavailableError` if the weights are not pulled,
     or a package is missing.
-
-    Args:
-        folder: With ``model.safetensors`` and ``tokenizer.json``.
     """
 
     name = "minilm"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
     async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
         """Return the vectors of texts, shape (len(texts), 384)."""
-        return await asyncio.to_thread(self._encode, texts)
+        return await asyncio.to_thread(_encode, texts)
 
     async def encode_query(self, text: str) -> Float32Array:
         """Return the vector of a query, shape (384,)."""
-        vector: Float32Array = (await asyncio.to_thread(self._encode, [text]))[0]
+        vector: Float32Array = (await asyncio.to_thread(_encode, [text]))[0]
         return vector
 
-    def _encode(self, texts: Sequence[str]) -> Float32Array:
-        with _loading:
-            tokenizer, session = _load(self._folder)
 
-        def encode(text: str) -> Float32Array:
-            ids = np.array([tokenizer.encode(text).ids], dtype=np.int32)
-            (vectors,) = session.run(None, {"ids": ids, "segments": np.zeros_like(ids)})
-            vector: Float32Array = vectors[0]
-            return vector
+def _encode(texts: Sequence[str]) -> Float32Array:
+    with _loading:
+        tokenizer, session = _load(weights_path(MiniLmEncoder.name).parent)
 
-        if len(texts) == 1:
-            return encode(texts[0])[None]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            return np.stack(list(pool.map(encode, texts)))
+    def encode(text: str) -> Float32Array:
+        ids = np.array([tokenizer.encode(text).ids], dtype=np.int32)
+        (vectors,) = session.run(None, {"ids": ids, "segments": np.zeros_like(ids)})
+        vector: Float32Array = vectors[0]
+        return vector
+
+    if len(texts) == 1:
+        return encode(texts[0])[None]
+    with ThreadPoolExecutor(_cores()) as pool:
+        return np.stack(list(pool.map(encode, texts)))
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; macOS and Windows only say how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @functools.cache
 def _load(folder: Path) -> tuple[Any, Any]:
-    """Return the tokenizer, and the graph with its weights."""
+    """Return the tokenizer, and a session of the graph with its weights."""
+    if not is_pulled(MiniLmEncoder.name):
+        raise ModelUnavailableError(
+            "The encoder 'minilm' is not installed; run pip install 'fairqr[dense]' and "
+            "'fairqr models pull minilm', or choose another retriever."
+        )
     try:
         import onnxruntime
         from tokenizers import Tokenizer
@@ -87,29 +95,30 @@ def _load(folder: Path) -> tuple[Any, Any]:
         ) from None
     try:
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        # The file asks to cut at 128 tokens, and to pad, which would make a vector depend on what
+        # is encoded beside it.
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(TOKENS)
         tensors = dict(_tensors(folder / WEIGHTS))
-    except (OSError, ValueError, LookupError) as error:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.add_external_initializers(
+            list(tensors), [onnxruntime.OrtValue.ortvalue_from_numpy(t) for t in tensors.values()]
+        )
+        session = onnxruntime.InferenceSession(
+            GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # tokenizers and onnxruntime have no other class for theirs
         raise ModelUnavailableError(
             f"The encoder 'minilm' cannot be loaded ({one_line(error, 120)}); run "
-            "'fairqr models pull minilm', or choose another retriever."
+            "'fairqr models pull minilm' to mend its weights, or choose another retriever."
         ) from None
-    # The file says to cut at 128 tokens and to pad, which would change a vector by its neighbours.
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(TOKENS)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_external_initializers(
-        list(tensors), [onnxruntime.OrtValue.ortvalue_from_numpy(t) for t in tensors.values()]
-    )
-    session = onnxruntime.InferenceSession(
-        GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
-    )
     return tokenizer, session
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Float32Array]]:
-    """Yield the weights that the graph has, by name, from a file in the format of safetensors."""
+    """Yield the weights that the graph takes, by name, from a safetensors file."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     length = int.from_bytes(data[:8].tobytes(), "little")
     for name, entry in json.loads(data[8 : 8 + length].tobytes()).items():

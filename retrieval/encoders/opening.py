@@ -5,34 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.weights.cache import is_pulled
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["DEFAULT_ENCODER", "as_encoder", "encoder_of", "open_encoder"]
+__all__ = ["as_encoder", "default_encoder", "encoder_of", "open_encoder"]
 
-DEFAULT_ENCODER = "wordllama"
+EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncoder)}
 
 
-def open_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
-    """Return the encoder of a name.
+def default_encoder() -> str:
+    """Return the encoder that ``dense`` stands for: ``minilm`` if pulled, else ``wordllama``."""
+    return MiniLmEncoder.name if is_pulled(MiniLmEncoder.name) else WordllamaEncoder.name
+
+
+def open_encoder(name: str | None = None) -> Encoder:
+    """Return the encoder of a name; it is loaded when it is first used.
 
     Args:
-        name: ``wordllama``, the embedded one; or an embedding model as LangChain's
-            ``init_embeddings`` names it, such as ``openai:text-embedding-3-small``.
+        name: ``minilm`` or ``wordllama``, which are embedded; or an embedding model as LangChain's
+            ``init_embeddings`` names it, such as ``openai:text-embedding-3-small``. By default
+            :func:`default_encoder`.
 
     Raises:
         ModelUnavailableError: There is no such encoder, or what it needs is missing.
     """
-    if name == WordllamaEncoder.name:
-        return WordllamaEncoder()
+    if name is None:
+        name = default_encoder()
+    if name in EMBEDDED:
+        return EMBEDDED[name]()
     if ":" not in name:
         raise ModelUnavailableError(
-            f"There is no encoder '{one_line(name)}'; choose {DEFAULT_ENCODER}, or a model of "
-            "LangChain such as openai:text-embedding-3-small."
+            f"There is no encoder '{one_line(name)}'; choose {' or '.join(EMBEDDED)}, or a model "
+            "of LangChain such as openai:text-embedding-3-small."
         )
     from langchain.embeddings import init_embeddings
 
@@ -41,7 +51,7 @@ def open_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
     except Exception as error:  # whatever the provider's class raises, a missing key included
         raise ModelUnavailableError(
             f"The encoder '{one_line(name)}' cannot be started ({one_line(error, 150)}); install "
-            f"its package and set its key, or choose {DEFAULT_ENCODER}."
+            f"its package and set its key, or choose {' or '.join(EMBEDDED)}."
         ) from None
 
 
@@ -56,8 +66,8 @@ def encoder_of(retriever: str | Encoder) -> Encoder | None:
     """Return the encoder that a retriever searches with, or None for ``bm25``.
 
     Args:
-        retriever: ``bm25``; ``dense`` for the embedded encoder; ``dense:<encoder>`` for another,
-            see :func:`open_encoder`; or an encoder.
+        retriever: ``bm25``; ``dense`` for :func:`default_encoder`; ``dense:<encoder>`` for
+            another, see :func:`open_encoder`; or an encoder.
 
     Raises:
         InputError: There is no such retriever.
@@ -73,4 +83,4 @@ def encoder_of(retriever: str | Encoder) -> Encoder | None:
             f"There is no retriever '{one_line(retriever)}'; choose bm25, dense or "
             "dense:<encoder>, such as dense:openai:text-embedding-3-small."
         )
-    return open_encoder(encoder or DEFAULT_ENCODER)
+    return open_encoder(encoder or None)

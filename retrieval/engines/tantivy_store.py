@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fairqr.base.errors import BuildInProgressError, IndexNotFoundError, IndexVersionError
+from fairqr.base.files import write_beside
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -26,7 +27,6 @@ from fairqr.retrieval.engines.tantivy_writing import (
     remove_documents,
     upsert_documents,
 )
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.labels import LabelReader
 
 __all__ = ["Announce", "EmbeddedIndexes", "announced"]

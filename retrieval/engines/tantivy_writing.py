@@ -12,6 +12,7 @@ import numpy as np
 import tantivy
 
 from fairqr.base.errors import BuildInProgressError, CorpusError
+from fairqr.base.files import write_beside
 from fairqr.retrieval.documents import Document, Progress, chunks
 from fairqr.retrieval.engines.tantivy_folder import (
     Manifest,
@@ -23,7 +24,6 @@ from fairqr.retrieval.engines.tantivy_folder import (
     to_stored,
 )
 from fairqr.retrieval.engines.tantivy_ids import IdReader, IdWriter
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.labels import LabelReader
 
 __all__ = ["build_index", "remove_documents", "upsert_documents"]

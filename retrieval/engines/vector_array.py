@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fairqr.base.files import write_beside
 from fairqr.retrieval.encoders.encoder import EncoderMark, Float32Array
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.files import write_beside
 
 __all__ = ["VectorArray", "nearest", "scores_of"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.retrieval.encoders.opening import DEFAULT_ENCODER, open_encoder
+from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.pools.base import PoolRetriever
 from fairqr.retrieval.pools.bm25 import Bm25PoolRetriever
 from fairqr.retrieval.pools.contriever import DEFAULT_CONTRIEVER, ContrieverPoolRetriever
@@ -16,7 +16,7 @@ POOL_RETRIEVERS = {
     "bm25": "BM25 with the statistics of the pool",
     "splade[:MODEL]": f"sparse term weights of a masked language model; {DEFAULT_SPLADE}",
     "contriever[:MODEL]": f"mean token vectors, dot product; {DEFAULT_CONTRIEVER}",
-    "dense[:ENCODER]": f"cosine of an encoder's vectors; {DEFAULT_ENCODER}",
+    "dense[:ENCODER]": "cosine of an encoder's vectors; minilm if pulled, else wordllama",
 }
 """What there is, each with a line for people."""
 
@@ -41,7 +41,7 @@ def open_pool_retriever(name: str) -> PoolRetriever:
         if kind == "contriever":
             return ContrieverPoolRetriever(model or DEFAULT_CONTRIEVER)
         if kind == "dense":
-            return DensePoolRetriever(open_encoder(model or DEFAULT_ENCODER))
+            return DensePoolRetriever(open_encoder(model or None))
     raise InputError(
         f"There is no retriever '{one_line(name)}' over pools; choose {', '.join(POOL_RETRIEVERS)}."
     )

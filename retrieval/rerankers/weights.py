@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
 from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.files import write_beside
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.files import write_beside
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.listwise import Scaling
 

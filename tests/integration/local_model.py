@@ -1,4 +1,4 @@
-"""Fixtures that bring the real weights of the embedded model, once per machine.
+"""Fixtures that bring the real weights of the embedded models, once per machine.
 
 They are kept in ``$FAIRQR_TEST_CACHE``, else in ``~/.cache/fairqr-tests``. ``FAIRQR_SKIP_MODEL=1``
 skips the tests that need them.
@@ -11,35 +11,64 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.agents.weights import pull, verify
+from fairqr.base.weights.cache import pull, verify
+from fairqr.base.weights.registry import lookup
 
-__all__ = ["MODEL", "model_cache", "pulled_weights"]
+__all__ = ["ENCODER", "MODEL", "minilm_cache", "model_cache", "pulled_minilm", "pulled_weights"]
 
 MODEL = "smollm2-135m"
+ENCODER = "minilm"
+
+
+def pulled(name: str) -> Path:
+    """Return the place of a model's real weights, checked; pulling holds a lock."""
+    if os.environ.get("FAIRQR_SKIP_MODEL") == "1":
+        pytest.skip("FAIRQR_SKIP_MODEL=1: the embedded models are not tested")
+    home = os.environ.get("FAIRQR_TEST_CACHE") or Path.home() / ".cache" / "fairqr-tests"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRQR_CACHE_DIR", str(home))
+        path = pull(name)
+        assert verify(name), f"{path} is damaged: remove it"
+    return path
+
+
+def linked(name: str, path: Path, folder: Path) -> None:
+    """Link the weights of a model into a cache folder."""
+    for file in lookup(name).files:
+        link = folder / "weights" / file.path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.with_name(Path(file.path).name))
 
 
 @pytest.fixture(scope="session")
 def pulled_weights() -> Path:
-    """Return the path of the real weights, checked; pulling holds a lock, so workers may share."""
-    if os.environ.get("FAIRQR_SKIP_MODEL") == "1":
-        pytest.skip("FAIRQR_SKIP_MODEL=1: the embedded model is not tested")
-    home = os.environ.get("FAIRQR_TEST_CACHE") or Path.home() / ".cache" / "fairqr-tests"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAIRQR_CACHE_DIR", str(home))
-        path = pull(MODEL)
-        assert verify(MODEL), f"{path} is damaged: remove it"
-    return path
+    """Return the path of the language model's real weights."""
+    return pulled(MODEL)
+
+
+@pytest.fixture(scope="session")
+def pulled_minilm() -> Path:
+    """Return the path of MiniLM's real weights; the tokenizer is beside them."""
+    return pulled(ENCODER)
 
 
 @pytest.fixture
 def model_cache(pulled_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a new cache folder that has the weights and nothing else; fairqr uses it.
+    """Return a new cache folder that has the language model and nothing else; fairqr uses it.
 
     The weights are linked, and servers are shared by the file behind the link, so a model is
     loaded once a session, while no test sees the replies that another one cached.
     """
     folder = tmp_path / "model-cache"
-    (folder / "weights").mkdir(parents=True)
-    (folder / "weights" / pulled_weights.name).symlink_to(pulled_weights)
+    linked(MODEL, pulled_weights, folder)
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def minilm_cache(pulled_minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a new cache folder that has MiniLM and nothing else; fairqr uses it."""
+    folder = tmp_path / "minilm-cache"
+    linked(ENCODER, pulled_minilm, folder)
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(folder))
     return folder

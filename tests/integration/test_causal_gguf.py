@@ -12,8 +12,8 @@ from fairqr.agents.question import Question
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.agents.ranking.decoding import label_tokens, render
 from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.files import sha256_of
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.files import sha256_of
 from tests.integration.local_model import model_cache, pulled_weights
 
 __all__ = ["model_cache", "pulled_weights"]

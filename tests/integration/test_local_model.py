@@ -16,7 +16,6 @@ import pytest
 
 from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
-from fairqr.agents.embedded import WEIGHTS
 from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.local import (
     CONTEXT_TOKENS,
@@ -28,8 +27,9 @@ from fairqr.agents.local import (
 from fairqr.agents.question import Question
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.agents.replies import Usage
-from fairqr.agents.weights import weights_path
 from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.weights.cache import weights_path
+from fairqr.base.weights.registry import WEIGHTS
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from tests.integration.local_model import MODEL

@@ -55,8 +55,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "fairqr/retrieval/corpora/notables/schema.yaml",
         "fairqr/retrieval/corpora/notables/topics.jsonl",
         "fairqr/retrieval/corpora/notables/qrels.txt",
+        "fairqr/retrieval/encoders/minilm.onnx",
     ):
         assert needed in names
+    assert wheel.stat().st_size < 3e6, "weights are pulled, not shipped"
 
 
 def test_every_module_of_the_layers_is_in_the_wheel(wheel: Path) -> None:

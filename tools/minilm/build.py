@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from onnx import NodeProto, TensorProto, helper
 
@@ -38,7 +39,7 @@ class Graph:
         self.initializers.append(tensor)
         return name
 
-    def node(self, kind: str, inputs: list[str], output: str, **attributes: object) -> str:
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         """Add a node, and return the name of its output."""
         self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
         return output
@@ -103,7 +104,8 @@ def build() -> bytes:
         graph.initializers,
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUSED, 1)]
-    return helper.make_model(whole, opset_imports=opsets, ir_version=8).SerializeToString()
+    model = helper.make_model(whole, opset_imports=opsets, ir_version=8)
+    return bytes(model.SerializeToString())
 
 
 def _layer(graph: Graph, name: str, text: str, output: str) -> str:

@@ -149,8 +149,8 @@ def evaluate(
     if len(runs) > 1:
         comparisons = compare_runs(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
     if csv is not None:
+        from fairqr.base.files import write_beside
         from fairqr.evaluation.results import csv_text
-        from fairqr.retrieval.files import write_beside
 
         write_beside(csv, csv_text(evaluations))
     from fairqr.cli.evaluation_tables import print_comparisons, print_evaluation

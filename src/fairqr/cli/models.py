@@ -11,9 +11,7 @@ from fairqr.cli.progress import Progress
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    no_args_is_help=True, help="Manage the embedded language models and their weights."
-)
+app = typer.Typer(no_args_is_help=True, help="Manage the embedded models and their weights.")
 
 PREFIX = "local:"
 
@@ -25,13 +23,14 @@ Name = Annotated[
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
     """List the embedded models, and say whether their weights are in the cache."""
-    from fairqr.agents.embedded import WEIGHTS
-    from fairqr.agents.weights import is_pulled, weights_path
+    from fairqr.base.weights.cache import is_pulled, weights_path
+    from fairqr.base.weights.registry import WEIGHTS
 
     if as_json:
         rows = [
             {
-                "name": f"{PREFIX}{name}",
+                "name": weights.full_name,
+                "kind": weights.kind,
                 "title": weights.title,
                 "licence": weights.licence,
                 "bytes": weights.size,
@@ -42,40 +41,52 @@ def list_models(as_json: AsJson = False) -> None:
         ]
         print_json(rows)
         return
-    width = max(map(len, WEIGHTS)) + len(PREFIX)
+    width = max(len(weights.full_name) for weights in WEIGHTS.values())
     for name, weights in WEIGHTS.items():
         pulled = "pulled" if is_pulled(name) else "not pulled"
         size = f"{weights.size / 1e6:.0f} MB"
         typer.echo(
-            f"{PREFIX + name:<{width}}  {size:>8}  {pulled:<10}  {weights.licence}  {weights.title}"
+            f"{weights.full_name:<{width}}  {weights.kind:<14}  {size:>6}  {pulled:<10}  "
+            f"{weights.licence}  {weights.title}"
         )
     typer.echo(
-        "Any model that langchain's init_chat_model names works too, for example openai:gpt-4o."
+        "Any model that langchain's init_chat_model or init_embeddings names works too, for "
+        "example openai:gpt-4o or dense:openai:text-embedding-3-small."
     )
 
 
 @app.command("pull")
-def pull_model(name: Name) -> None:
-    """Download the weights of an embedded model; an interrupted download resumes."""
-    from fairqr.agents import weights
+def pull_models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Names that `fairqr models list` shows. [default: all]"
+        ),
+    ] = None,
+) -> None:
+    """Download the weights of embedded models; an interrupted download resumes."""
+    from fairqr.base.weights import cache
+    from fairqr.base.weights.registry import WEIGHTS, lookup
 
-    name = name.removeprefix(PREFIX)
-    if weights.verify(name):
-        typer.echo(f"{PREFIX}{name} is already there: {weights.weights_path(name)}")
-        return
-    with Progress() as progress:
-        path = weights.pull(name, progress.download(f"{PREFIX}{name}"), waiting=_waiting)
-    typer.echo(f"{PREFIX}{name} is ready: {path}")
+    for weights in [lookup(name.removeprefix(PREFIX)) for name in names or WEIGHTS]:
+        name, shown = weights.name, weights.full_name
+        if cache.verify(name):
+            typer.echo(f"{shown} is already there: {cache.weights_path(name)}")
+            continue
+        with Progress() as progress:
+            path = cache.pull(name, progress.download(shown), waiting=_waiting)
+        typer.echo(f"{shown} is ready: {path}")
 
 
 @app.command("remove")
 def remove_model(name: Name) -> None:
     """Remove the weights of an embedded model from the cache."""
-    from fairqr.agents import weights
+    from fairqr.base.weights import cache
+    from fairqr.base.weights.registry import lookup
 
-    name = name.removeprefix(PREFIX)
-    removed = weights.remove(name, waiting=_waiting)
-    typer.echo(f"{PREFIX}{name} is removed." if removed else f"{PREFIX}{name} was not there.")
+    weights = lookup(name.removeprefix(PREFIX))
+    removed = cache.remove(weights.name, waiting=_waiting)
+    typer.echo(f"{weights.full_name} {'is removed' if removed else 'was not there'}.")
 
 
 def _waiting() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
+from fairqr.base.files import write_beside
 from fairqr.cli.terminal import shortened
 from fairqr.evaluation.reports.drawing import quiet_fonts
-from fairqr.retrieval.files import write_beside
 
 if TYPE_CHECKING:
     from fairqr.graph.search.result import SearchResult

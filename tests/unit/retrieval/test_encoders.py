@@ -236,7 +236,7 @@ def test_a_model_of_langchain_is_opened_by_its_name(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("minilm", "There is no encoder 'minilm'; choose wordllama"),
+        ("magic", "There is no encoder 'magic'; choose minilm or wordllama, or a model of"),
         ("", "There is no encoder ''"),
         ("nobody:model", "'nobody:model' cannot be started"),
         ("openai:", "'openai:' cannot be started"),

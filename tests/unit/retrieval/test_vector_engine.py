@@ -186,8 +186,8 @@ async def test_retrievers_by_name(tmp_path: Path) -> None:
     for wrong in ("", "sparse", "bm25:x", "Dense", "densest"):
         with pytest.raises(InputError, match="choose bm25, dense or dense:<encoder>"):
             await catalog.resolve("people", retriever=wrong)
-    with pytest.raises(ModelUnavailableError, match="no encoder 'minilm'"):
-        await catalog.resolve("people", retriever="dense:minilm")
+    with pytest.raises(ModelUnavailableError, match="no encoder 'magic'"):
+        await catalog.resolve("people", retriever="dense:magic")
 
 
 async def test_a_model_of_langchain_retrieves(tmp_path: Path) -> None:

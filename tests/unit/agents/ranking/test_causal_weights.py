@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.agents.ranking.causal_weights import base_sha256, lasting_name
 from fairqr.base.errors import InputError
-from fairqr.retrieval.files import sha256_of
+from fairqr.base.files import sha256_of
 
 
 def test_a_path_is_kept_whole_and_other_names_as_they_are(

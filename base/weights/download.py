@@ -1,4 +1,4 @@
-"""Downloading a file so that a connection that breaks, or a killed process, resumes."""
+"""Downloading a file so that it resumes after a broken connection or a killed process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from pathlib import Path
 
 import tenacity
 
-from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.files import sha256_of
 
-__all__ = ["CHUNK", "BrokenError", "Progress", "RefusedError", "download", "size_of"]
+__all__ = [
+    "CHUNK",
+    "AbsentError",
+    "BrokenError",
+    "Progress",
+    "RefusedError",
+    "bring_whole",
+    "download",
+    "is_whole",
+    "size_of",
+]
 
 Progress = Callable[[int, int], None]
-"""Told the bytes that are here, and all bytes (0 where nobody says)."""
+"""Called with the number of bytes that are here, and of all bytes (0 if nobody says)."""
 
 CHUNK = 1 << 16
 """How many bytes are read at once."""
@@ -35,17 +45,54 @@ class RefusedError(Exception):
     """Our own client got no answer, or was asked for credentials that it does not have."""
 
 
+class AbsentError(Exception):
+    """The server answers, and does not have the file."""
+
+
 class _TooLongError(BrokenError):
     """What lies here has no continuation, so it is another file's."""
 
 
-def download(url: str, file: Path, progress: Progress) -> None:
+def is_whole(file: Path, sha256: str) -> bool:
+    """Return whether the file is there with this hash."""
+    return file.is_file() and sha256_of(file) == sha256
+
+
+def bring_whole(part: Path, sha256: str, bring: Callable[[], None]) -> bool:
+    """Bring a file, starting again if what lay there was the start of another one.
+
+    Args:
+        part: Where the file goes. It is removed if it ends up with another hash.
+        sha256: The hash that the whole file must have.
+        bring: Fetches what is missing.
+
+    Returns:
+        Whether the file has this hash.
+    """
+    resumed = part.exists()
+    bring()
+    if resumed and not is_whole(part, sha256):
+        part.unlink()
+        bring()
+    if is_whole(part, sha256):
+        return True
+    part.unlink()
+    return False
+
+
+def download(url: str, file: Path, progress: Progress, timeout: float = TIMEOUT) -> None:
     """Fetch what is missing of a file; what lies there already is taken for its beginning.
+
+    Args:
+        url: Of the file.
+        file: Where it goes.
+        progress: Called with the bytes that are here.
+        timeout: How many seconds the server may send nothing.
 
     Raises:
         BrokenError: The connection broke again and again; ``file`` holds what came.
         RefusedError: Another client may be let in, or reach the server.
-        ModelUnavailableError: The server does not have the file.
+        AbsentError: The server does not have the file.
     """
     attempts = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -53,24 +100,19 @@ def download(url: str, file: Path, progress: Progress) -> None:
         retry=tenacity.retry_if_exception_type(BrokenError),
         reraise=True,
     )
-    attempts(_attempt, url, file, progress)
+    attempts(_attempt, url, file, progress, timeout)
 
 
 def size_of(file: Path) -> int:
-    """Return the size of a file in bytes, 0 where there is none."""
+    """Return the size of a file in bytes; 0 if there is none."""
     return file.stat().st_size if file.exists() else 0
 
 
-def _attempt(url: str, file: Path, progress: Progress) -> None:
-    """Ask for what is missing of the file; begin again where the server does not give a part.
-
-    Raises:
-        BrokenError: It is worth trying again.
-        RefusedError: pip may reach what we cannot.
-    """
+def _attempt(url: str, file: Path, progress: Progress, timeout: float) -> None:
+    """Ask for what is missing of the file; start again if the server sends only whole files."""
     have = size_of(file)
     try:
-        answer = _ask(url, have)
+        answer = _ask(url, have, timeout)
     except _TooLongError:
         file.unlink()
         raise
@@ -88,13 +130,13 @@ def _attempt(url: str, file: Path, progress: Progress) -> None:
         raise BrokenError(f"{done} of {total} bytes came")
 
 
-def _ask(url: str, have: int) -> http.client.HTTPResponse:
+def _ask(url: str, have: int, timeout: float) -> http.client.HTTPResponse:
     request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})  # noqa: S310
     if have:
         request.add_header("Range", f"bytes={have}-")
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_tls()))
     try:
-        answer: http.client.HTTPResponse = opener.open(request, timeout=TIMEOUT)
+        answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:
             raise _TooLongError("what lay here was longer than the file") from error
@@ -102,10 +144,7 @@ def _ask(url: str, have: int) -> http.client.HTTPResponse:
             raise RefusedError(f"the server answers {error.code}") from error
         if error.code in (408, 429) or error.code >= 500:
             raise BrokenError(f"the server answers {error.code}") from error
-        raise ModelUnavailableError(
-            f"The server answers {error.code} to the address that pip's index names for the "
-            "weights: check which index or mirror pip is set to use."
-        ) from error
+        raise AbsentError(f"the server answers {error.code}") from error
     except urllib.error.URLError as error:
         raise RefusedError(error.reason) from error
     except (http.client.HTTPException, OSError) as error:
@@ -121,7 +160,7 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _continues(answer: http.client.HTTPResponse, have: int) -> bool:
-    """Tell whether the answer begins where what we have ends."""
+    """Return whether the answer begins where what we have ends."""
     given = answer.headers.get("Content-Range", "")
     return answer.status == 206 and given.startswith(f"bytes {have}-")
 
@@ -129,7 +168,7 @@ def _continues(answer: http.client.HTTPResponse, have: int) -> bool:
 def _tls() -> ssl.SSLContext:
     """Trust what the system trusts (and SSL_CERT_FILE), and what pip is told to trust.
 
-    More trust than pip's does no harm here: the SHA-256 decides what is used.
+    Trusting more than pip does no harm here: the SHA-256 decides what is used.
     """
     context = ssl.create_default_context()
     for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.retrieval.files import write_beside
+from fairqr.base.files import write_beside
 
 
 def test_a_file_gets_the_mode_that_every_other_file_gets(tmp_path: Path) -> None:

