@@ -18,9 +18,9 @@ __all__ = ["RANKERS", "RankerName", "RankerOptions", "open_ranker"]
 RankerName = Literal["listwise", "pairwise", "monot5", "monobert"]
 
 RANKERS: Mapping[RankerName, str] = {
-    "listwise": "a language model that orders windows of the list, from its end to its begin "
+    "listwise": "a language model that sorts overlapping windows, from the last to the first "
     "(RankGPT, Sun et al. 2023)",
-    "pairwise": "a language model that compares two documents, in both orders "
+    "pairwise": "a language model that compares documents two at a time, in both orders "
     "(PRP, Qin et al. 2024)",
     "monot5": "a T5 that says whether a document is relevant (Nogueira et al. 2020)",
     "monobert": "a BERT that classifies a document as relevant (Nogueira & Cho 2019)",

@@ -18,12 +18,13 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.agents.ranking.rankers import RankerName
+from fairqr.agents.ranking.rankers import RANKERS, RankerName
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
+from fairqr.retrieval.rerankers.registry import RERANKERS
 from fairqr.retrieval.target import DEFAULT_TARGET, Target
 
 __all__ = [
@@ -100,6 +101,21 @@ class Strategy:
     depth: int | None = 200
 
 
+def _baseline(step: FinalStep) -> Strategy:
+    """Return plain retrieval with this re-ranker as its final step."""
+    return Strategy(RERANKERS[step].about, final_step=step)
+
+
+def _ranked(ranker: RankerName) -> Strategy:
+    """Return plain retrieval, which a model re-ranks before the exposure-aware step."""
+    return Strategy(
+        f"re-ranks the first {READS[ranker]} results with {RANKERS[ranker]}, then fills the ranks "
+        "toward the target",
+        ranker=ranker,
+        final_step="exposure-aware",
+    )
+
+
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
         "the default: asks about all groups at once, refines toward those that lack exposure, "
@@ -120,60 +136,16 @@ METHODS: dict[Method, Strategy] = {
         depth=None,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
-    "mmr": Strategy(
-        "avoids near-duplicates and knows no groups: relevance, less the similarity to documents "
-        "above (maximal marginal relevance, Carbonell & Goldstein 1998)",
-        final_step="mmr",
-    ),
-    "xquad": Strategy(
-        "favours relevant documents of groups that the ones above do not cover yet (xQuAD, Santos "
-        "et al. 2010)",
-        final_step="xquad",
-    ),
-    "pm2": Strategy(
-        "gives out ranks in proportion to the target, as an election gives out seats (PM-2, Dang & "
-        "Croft 2012)",
-        final_step="pm2",
-    ),
-    "fa-ir": Strategy(
-        "lifts protected groups until each prefix of the ranking passes a statistical test (FA*IR, "
-        "Zehlike et al. 2017, 2022)",
-        final_step="fa-ir",
-    ),
-    "deltr": Strategy(
-        "scores documents with a linear model that was trained for relevance and for equal "
-        "exposure (DELTR, Zehlike & Castillo 2020)",
-        final_step="deltr",
-    ),
-    "dlf": Strategy(
-        "blends two trained models, one for relevance and one for the target of exposure (DLF, a "
-        "linear reconstruction from the abstract of Chen & Fang 2023)",
-        final_step="dlf",
-    ),
-    "listwise": Strategy(
-        "a language model sorts windows of the first 100 documents (RankGPT, Sun et al. 2023); "
-        "then the ranks are filled toward the target",
-        ranker="listwise",
-        final_step="exposure-aware",
-    ),
-    "pairwise": Strategy(
-        "a language model compares the first 20 documents two at a time, in both orders (PRP, Qin "
-        "et al. 2024); then the ranks are filled toward the target",
-        ranker="pairwise",
-        final_step="exposure-aware",
-    ),
-    "monot5": Strategy(
-        "monoT5 scores each of the first 100 documents (Nogueira et al. 2020); then the ranks are "
-        "filled toward the target",
-        ranker="monot5",
-        final_step="exposure-aware",
-    ),
-    "monobert": Strategy(
-        "monoBERT scores each of the first 100 documents (Nogueira & Cho 2019); then the ranks are "
-        "filled toward the target",
-        ranker="monobert",
-        final_step="exposure-aware",
-    ),
+    "mmr": _baseline("mmr"),
+    "xquad": _baseline("xquad"),
+    "pm2": _baseline("pm2"),
+    "fa-ir": _baseline("fa-ir"),
+    "deltr": _baseline("deltr"),
+    "dlf": _baseline("dlf"),
+    "listwise": _ranked("listwise"),
+    "pairwise": _ranked("pairwise"),
+    "monot5": _ranked("monot5"),
+    "monobert": _ranked("monobert"),
 }
 
 

@@ -150,8 +150,10 @@ def read_options(name: str, model: type[Options], options: Mapping[str, object])
     except ValidationError as error:
         where, reason = first_problem(error)
         if error.errors()[0]["type"] == "missing":
-            what = model.model_fields[where].description
-            raise InputError(f"The re-ranker {name} needs the option '{where}': {what}") from None
+            what = str(model.model_fields[where].description)
+            raise InputError(
+                f"The re-ranker {name} needs the option '{where}': {what[0].lower()}{what[1:]}"
+            ) from None
         raise InputError(
             f"The option '{where or 'options'}' of {name} is wrong: {one_line(reason)}."
         ) from None

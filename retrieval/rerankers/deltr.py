@@ -67,7 +67,7 @@ class DeltrTraining(BaseModel):
 class DeltrOptions(RerankOptions):
     """The options of DELTR."""
 
-    weights: Path = Field(description="The file that fairqr train wrote.")
+    weights: Path = Field(description="The weights that 'fairqr train deltr' wrote.")
 
 
 class DeltrModel(TrainedModel):
@@ -251,5 +251,8 @@ def build(options: DeltrOptions, engine: SearchEngine) -> DeltrReranker:
     """Return the re-ranker with the weights of the file that the options name."""
     model = DeltrModel.load(options.weights)
     if model.model.features != (*FEATURES, "protected"):
-        raise InputError(f"{options.weights} has other features than this version of fairqr.")
+        raise InputError(
+            f"{options.weights} was trained on other features than this version of fairqr has; "
+            "train it again with 'fairqr train deltr'."
+        )
     return DeltrReranker(model, engine)

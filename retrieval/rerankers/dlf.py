@@ -79,9 +79,12 @@ class DlfTraining(BaseModel):
 class DlfOptions(RerankOptions):
     """The options of DLF."""
 
-    weights: Path = Field(description="The file that fairqr train wrote.")
+    weights: Path = Field(description="The weights that 'fairqr train dlf' wrote.")
     alpha: float = Field(
-        0.6, ge=0, le=1, description="α: 1 uses the relevance model alone, 0 the fairness model."
+        0.6,
+        ge=0,
+        le=1,
+        description="α: 1 ranks by the relevance model, 0 by the fairness model.",
     )
 
 
@@ -287,5 +290,8 @@ def build(options: DlfOptions, engine: SearchEngine) -> DlfReranker:
     model = DlfModel.load(options.weights)
     expected = (*FEATURES, *_target_names(list(model.dimensions)))
     if model.relevance.features != FEATURES or model.fairness.features != expected:
-        raise InputError(f"{options.weights} has other features than this version of fairqr.")
+        raise InputError(
+            f"{options.weights} was trained on other features than this version of fairqr has; "
+            "train it again with 'fairqr train dlf'."
+        )
     return DlfReranker(model, options.alpha, engine)

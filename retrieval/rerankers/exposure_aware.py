@@ -22,16 +22,19 @@ class ExposureAwareOptions(RerankOptions):
     """The target and the discount come with the candidates."""
 
     tolerance: float = Field(
-        DEFAULT_THRESHOLD, ge=0, description="Stop at this divergence, in nats; 0 goes all the way."
+        DEFAULT_THRESHOLD,
+        ge=0,
+        description="The divergence to stop at, in nats; 0 goes as near to the target as it can.",
     )
     smoothing: float = Field(
         DEFAULT_SMOOTHING,
         gt=0,
         lt=1,
-        description="The uniform share mixed into both distributions.",
+        description="The share of a uniform distribution mixed into target and exposure.",
     )
     direction: Direction = Field(
-        "target_exposure", description="The divergence: target_exposure or exposure_target."
+        "target_exposure",
+        description="target_exposure is KL(target || exposure), exposure_target the reverse.",
     )
 
 

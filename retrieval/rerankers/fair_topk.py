@@ -40,10 +40,14 @@ class FairTopKOptions(RerankOptions):
         None,
         gt=0,
         lt=1,
-        description="p, the share of one protected group; by default its share in the target.",
+        description="p, the share of the one protected group; defaults to its share of the target.",
     )
     alpha: float = Field(
-        0.1, gt=0, lt=1, description="α, the probability of rejecting a fair ranking."
+        0.1,
+        gt=0,
+        lt=1,
+        description="α, the probability that a fair ranking fails the test; the larger, the more "
+        "protected documents are needed.",
     )
 
 
@@ -71,8 +75,8 @@ class FairTopKReranker:
         if self._options.proportion is not None:
             if len(groups) > 1:
                 raise InputError(
-                    "The option 'proportion' of fa-ir fits one protected group only; "
-                    "name one with 'protected', or leave it out."
+                    "The option 'proportion' of fa-ir needs one protected group, not "
+                    f"{len(groups)}; name one with 'protected', or leave 'proportion' out."
                 )
             proportions = (self._options.proportion,)
         belongs = group_of_each(candidates.memberships[protected.dimension])

@@ -33,7 +33,7 @@ class MmrOptions(RerankOptions):
     """The options of MMR."""
 
     trade_off: float = Field(
-        0.7, ge=0, le=1, description="λ: 1 is relevance alone, 0 is novelty alone."
+        0.7, ge=0, le=1, description="λ: 1 ranks by relevance alone, 0 by novelty alone."
     )
     similarity: Literal["tfidf"] = Field(
         "tfidf",

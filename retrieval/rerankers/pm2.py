@@ -21,7 +21,8 @@ class Pm2Options(RerankOptions):
         0.5,
         ge=0,
         le=1,
-        description="λ: 1 only counts the group whose turn it is, less also counts the others.",
+        description="λ: at 1 each rank goes to the group whose turn it is; below, a more relevant "
+        "document of another group can win.",
     )
 
 

@@ -17,8 +17,8 @@ from fairqr.retrieval.schema import UNKNOWN
 __all__ = ["PROTECTED_HELP", "Protected", "choose_protected", "group_of_each"]
 
 PROTECTED_HELP = (
-    "The protected groups, such as female or continent=Africa,Asia, or 'all' that lack exposure in "
-    "the first k; by default the one that lacks most."
+    "The groups to protect, such as female or continent=Africa,Asia; 'all' for every group that "
+    "lacks exposure in the first k. Defaults to the group that lacks most."
 )
 
 
@@ -106,10 +106,10 @@ def _named(candidates: Candidates, text: str) -> Protected:
             for dimension, groups in zip(candidates.dimensions, candidates.groups, strict=True)
         )
         raise InputError(
-            f"There are no protected groups '{one_line(text, 100)}'; choose among {known}."
+            f"There is no group '{one_line(text, 100)}' to protect; choose among {known}."
         )
     if len(found) > 1:
         named = " or ".join(f"{candidates.dimensions[d]}={','.join(wanted)}" for d in found)
-        raise InputError(f"'{one_line(text, 100)}' stands in several attributes; write {named}.")
+        raise InputError(f"Several attributes have '{one_line(text, 100)}'; write {named}.")
     groups = candidates.groups[found[0]]
     return Protected(found[0], tuple(groups.index(name) for name in wanted))

@@ -27,7 +27,7 @@ class RerankerEntry:
 
     Attributes:
         name: How commands and files call it.
-        description: One line.
+        description: What it does, as a phrase.
         reference: Authors and year of the paper.
         is_trained: Whether it needs weights that were trained before.
         module: Of this package; it has a function ``build(options, engine)``.
@@ -40,6 +40,11 @@ class RerankerEntry:
     is_trained: bool
     module: str
     options_name: str
+
+    @property
+    def about(self) -> str:
+        """What it does and where it comes from, in one line."""
+        return f"{self.description} ({self.reference})"
 
     def options_model(self) -> type[RerankOptions]:
         """Return the class of its options, whose fields carry defaults, ranges, descriptions."""
@@ -58,7 +63,7 @@ class RerankerEntry:
 _ENTRIES = (
     RerankerEntry(
         "exposure-aware",
-        "Fills the ranks one by one toward the target of exposure.",
+        "the exposure-aware step, which fills the ranks one by one toward the target",
         "fairqr; exposure after Singh & Joachims 2018",
         is_trained=False,
         module="exposure_aware",
@@ -66,7 +71,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "mmr",
-        "Maximal marginal relevance: relevance less similarity to what stands above.",
+        "maximal marginal relevance, which avoids near-duplicates and knows no groups",
         "Carbonell & Goldstein 1998",
         is_trained=False,
         module="mmr",
@@ -74,7 +79,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "xquad",
-        "xQuAD: relevance, and coverage of groups that the documents above do not cover yet.",
+        "xQuAD, which favours relevant documents of groups that those above do not cover yet",
         "Santos et al. 2010",
         is_trained=False,
         module="xquad",
@@ -82,7 +87,7 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "pm2",
-        "PM-2: ranks in proportion to the target, as seats in an election.",
+        "PM-2, which gives out ranks in proportion to the target, as an election gives out seats",
         "Dang & Croft 2012",
         is_trained=False,
         module="pm2",
@@ -90,15 +95,15 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "fa-ir",
-        "FA*IR: in every prefix no fewer protected documents than a fair draw would give.",
-        "Zehlike et al. 2017; several groups: Zehlike et al. 2022",
+        "FA*IR, which lifts protected groups until each prefix passes a statistical test",
+        "Zehlike et al. 2017; for several groups Zehlike et al. 2022",
         is_trained=False,
         module="fair_topk",
         options_name="FairTopKOptions",
     ),
     RerankerEntry(
         "deltr",
-        "DELTR: a linear listwise model, trained with a penalty on disparate exposure.",
+        "DELTR, a linear model that is trained for relevance and for equal exposure",
         "Zehlike & Castillo 2020",
         is_trained=True,
         module="deltr",
@@ -106,9 +111,9 @@ _ENTRIES = (
     ),
     RerankerEntry(
         "dlf",
-        "DLF: a fairness model trained by the KL to the target, blended with a relevance model; a "
-        "linear reconstruction.",
-        "From the abstract of Chen & Fang 2023",
+        "DLF, a linear reconstruction from the abstract of its paper, which blends a model trained "
+        "for relevance with one trained for the target",
+        "Chen & Fang 2023",
         is_trained=True,
         module="dlf",
         options_name="DlfOptions",

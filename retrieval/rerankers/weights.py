@@ -99,7 +99,7 @@ class TrainedModel(BaseModel):
             where, reason = first_problem(error)
             raise InputError(
                 f"{path} holds no weights of {cls.kind} (wrong at {where or 'the file'}: "
-                f"{one_line(reason, 120)}); train them again."
+                f"{one_line(reason, 120)}); write them with 'fairqr train {cls.kind}'."
             ) from None
 
 
@@ -113,14 +113,14 @@ def group_positions(
     """
     if dimension not in candidates.dimensions:
         raise InputError(
-            f"These weights of {kind} were trained for the attribute '{dimension}', and "
-            f"{', '.join(candidates.dimensions)} is measured; name weights trained for that."
+            f"These weights of {kind} were trained for the attribute '{dimension}', but this "
+            f"search measures {', '.join(candidates.dimensions)}; use weights trained for that."
         )
     position = list(candidates.dimensions).index(dimension)
     known = list(candidates.groups[position])
     if missing := [group for group in groups if group not in known]:
         raise InputError(
             f"These weights of {kind} were trained for the group '{missing[0]}', which "
-            f"'{dimension}' does not have; train them on this corpus."
+            f"'{dimension}' does not have here; train on this corpus, with 'fairqr train {kind}'."
         )
     return position, [known.index(group) for group in groups]

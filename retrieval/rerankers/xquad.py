@@ -18,7 +18,10 @@ class XquadOptions(RerankOptions):
     """The options of xQuAD. The papers tune λ and state no default."""
 
     diversity: float = Field(
-        0.5, ge=0, le=1, description="λ: 0 ranks by relevance alone, 1 by the groups alone."
+        0.5,
+        ge=0,
+        le=1,
+        description="λ: 0 ranks by relevance alone, 1 by the coverage of groups alone.",
     )
 
 

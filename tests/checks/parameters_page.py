@@ -57,7 +57,7 @@ def page() -> str:
         parts += [f"## {title}\n", f"{lead}\n", _table(models, prefixes.get(title, ""))]
     parts += ["## Options of the final step\n", "Set them as `options.NAME`.\n"]
     for name, entry in RERANKERS.items():
-        parts += [f"`{name}`: {entry.description}\n", _table([entry.options_model()], "options.")]
+        parts += [f"`{name}`: {entry.about}.\n", _table([entry.options_model()], "options.")]
     parts += ["## The command alone\n", _table([RunSettings], "")]
     own = [SearchRunSettings, AnswerRunSettings]
     for command, model in zip(("fairqr search", "fairqr answer"), own, strict=True):

@@ -58,7 +58,7 @@ def _explain_methods(method: str | None) -> str | None:
     )
     for step, entry in RERANKERS.items():
         trained = "; needs weights, see 'fairqr train --help'" if entry.is_trained else ""
-        typer.echo(f"  {step}: {entry.description} {entry.reference}{trained}")
+        typer.echo(f"  {step}: {entry.about}{trained}")
         for option in parameters_of([entry.options_model()]):
             typer.echo(f"      {option.name}: {option.help}")
     raise typer.Exit

@@ -216,13 +216,13 @@ async def test_what_cannot_be_trained_or_used_is_said(
     for items in ([], nothing):
         with pytest.raises(InputError, match="nothing to train on"):
             train_deltr(Examples(items))
-    with pytest.raises(InputError, match="no protected groups 'nobody'"):
+    with pytest.raises(InputError, match="no group 'nobody' to protect"):
         train_deltr(examples, DeltrTraining(protected="nobody"))
     path = tmp_path / "weights.json"
     train_deltr(examples).save(path)
     reranker = open_reranker("deltr", {"weights": path}, engine=engine)
     other = replace(make_candidates("fm"), dimensions=["age"])
-    with pytest.raises(InputError, match="trained for the attribute 'gender', and age"):
+    with pytest.raises(InputError, match="the attribute 'gender', but this search measures age"):
         await reranker.rerank("q", other, 2)
     renamed = replace(make_candidates("fm"), groups=[["w", "m"]])
     with pytest.raises(InputError, match="for the group 'female', which 'gender' does not have"):

@@ -179,7 +179,7 @@ async def test_it_is_saved_loaded_and_used_over_an_index(
         women.append(sum(int(id_[-2:]) >= 20 for id_ in ranking.ids))
     assert women[1] > women[0]
     assert (await reranker.rerank("q", make_candidates(""), 5)).ranking == Ranking([], [])
-    with pytest.raises(InputError, match="trained for the attribute 'gender', and age"):
+    with pytest.raises(InputError, match="the attribute 'gender', but this search measures age"):
         await reranker.rerank("q", replace(make_candidates("fm"), dimensions=["age"]), 2)
 
 
