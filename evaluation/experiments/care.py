@@ -6,15 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel
-
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelError, one_line
-from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.experiments.folder import Lines, Record
 
 __all__ = ["GIVE_UP", "Cautious", "Patience", "is_away"]
 
-R = TypeVar("R", bound=BaseModel)
+R = TypeVar("R", bound=Record)
 
 GIVE_UP = 20
 """So many failures one after the other mean that the model is not there at all."""

@@ -11,20 +11,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
-
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import FairqrError
 from fairqr.evaluation.experiments.care import Cautious, Patience
 from fairqr.evaluation.experiments.estimating import Estimate, Timing
-from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.workers.tools import Pool, Tools
 
 __all__ = ["Absence", "Done", "Keep", "Stage", "by_job", "run_stages"]
 
 N = TypeVar("N")
-R = TypeVar("R", bound=BaseModel)
+R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 

@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import platform
 import string
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, TypeVar
@@ -20,10 +20,11 @@ from typing import IO, Any, ClassVar, Generic, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
 
-__all__ = ["Folder", "FolderManifest", "Lines", "file_name"]
+__all__ = ["Folder", "FolderManifest", "Lines", "Record", "file_name", "spent"]
 
 LIBRARIES = (
     "fairqr",
@@ -49,7 +50,38 @@ LIBRARIES = (
 LONGEST = 120
 _PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
 
-R = TypeVar("R", bound=BaseModel)
+
+class Record(BaseModel):
+    """A line of a run.
+
+    Attributes:
+        keys: The values that tell records of one file apart.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: ClassVar[tuple[str, ...]]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from the others."""
+        return tuple(getattr(self, name) for name in self.keys)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether doing it again would be no use."""
+        return True
+
+
+R = TypeVar("R", bound=Record)
+
+
+def spent(usage: Usage) -> dict[str, int]:
+    """Return what asking cost as records have it; cached replies count as when they were made."""
+    return {
+        "model_calls": usage.model_calls + usage.cached_calls,
+        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -92,17 +124,13 @@ class Lines(Generic[R]):
 
     Args:
         path: The file; it is made when something is written.
-        record: The class of the records.
-        key: What tells records apart; a later one of the same key counts.
+        record: The class of the records; of two with the same key the later one counts.
         what: What is done again where a damaged line is removed, e.g. ``the search``.
     """
 
-    def __init__(
-        self, path: Path, record: type[R], key: Callable[[R], Hashable], what: str
-    ) -> None:
+    def __init__(self, path: Path, record: type[R], what: str) -> None:
         self.path = path
         self._record = record
-        self._key = key
         self._what = what
         self._open: IO[str] | None = None
 
@@ -121,8 +149,12 @@ class Lines(Generic[R]):
                     f"{self.path}, line {number}, is damaged; remove the line, and {self._what} "
                     "is done again."
                 ) from None
-            found[self._key(record)] = record
+            found[record.key] = record
         return list(found.values())
+
+    def done(self) -> set[Hashable]:
+        """Return the keys of what was done and need not be done again."""
+        return {record.key for record in self.read() if record.is_final}
 
     def _whole(self) -> Iterable[tuple[int, bytes]]:
         try:

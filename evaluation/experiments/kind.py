@@ -36,16 +36,8 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
     store = Store(options.folder)
     for sentence in plan.left_out:
         options.watcher.note(sentence)
-    async with options.pool(store.replies) as (pool, at_once):
-        await run_searches(
-            plan,
-            collection,
-            store,
-            prompts=options.prompts,
-            watcher=options.watcher,
-            at_once=at_once,
-            pool=pool,
-        )
+    async with options.pool(store.replies) as pool:
+        await run_searches(plan, collection, store, pool, watcher=options.watcher)
     if not options.report:
         write_results(store, measure_experiment(store, collection))
 

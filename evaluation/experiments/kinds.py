@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -72,17 +72,15 @@ class RunOptions:
     report: bool = False
     agree: Callable[[int, int], None] = _agreed
 
-    @contextlib.asynccontextmanager
-    async def pool(self, replies: Path) -> AsyncIterator[tuple[Pool | None, int]]:
-        """Connect to the workers; gives them (None for this process), and how much at a time.
+    def pool(self, replies: Path) -> AbstractAsyncContextManager[Pool]:
+        """Connect to the workers.
 
         Args:
             replies: The file that keeps replies of models.
         """
-        from fairqr.evaluation.workers.ray_pool import at_once, opened_pool
+        from fairqr.evaluation.workers.ray_pool import opened_pool
 
-        async with opened_pool(self.workers, self.prompts, replies) as pool:
-            yield pool, at_once(self.workers, pool)
+        return opened_pool(self.workers, self.prompts, replies)
 
 
 @dataclass(frozen=True, slots=True)

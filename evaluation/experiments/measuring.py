@@ -18,9 +18,10 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
+from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.plan import fingerprints_of
 from fairqr.evaluation.experiments.specification import Experiment, System
-from fairqr.evaluation.experiments.store import Manifest, Record, Store, file_name
+from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
 from fairqr.evaluation.measures.base import Measure, Need
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
@@ -60,7 +61,7 @@ class Table:
     attribute: str
     queries: str
     experiment: Experiment
-    records: Mapping[str, Sequence[Record]]
+    records: Mapping[str, Sequence[SearchRecord]]
     evaluations: Mapping[str, Evaluation]
     unfinished: Mapping[str, int]
     qrels: Qrels
@@ -358,7 +359,7 @@ def frames_of(measured: Measured) -> dict[str, DataFrame]:
     return {name: pd.concat(parts, ignore_index=True) for name, parts in whole.items()}
 
 
-def run_of(name: str, records: Iterable[Record]) -> Run:
+def run_of(name: str, records: Iterable[SearchRecord]) -> Run:
     """Return a run: one ranking for each seed of each topic; the scores say the order only."""
     rankings: dict[str, list[Ranking]] = {}
     for record in records:
@@ -389,7 +390,7 @@ def measure_experiment(store: Store, collection: Collection) -> Measured:
             "bring the old ones back, or run it again into another folder."
         )
     qrels = {topic: collection.qrels[topic] for topic in manifest.topics}
-    records = store.records()
+    records = store.lines.read()
     wanted = ids_of([], qrels)
     for record in records:
         wanted.update(record.ids, *(done.ids for done in record.rounds))
@@ -411,12 +412,12 @@ def _table(
     manifest: Manifest,
     attribute: str,
     form: str,
-    records: Sequence[Record],
+    records: Sequence[SearchRecord],
     qrels: Qrels,
     scan: Groups,
 ) -> Table:
     experiment = manifest.experiment
-    own: dict[str, list[Record]] = {}
+    own: dict[str, list[SearchRecord]] = {}
     unfinished: dict[str, int] = {}
     for system in experiment.all_systems():
         seeds = len(experiment.seeds) if system.asks_a_model else 1

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fairqr.agents.cache import ReplyFile
 from fairqr.base.errors import IndexNotFoundError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
@@ -16,11 +15,10 @@ from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.plan import Cell, Plan
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.searching import Place, Search, check_needs, open_engine, search
-from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
+from fairqr.evaluation.workers.tools import Pool
 from fairqr.graph.search.rankers import ASKED
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 
 __all__ = ["run_searches"]
@@ -30,14 +28,7 @@ LOOKED_UP = 100
 
 
 async def run_searches(
-    plan: Plan,
-    collection: Collection,
-    store: Store,
-    *,
-    prompts: PromptLibrary,
-    watcher: StageWatcher,
-    at_once: int = 4,
-    pool: Pool | None = None,
+    plan: Plan, collection: Collection, store: Store, pool: Pool, *, watcher: StageWatcher
 ) -> None:
     """Do all searches of a plan that have no record yet.
 
@@ -47,23 +38,22 @@ async def run_searches(
         plan: What is to be done.
         collection: Which it was made for.
         store: Where results go; locked while this runs.
-        prompts: Where prompts come from.
+        pool: Does the searches.
         watcher: Told of each search.
-        at_once: How many searches may run at the same time.
-        pool: Does the searches; defaults to this process.
 
     Raises:
         FairqrError: A search cannot be done for a reason that concerns more than its topic; what
             was done until then is kept.
     """
     store.check(plan.manifest)
-    async with contextlib.aclosing(Tools(prompts, ReplyFile(store.replies))) as tools:
-        run = _Run(plan, collection, store, watcher, at_once, tools, pool or LocalPool(tools))
+    async with contextlib.aclosing(pool.tools):
+        run = _Run(plan, collection, store, watcher, pool)
         cells = await run.cells_to_do()
-        await run.pool.do(check_needs, plan, cells)
+        await pool.do(check_needs, plan, cells)
         with store.locked():
             store.begin(plan.manifest)
-            await run_stages(partial(run.stages, cells), watcher=watcher, at_once=at_once)
+            stages = partial(run.stages, cells)
+            await run_stages(stages, watcher=watcher, at_once=pool.at_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +62,11 @@ class _Run:
     collection: Collection
     store: Store
     watcher: StageWatcher
-    at_once: int
-    tools: Tools
     pool: Pool
 
     async def cells_to_do(self) -> list[Cell]:
         """Return the cells with a search to do, but for those whose corpus is not here."""
-        done = {record.key for record in self.store.records()}
+        done = self.store.lines.done()
         cells = [
             cell
             for cell in self.plan.cells
@@ -107,16 +95,16 @@ class _Run:
 
     async def _engine(self, corpus: str, retriever: str) -> SearchEngine:
         return await open_engine(
-            self.tools, corpus, retriever, lambda name: self.watcher.count(f"preparing {name}")
+            self.pool.tools, corpus, retriever, lambda name: self.watcher.count(f"preparing {name}")
         )
 
-    async def stages(self, cells: Sequence[Cell]) -> AsyncIterator[Stage[Topic, Record]]:
+    async def stages(self, cells: Sequence[Cell]) -> AsyncIterator[Stage[Topic, SearchRecord]]:
         """Yield a stage for each cell."""
-        done = {record.key for record in self.store.records()}
+        done = self.store.lines.done()
         for cell in cells:
             yield await self._stage(cell, done)
 
-    async def _stage(self, cell: Cell, done: Set[Hashable]) -> Stage[Topic, Record]:
+    async def _stage(self, cell: Cell, done: Set[Hashable]) -> Stage[Topic, SearchRecord]:
         experiment = self.plan.manifest.experiment
         corpus = experiment.corpus_of(cell.system) or self.collection.corpus_name
         engine = await self._engine(corpus, cell.system.retriever)
@@ -124,11 +112,11 @@ class _Run:
         if cell.system.asks_a_model or cell.system.ranker in ASKED:
             model = cell.system.model or experiment.model
         fingerprint = (await engine.info()).fingerprint
-        place = Place(corpus, fingerprint, cell.system.retriever, model, self.at_once)
+        place = Place(corpus, fingerprint, cell.system.retriever, model, self.pool.at_once)
         folds = self._folds(cell)
         context = cell.context(experiment).model_dump(exclude_unset=True)
 
-        async def do(topic: Topic, keep: Keep[Record]) -> None:
+        async def do(topic: Topic, keep: Keep[SearchRecord]) -> None:
             path = next((path for path, fold in folds.items() if topic.id in fold), None)
             task = Search(
                 cell.key(topic),

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measuring import Measured, Table
 from fairqr.evaluation.experiments.specification import Experiment, System
-from fairqr.evaluation.experiments.store import Store, file_name
+from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.reports.drawing import FAMILIES, can_draw

@@ -14,8 +14,9 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, QueryError
 from fairqr.evaluation.experiments.care import is_away
 from fairqr.evaluation.experiments.engine import Absence, Done
+from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.plan import Cell, Plan
-from fairqr.evaluation.experiments.store import Record, Round
+from fairqr.evaluation.experiments.store import Round, SearchRecord
 from fairqr.evaluation.workers.tools import Tools
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
@@ -31,7 +32,7 @@ from fairqr.retrieval.engines.tantivy_store import Announce
 __all__ = ["Place", "Search", "check_needs", "open_engine", "search", "search_by"]
 
 Key = tuple[str, str, str, int, str]
-"""See :attr:`fairqr.evaluation.experiments.store.Record.key`."""
+"""See :attr:`fairqr.evaluation.experiments.store.SearchRecord.key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ async def open_engine(
     )
 
 
-async def search(tools: Tools, place: Place, task: Search) -> Done[Record]:
+async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]:
     """Do a search; a query that finds nothing is a result too.
 
     Raises:
@@ -130,7 +131,7 @@ async def search(tools: Tools, place: Place, task: Search) -> Done[Record]:
 
 async def search_by(
     graph: Any, key: Key, query: str, context: Context, *, at_once: int = 1
-) -> Done[Record]:
+) -> Done[SearchRecord]:
     """Search by a graph; see :func:`search`.
 
     Args:
@@ -140,15 +141,16 @@ async def search_by(
         context: Of the search.
         at_once: How many searches run at the same time, for the record.
     """
-    names = ("attribute", "queries", "system", "seed", "topic")
-    parts = dict(zip(names, key, strict=True))
+    parts = dict(zip(SearchRecord.keys, key, strict=True))
     try:
         state = await graph.ainvoke({"query": query}, context=context)
     except QueryError as error:
-        return Done(Record.model_validate({**parts, "error": str(error)}))
+        return Done(SearchRecord.model_validate({**parts, "error": str(error)}))
     result = SearchResult.model_validate(state["result"])
     usage = usage_of(state["result"])
-    record = Record.model_validate({**parts, **_kept(result), "at_once": at_once})
+    record = SearchRecord.model_validate(
+        {**parts, **_kept(result), **spent(usage), "at_once": at_once}
+    )
     return Done(record, _replies(result, usage), usage=usage)
 
 
@@ -201,8 +203,6 @@ def _kept(result: SearchResult) -> Mapping[str, Any]:
         "target": result.target[name],
         "divergence": result.divergence,
         "stop_reason": result.stop_reason,
-        "model_calls": usage.model_calls + usage.cached_calls,
-        "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
         "milliseconds": round(usage.milliseconds + usage.cached_milliseconds, 1),
         "warnings": result.warnings,
     }

@@ -7,14 +7,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
+from fairqr.evaluation.experiments.folder import (
+    Folder,
+    FolderManifest,
+    Lines,
+    Record,
+    file_name,
+)
 from fairqr.evaluation.experiments.specification import Experiment
 
-__all__ = ["Manifest", "Record", "Round", "Store", "file_name"]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+__all__ = ["Manifest", "Round", "SearchRecord", "Store"]
 
 
 class Manifest(FolderManifest):
@@ -49,15 +51,17 @@ class Manifest(FolderManifest):
     notes: tuple[str, ...] = ()
 
 
-class Round(_Part):
+class Round(BaseModel):
     """A round of a search; see :class:`fairqr.graph.search.result.Iteration`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ids: list[str]
     exposure: dict[str, float]
     divergence: float | None
 
 
-class Record(_Part):
+class SearchRecord(Record):
     """One search.
 
     Attributes:
@@ -76,28 +80,25 @@ class Record(_Part):
         error: Why there is no ranking; empty if there is one.
     """
 
+    keys = ("attribute", "queries", "system", "seed", "topic")
+
     attribute: str
     queries: str
     system: str
     seed: int
     topic: str
-    ids: list[str] = []
-    rounds: list[Round] = []
+    ids: list[str] = Field([])
+    rounds: list[Round] = Field([])
     best_round: int = 0
-    target: dict[str, float] = {}
+    target: dict[str, float] = Field({})
     divergence: float | None = None
     stop_reason: str = ""
     model_calls: int = 0
     tokens: int = 0
     milliseconds: float = 0.0
     at_once: int = 1
-    warnings: list[str] = []
+    warnings: list[str] = Field([])
     error: str = ""
-
-    @property
-    def key(self) -> tuple[str, str, str, int, str]:
-        """What tells it from the others."""
-        return self.attribute, self.queries, self.system, self.seed, self.topic
 
 
 class Store(Folder[Manifest]):
@@ -111,15 +112,7 @@ class Store(Folder[Manifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.lines = Lines(folder / "results.jsonl", Record, lambda r: r.key, "the search")
-
-    def records(self) -> list[Record]:
-        """Return the searches that were done, a later one of the same key in place of an earlier.
-
-        Raises:
-            InputError: A line is damaged that is not the last, half written one.
-        """
-        return self.lines.read()
+        self.lines = Lines(folder / "results.jsonl", SearchRecord, "the search")
 
     def weights(self, *parts: Any) -> Path:
         """Return where the weights of a system are kept."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairqr.agents.cache import ReplyFile
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.probes.measuring import frames_of, measure_run
 from fairqr.evaluation.probes.running import (
@@ -36,7 +35,7 @@ async def run(experiment: ListwiseExperiment | PairwiseExperiment, options: RunO
 
 
 async def run_plan(
-    plan: ProbePlan, store: ProbeStore, options: RunOptions, replies: ReplyFile | None = None
+    plan: ProbePlan, store: ProbeStore, options: RunOptions, replies: Path | None = None
 ) -> None:
     """Do the rest of a plan, and say first what it will cost at most.
 
@@ -44,7 +43,7 @@ async def run_plan(
         plan: What to do.
         store: Where results go.
         options: How to do it.
-        replies: Where replies are kept; by default in the folder.
+        replies: The file that keeps replies; by default one in the folder.
 
     Raises:
         FairqrError: The folder holds something else, a model fails, or the run is costly and
@@ -53,10 +52,8 @@ async def run_plan(
     cost = remaining_cost(plan, store)
     options.agree(cost.calls, cost.tokens)
     options.watcher.note(cost_in_words(cost))
-    async with options.pool(replies.path if replies else store.replies) as (pool, at_once):
-        await run_probe(
-            plan, store, watcher=options.watcher, at_once=at_once, replies=replies, pool=pool
-        )
+    async with options.pool(replies or store.replies) as pool:
+        await run_probe(plan, store, pool, watcher=options.watcher)
 
 
 def measure(folder: Path) -> dict[str, DataFrame]:

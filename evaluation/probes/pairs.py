@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairqr.agents.ranking.item_ranker import Asker, RankItem, group_of
+from fairqr.agents.ranking.item_ranker import Asker, Cost, ItemRanker, RankItem, group_of
+from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.statistics import stream
 from fairqr.evaluation.probes.collection import Cell, ProbeCollection, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
@@ -17,11 +18,10 @@ __all__ = [
     "PairTask",
     "ProbePair",
     "group_pairs",
-    "list_tasks",
-    "pair_tasks",
     "planned_pairs",
     "rank_item",
     "relevance_pairs",
+    "tasks_of",
 ]
 
 GroupKind = Literal["relevant", "irrelevant"]
@@ -48,17 +48,19 @@ class ProbePair:
     unprotected: ProbeItem
 
 
-def planned_pairs(query: ProbeQuery, experiment: PairwiseExperiment) -> list[ProbePair]:
-    """Return all pairs of a query that an experiment asks about: relevant, irrelevant, relevance.
+def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> list[ProbePair]:
+    """Return all pairs of a query that are asked about: relevant, irrelevant, relevance.
 
     Args:
         query: Its items.
-        experiment: Says how many of each, and the seed.
+        limit: At most so many relevant and so many irrelevant ones.
+        relevance: At most so many that show whether a model judges relevance at all.
+        seed: Of the draws.
     """
     return [
-        *group_pairs(query, "relevant", experiment.pairs, experiment.seed),
-        *group_pairs(query, "irrelevant", experiment.pairs, experiment.seed),
-        *relevance_pairs(query, experiment.relevance_pairs, experiment.seed),
+        *group_pairs(query, "relevant", limit, seed),
+        *group_pairs(query, "irrelevant", limit, seed),
+        *relevance_pairs(query, relevance, seed),
     ]
 
 
@@ -150,6 +152,15 @@ class ListTask:
         """Return the key of its record."""
         return (self.collection, ranker, window, self.asker, self.query.id)
 
+    @property
+    def items(self) -> list[RankItem]:
+        """What a ranker may know of its items."""
+        return [rank_item(item) for item in self.query.items]
+
+    def cost(self, ranker: ItemRanker) -> Cost:
+        """Return what it costs at most to have it ranked."""
+        return ranker.cost(self.query.query, self.items, self.group)
+
 
 @dataclass(frozen=True, slots=True)
 class PairTask:
@@ -167,33 +178,38 @@ class PairTask:
     query: ProbeQuery
     pair: ProbePair
 
-    def key(self, model: str) -> tuple[str, ...]:
-        """Return the key of its record."""
+    def key(self, model: str, window: str = "") -> tuple[str, ...]:
+        """Return the key of its record; pairs have no window."""
         one, other = self.pair.protected.id, self.pair.unprotected.id
         return (self.collection, model, self.query.id, self.pair.kind, one, other)
 
+    @property
+    def items(self) -> list[RankItem]:
+        """What a judge may know of its items, the protected one first."""
+        return [rank_item(item) for item in (self.pair.protected, self.pair.unprotected)]
 
-def list_tasks(
-    experiment: ListwiseExperiment, collections: Sequence[ProbeCollection]
-) -> list[ListTask]:
-    """Return the lists that each ranker has to rank, by collection and asker."""
+    def cost(self, judge: PairwiseJudge) -> Cost:
+        """Return what it costs at most to ask about it."""
+        return judge.cost(self.query.query, *self.items, group=self.group)
+
+
+def tasks_of(
+    experiment: ListwiseExperiment | PairwiseExperiment, collections: Sequence[ProbeCollection]
+) -> list[ListTask] | list[PairTask]:
+    """Return what each ranker has to rank or each model is asked about, by collection."""
+    if isinstance(experiment, PairwiseExperiment):
+        drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
+        return [
+            PairTask(each.manifest.name, group_of(experiment.asker, _words(each)), query, pair)
+            for each in collections
+            for query in each.queries
+            for pair in planned_pairs(query, *drawn)
+        ]
     return [
         ListTask(each.manifest.name, asker, group_of(asker, _words(each)), query)
         for each in collections
         for asker in experiment.askers
         for query in each.queries
-    ]
-
-
-def pair_tasks(
-    experiment: PairwiseExperiment, collections: Sequence[ProbeCollection]
-) -> list[PairTask]:
-    """Return the pairs that each model has to be asked about, by collection."""
-    return [
-        PairTask(each.manifest.name, group_of(experiment.asker, _words(each)), query, pair)
-        for each in collections
-        for query in each.queries
-        for pair in planned_pairs(query, experiment)
     ]
 
 

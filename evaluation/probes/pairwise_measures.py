@@ -14,7 +14,7 @@ from fairqr.agents.ranking.verdict import verdicts
 from fairqr.base.statistics import Interval, stream
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs
-from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest, total_spent
+from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -107,7 +107,8 @@ def measure_pairwise(
     rows: list[dict[str, Any]] = []
     for collection in collections:
         name, built = collection.manifest.name, collection.manifest
-        planned = [(query.id, planned_pairs(query, experiment)) for query in collection.queries]
+        drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
+        planned = [(query.id, planned_pairs(query, *drawn)) for query in collection.queries]
         own, found = [], []
         for model, kind in ((model, kind) for model in experiment.models for kind in kinds):
             wanted = [
@@ -128,7 +129,8 @@ def measure_pairwise(
                     "queries_in_all": len(wanted),
                     "without_pairs": sum(not keys for keys in wanted),
                     "planned": sum(map(len, wanted)),
-                    **total_spent(record.spent for record in asked).model_dump(),
+                    "model_calls": sum(record.spent.model_calls for record in asked),
+                    "tokens": sum(record.spent.tokens for record in asked),
                 }
             )
         # A reader sees all verdicts on a collection together, so they are one family for Holm.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from fairqr.agents.cache import ReplyCache
-from fairqr.agents.models import open_language_model
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking, RankItem
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
@@ -107,10 +105,7 @@ def open_probe_ranker(
     window: str,
     experiment: ListwiseExperiment,
     prompts: PromptLibrary,
-    *,
-    cache: ReplyCache | None = None,
-    options: Mapping[str, Any] | None = None,
-    model: RankingModel | None = None,
+    model: RankingModel | None,
     concurrency: int = 8,
 ) -> ItemRanker:
     """Open a ranker of an experiment; nothing is loaded yet.
@@ -120,14 +115,11 @@ def open_probe_ranker(
         window: One of :func:`windows_of`.
         experiment: How it is asked.
         prompts: Where prompts come from.
-        cache: Where replies are kept.
-        options: More for the chat model, such as ``base_url``.
-        model: The opened model, where it is shared among windows.
+        model: The language model that is asked, if one is.
         concurrency: How many comparisons of a pairwise ranker may be under way at the same time.
 
     Raises:
         InputError: It is no ranker, or an option is out of its range.
-        ModelUnavailableError: There is no such model.
         PromptError: There is no such prompt.
     """
     named = parse_ranker(name)
@@ -142,8 +134,6 @@ def open_probe_ranker(
                 weights=named.model or None,
             ),
         )
-    if model is None:
-        model = open_language_model(named.model, cache=cache or False, **(options or {}))
     size = Window.parse(window or NO_WINDOW)
     return open_ranker(
         named.kind,

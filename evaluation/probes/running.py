@@ -5,12 +5,12 @@ Tasks with a record are not done again. The jobs run in this process or on Ray.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from fairqr.agents.cache import ReplyCache, ReplyFile
+from fairqr.agents.cache import ReplyCache
 from fairqr.agents.models import open_language_model
 from fairqr.agents.ranking.item_ranker import Cost, ItemRanker, ItemRanking
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
@@ -19,12 +19,12 @@ from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.care import is_away
 from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, run_stages
+from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import Preparing, open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection
-from fairqr.evaluation.probes.pairs import ListTask, PairTask, list_tasks, pair_tasks, rank_item
+from fairqr.evaluation.probes.pairs import ListTask, PairTask, tasks_of
 from fairqr.evaluation.probes.rankers import (
-    INITIAL,
     open_probe_ranker,
     parse_ranker,
     windows_of,
@@ -37,10 +37,9 @@ from fairqr.evaluation.probes.store import (
     ProbeStore,
     PromptEntry,
     RankingRecord,
-    spent_of,
-    total_spent,
+    Spent,
 )
-from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
+from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = [
@@ -142,70 +141,9 @@ def _reads_texts(experiment: ListwiseExperiment | PairwiseExperiment) -> bool:
     return shown != {"title"}
 
 
-def open_judge(plan: ProbePlan, model: str, cache: ReplyCache | None = None) -> PairwiseJudge:
-    """Open the judge that asks a model about pairs; nothing is loaded yet.
-
-    Raises:
-        ModelUnavailableError: There is no such model.
-        PromptError: There is no such prompt.
-    """
-    experiment = plan.manifest.pairs
-    return PairwiseJudge(
-        open_language_model(model, cache=cache or False, **plan.options),
-        plan.prompts.get("pairwise", experiment.prompts.get("pairwise")),
-        by=experiment.by,
-        shown=experiment.shown,
-        length=experiment.length,
-    )
-
-
-def remaining_cost(plan: ProbePlan, store: ProbeStore) -> Cost:
-    """Estimate what a run will still cost, at most; what the folder holds does not count.
-
-    Raises:
-        FairqrError: The folder holds another run, a line of it is damaged, or a model or ranker is
-            not named rightly.
-    """
-    store.check(plan.manifest)
-    total = Cost()
-    for cost in _costs(plan, store):
-        total += cost
-    return total
-
-
-def _costs(plan: ProbePlan, store: ProbeStore) -> Iterator[Cost]:
-    experiment = plan.manifest.experiment
-    if isinstance(experiment, PairwiseExperiment):
-        done = {record.key for record in store.pairs.read() if record.is_final}
-        tasks = pair_tasks(experiment, plan.collections)
-        for model in experiment.models:
-            judge = open_judge(plan, model)
-            for task in tasks:
-                if task.key(model) not in done:
-                    one, other = rank_item(task.pair.protected), rank_item(task.pair.unprotected)
-                    yield judge.cost(task.query.query, one, other, group=task.group)
-        return
-    done = {record.key for record in store.rankings.read() if record.is_final}
-    lists = list_tasks(experiment, plan.collections)
-    for name in experiment.rankers:
-        for window in windows_of(experiment, name):
-            ranker = open_probe_ranker(name, window, experiment, plan.prompts, options=plan.options)
-            for each in lists:
-                if each.key(name, window) not in done:
-                    items = [rank_item(item) for item in each.query.items]
-                    yield ranker.cost(each.query.query, items, each.group)
-
-
-def cost_in_words(cost: Cost) -> str:
-    """Say what a run will cost at most."""
-    if not cost.calls:
-        return "no question to a language model is left"
-    return f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The ranker or judge of an experiment that a job needs.
+    """A ranker or a judge of an experiment, as plain data.
 
     Attributes:
         name: Of the ranker, or of the judge's model, as the experiment writes it.
@@ -221,113 +159,138 @@ class Asked:
     window: str = ""
     concurrency: int = 1
 
+    @property
+    def model(self) -> str:
+        """The language model that is asked; empty if none is."""
+        if isinstance(self.experiment, PairwiseExperiment):
+            return self.name
+        named = parse_ranker(self.name)
+        return named.model if named.asks_a_model else ""
+
+    def language_model(self, cache: ReplyCache | Literal[False] = False) -> RankingModel:
+        """Open the language model."""
+        return open_language_model(self.model, cache=cache, **self.options)
+
+    def open(self, prompts: PromptLibrary, model: RankingModel | None = None) -> Any:
+        """Open the ranker or judge; nothing is loaded yet.
+
+        Args:
+            prompts: Where prompts come from.
+            model: That is asked; opened by default.
+
+        Raises:
+            InputError: It is no ranker, or an option is out of its range.
+            ModelUnavailableError: There is no such model.
+            PromptError: There is no such prompt.
+        """
+        experiment = self.experiment
+        if isinstance(experiment, ListwiseExperiment):
+            if self.model:
+                model = model or self.language_model()
+            return open_probe_ranker(
+                self.name, self.window, experiment, prompts, model, self.concurrency
+            )
+        return PairwiseJudge(
+            model or self.language_model(),
+            prompts.get("pairwise", experiment.prompts.get("pairwise")),
+            by=experiment.by,
+            shown=experiment.shown,
+            length=experiment.length,
+        )
+
+
+def askings(plan: ProbePlan, concurrency: int = 1) -> list[Asked]:
+    """Return the judges, or the rankers with each of their windows."""
+    experiment = plan.manifest.experiment
+    if isinstance(experiment, PairwiseExperiment):
+        return [Asked(model, experiment, plan.options) for model in experiment.models]
+    return [
+        Asked(name, experiment, plan.options, window, concurrency)
+        for name in experiment.rankers
+        for window in windows_of(experiment, name)
+    ]
+
+
+def remaining_cost(plan: ProbePlan, store: ProbeStore) -> Cost:
+    """Estimate what a run will still cost, at most; what the folder holds does not count.
+
+    Raises:
+        FairqrError: The folder holds another run, a line of it is damaged, or a model or ranker is
+            not named rightly.
+    """
+    store.check(plan.manifest)
+    experiment = plan.manifest.experiment
+    done = store.lines(experiment).done()
+    tasks = tasks_of(experiment, plan.collections)
+    total = Cost()
+    for asked in askings(plan):
+        opened = asked.open(plan.prompts)
+        for task in tasks:
+            if task.key(asked.name, asked.window) not in done:
+                total += task.cost(opened)
+    return total
+
+
+def cost_in_words(cost: Cost) -> str:
+    """Say what a run will cost at most."""
+    if not cost.calls:
+        return "no question to a language model is left"
+    return f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
+
 
 async def run_probe(
-    plan: ProbePlan,
-    store: ProbeStore,
-    *,
-    watcher: StageWatcher,
-    at_once: int = 4,
-    replies: ReplyCache | None = None,
-    pool: Pool | None = None,
+    plan: ProbePlan, store: ProbeStore, pool: Pool, *, watcher: StageWatcher
 ) -> None:
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
     Args:
         plan: What is to be done.
         store: Where results go; locked while this runs.
+        pool: Does the jobs.
         watcher: Told of each list or pair.
-        at_once: How many lists or pairs may be under way at the same time.
-        replies: Where replies are kept; defaults to the folder.
-        pool: Does the jobs; defaults to this process.
 
     Raises:
         FairqrError: A model is not there, fails all the time, or reads too little at once for two
             items. What was done until then is kept.
     """
-    here = LocalPool(Tools(plan.prompts, replies or ReplyFile(store.replies)))
-    run = _Run(plan, store, at_once, here, pool or here)
     with store.locked():
         store.check(plan.manifest)
-        await run_stages(run.stages, watcher=watcher, at_once=at_once)
+        stages = partial(_stages, plan, store, pool)
+        await run_stages(stages, watcher=watcher, at_once=pool.at_once)
         store.start(plan.manifest, plan.collections)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    plan: ProbePlan
-    store: ProbeStore
-    at_once: int
-    here: Pool
-    pool: Pool
+async def _stages(plan: ProbePlan, store: ProbeStore, pool: Pool) -> AsyncIterator[Stage[Any, Any]]:
+    """Yield a stage for each model, or for each ranker and window."""
+    experiment = plan.manifest.experiment
+    tasks = tasks_of(experiment, plan.collections)
+    lines = store.lines(experiment)
+    done = lines.done()
+    what = "pairs" if isinstance(experiment, PairwiseExperiment) else "lists"
 
-    def stages(self) -> AsyncIterator[Stage[Any, Any]]:
-        """Return a stage for each model, or for each ranker and window."""
-        experiment = self.plan.manifest.experiment
-        if isinstance(experiment, PairwiseExperiment):
-            return self._pairs(experiment)
-        return self._lists(experiment)
-
-    async def _pairs(
-        self, experiment: PairwiseExperiment
-    ) -> AsyncIterator[Stage[PairTask, PairRecord]]:
-        """Yield a stage for each model."""
-        tasks = pair_tasks(experiment, self.plan.collections)
-        done = {record.key for record in self.store.pairs.read() if record.is_final}
-        for model in experiment.models:
-            # A wrong name is an error before anything is sent to a worker.
-            open_judge(self.plan, model)
-            asked = Asked(model, experiment, self.plan.options)
-            yield Stage(
-                title=f"{model}: pairs",
-                model=model,
-                tasks=tasks,
-                keys=partial(_pair_keys, model),
-                done=done,
-                start=partial(self._start, self.pool, asked),
-                do=by_job(self.pool, ask_pair, asked),
-                lines=self.store.pairs,
-                pace=model,
-            )
-
-    async def _lists(
-        self, experiment: ListwiseExperiment
-    ) -> AsyncIterator[Stage[ListTask, RankingRecord]]:
-        """Yield a stage for each ranker and window."""
-        tasks = list_tasks(experiment, self.plan.collections)
-        done = {record.key for record in self.store.rankings.read() if record.is_final}
-        for name in experiment.rankers:
-            # The initial order is not worth sending anywhere.
-            pool = self.here if name == INITIAL else self.pool
-            for window in windows_of(experiment, name):
-                open_probe_ranker(
-                    name, window, experiment, self.plan.prompts, options=self.plan.options
-                )
-                asked = Asked(name, experiment, self.plan.options, window, self.at_once)
-                yield Stage(
-                    title=f"{name}, window {window}: lists" if window else f"{name}: lists",
-                    model=name,
-                    tasks=tasks,
-                    keys=partial(_list_keys, name, window),
-                    done=done,
-                    start=partial(self._start, pool, asked),
-                    do=by_job(pool, rank_list, asked),
-                    lines=self.store.rankings,
-                    pace=f"{name} {window}",
-                )
-
-    async def _start(self, pool: Pool, asked: Asked) -> None:
+    async def start(asked: Asked) -> None:
         await pool.do(open_asked, asked)
         # Nothing is written before the model is there.
-        self.store.start(self.plan.manifest, self.plan.collections)
+        store.start(plan.manifest, plan.collections)
+
+    for asked in askings(plan, pool.at_once):
+        # A wrong name is an error before anything is sent to a worker.
+        asked.open(plan.prompts)
+        yield Stage(
+            title=f"{asked.name}{asked.window and f', window {asked.window}'}: {what}",
+            model=asked.name,
+            tasks=tasks,
+            keys=partial(_keys, asked),
+            done=done,
+            start=partial(start, asked),
+            do=by_job(pool, do_task, asked),
+            lines=lines,
+            pace=f"{asked.name} {asked.window}",
+        )
 
 
-def _pair_keys(model: str, task: PairTask) -> list[Hashable]:
-    return [task.key(model)]
-
-
-def _list_keys(ranker: str, window: str, task: ListTask) -> list[Hashable]:
-    return [task.key(ranker, window)]
+def _keys(asked: Asked, task: ListTask | PairTask) -> list[Hashable]:
+    return [task.key(asked.name, asked.window)]
 
 
 async def open_asked(tools: Tools, asked: Asked) -> None:
@@ -335,23 +298,26 @@ async def open_asked(tools: Tools, asked: Asked) -> None:
     await _opened(tools, asked)
 
 
-async def rank_list(tools: Tools, asked: Asked, task: ListTask) -> Done[RankingRecord]:
+async def do_task(tools: Tools, asked: Asked, task: ListTask | PairTask) -> Done[Any]:
+    """Rank a list, or compare the items of a pair."""
+    opened = await _opened(tools, asked)
+    if isinstance(task, PairTask):
+        return await compare_pair(opened, asked.name, task)
+    return await rank_list(opened, asked, task)
+
+
+async def rank_list(ranker: ItemRanker, asked: Asked, task: ListTask) -> Done[RankingRecord]:
     """Rank a list."""
-    ranker: ItemRanker = await _opened(tools, asked)
-    items = [rank_item(item) for item in task.query.items]
-    ranking = await ranker.rank(task.query.query, items, group=task.group)
+    ranking = await ranker.rank(task.query.query, task.items, group=task.group)
+    key = task.key(asked.name, asked.window)
     record = RankingRecord(
-        collection=task.collection,
-        ranker=asked.name,
-        window=asked.window,
-        asker=task.asker,
-        query=task.query.id,
+        **dict(zip(RankingRecord.keys, key, strict=True)),
         order=ranking.order,
         asked=ranking.asked,
         failures=dict(ranking.failures),
         repairs=dict(ranking.repairs),
         warnings=ranking.warnings,
-        spent=spent_of(ranking.usage),
+        spent=Spent(**spent(ranking.usage)),
     )
     return Done(record, _replies(ranking), ranking.warnings, ranking.usage)
 
@@ -366,11 +332,6 @@ def _replies(ranking: ItemRanking) -> tuple[Absence | None, ...]:
     return (None,) if ranking.asked else ()
 
 
-async def ask_pair(tools: Tools, asked: Asked, task: PairTask) -> Done[PairRecord]:
-    """Compare the items of a pair in both orders."""
-    return await compare_pair(await _opened(tools, asked), asked.name, task)
-
-
 async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done[PairRecord]:
     """Compare the items of a pair in both orders.
 
@@ -379,66 +340,38 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         model: Its name in results.
         task: The pair.
     """
-    pair = task.pair
-    asked = await judge.compare(
-        task.query.query, rank_item(pair.protected), rank_item(pair.unprotected), group=task.group
-    )
+    asked = await judge.compare(task.query.query, *task.items, group=task.group)
     both = (asked.one_first, asked.other_first)
+    usage = both[0].usage + both[1].usage
     protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
     record = PairRecord(
-        collection=task.collection,
-        model=model,
-        query=task.query.id,
-        kind=pair.kind,
-        protected=pair.protected.id,
-        unprotected=pair.unprotected.id,
+        **dict(zip(PairRecord.keys, task.key(model), strict=True)),
         protected_first=protected_first,
         unprotected_first=unprotected_first,
         log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
-        spent=total_spent(spent_of(each.usage) for each in both),
+        spent=Spent(**spent(usage)),
     )
     replies = tuple(
         Absence(each.status, each.message) if is_away(each.status, each.usage) else None
         for each in both
     )
-    return Done(record, replies, judge.warnings, both[0].usage + both[1].usage)
+    return Done(record, replies, judge.warnings, usage)
 
 
 async def _opened(tools: Tools, asked: Asked) -> Any:
     """Return the ranker or judge, started."""
 
     async def opened() -> Any:
-        experiment = asked.experiment
-        made: ItemRanker | PairwiseJudge
-        if isinstance(experiment, PairwiseExperiment):
-            made = PairwiseJudge(
-                await _model(tools, asked.name, asked.options),
-                tools.prompts.get("pairwise", experiment.prompts.get("pairwise")),
-                by=experiment.by,
-                shown=experiment.shown,
-                length=experiment.length,
-            )
-        else:
-            named = parse_ranker(asked.name)
-            made = open_probe_ranker(
-                asked.name,
-                asked.window,
-                experiment,
-                tools.prompts,
-                model=await _model(tools, named.model, asked.options)
-                if named.asks_a_model
-                else None,
-                concurrency=asked.concurrency,
-            )
+        made = asked.open(tools.prompts, await _model(tools, asked) if asked.model else None)
         await made.start()
         return made
 
     return await tools.keep("ranker", asked, opened)
 
 
-async def _model(tools: Tools, name: str, options: Mapping[str, Any]) -> RankingModel:
+async def _model(tools: Tools, asked: Asked) -> RankingModel:
     async def opened() -> RankingModel:
-        return open_language_model(name, cache=tools.replies, **options)
+        return asked.language_model(tools.replies)
 
     # One for all windows, since a large model takes long to load.
-    return await tools.keep("ranking model", (name, dict(options)), opened)
+    return await tools.keep("ranking model", (asked.model, dict(asked.options)), opened)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.agents.ranking.item_ranker import Asker
-from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
+from fairqr.evaluation.experiments.folder import (
+    Folder,
+    FolderManifest,
+    Lines,
+    Record,
+    file_name,
+)
 from fairqr.evaluation.probes.collection import (
     ProbeCollection,
     ProbeManifest,
@@ -38,8 +43,6 @@ __all__ = [
     "SplitEntry",
     "StepRecord",
     "When",
-    "spent_of",
-    "total_spent",
 ]
 
 PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
@@ -61,7 +64,7 @@ class Spent(BaseModel):
     tokens: int = 0
 
 
-class RankingRecord(BaseModel):
+class RankingRecord(Record):
     """How a ranker put the items of a query.
 
     Attributes:
@@ -79,7 +82,7 @@ class RankingRecord(BaseModel):
         spent: What it cost.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    keys = ("collection", "ranker", "window", "asker", "query")
 
     collection: str
     ranker: str
@@ -88,15 +91,10 @@ class RankingRecord(BaseModel):
     query: str
     order: tuple[int, ...]
     asked: int = 0
-    failures: dict[str, int] = {}
-    repairs: dict[str, int] = {}
+    failures: dict[str, int] = Field({})
+    repairs: dict[str, int] = Field({})
     warnings: tuple[str, ...] = ()
     spent: Spent = Spent()
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What tells records apart."""
-        return (self.collection, self.ranker, self.window, self.asker, self.query)
 
     @property
     def failed(self) -> bool:
@@ -109,7 +107,7 @@ class RankingRecord(BaseModel):
         return not PASSING & self.failures.keys()
 
 
-class PairRecord(BaseModel):
+class PairRecord(Record):
     """What a model said of a pair, asked once with each item first.
 
     Attributes:
@@ -128,7 +126,7 @@ class PairRecord(BaseModel):
         spent: What it cost.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    keys = ("collection", "model", "query", "kind", "protected", "unprotected")
 
     collection: str
     model: str
@@ -142,37 +140,9 @@ class PairRecord(BaseModel):
     spent: Spent = Spent()
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What tells records apart."""
-        return (
-            self.collection,
-            self.model,
-            self.query,
-            self.kind,
-            self.protected,
-            self.unprotected,
-        )
-
-    @property
     def is_final(self) -> bool:
         """Whether asking again would be no use."""
         return not PASSING & {self.protected_first, self.unprotected_first}
-
-
-def spent_of(usage: Usage) -> Spent:
-    """Return what asking cost, cached replies as when they were made."""
-    return Spent(
-        model_calls=usage.model_calls + usage.cached_calls,
-        tokens=usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
-    )
-
-
-def total_spent(each: Iterable[Spent]) -> Spent:
-    """Add up what several cost."""
-    calls = tokens = 0
-    for one in each:
-        calls, tokens = calls + one.model_calls, tokens + one.tokens
-    return Spent(model_calls=calls, tokens=tokens)
 
 
 class CollectionEntry(BaseModel):
@@ -276,13 +246,13 @@ class ProbeStore(Folder[ProbeRunManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.rankings = Lines(
-            folder / "rankings.jsonl", RankingRecord, lambda record: record.key, "the ranking"
-        )
-        self.pairs = Lines(
-            folder / "pairs.jsonl", PairRecord, lambda record: record.key, "the pair"
-        )
+        self.rankings = Lines(folder / "rankings.jsonl", RankingRecord, "the ranking")
+        self.pairs = Lines(folder / "pairs.jsonl", PairRecord, "the pair")
         self._written: set[str] = set()
+
+    def lines(self, experiment: ListwiseExperiment | PairwiseExperiment) -> Lines[Any]:
+        """Return where the records of such an experiment go."""
+        return self.pairs if isinstance(experiment, PairwiseExperiment) else self.rankings
 
     def start(self, manifest: ProbeRunManifest, collections: Sequence[ProbeCollection]) -> None:
         """Write what a run is made with, or check that it is what the folder was begun with.
@@ -334,10 +304,10 @@ def collection_sha256(collection: ProbeCollection) -> str:
 When = Literal["before", "after"]
 
 
-class StepRecord(BaseModel):
+class StepRecord(Record):
     """A step of the training; see :class:`fairqr.agents.tuning.lora.Step`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    keys = ("step",)
 
     step: int
     loss: float
@@ -421,17 +391,13 @@ class LoraStore(Folder[LoraManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.losses = Lines(
-            folder / "losses.jsonl", StepRecord, lambda record: record.step, "the step"
-        )
+        self.losses = Lines(folder / "losses.jsonl", StepRecord, "the step")
         self.adapter = folder / "adapter"
         self.checkpoint = folder / "checkpoint.pt"
 
     def pairs(self, when: When) -> Lines[PairRecord]:
         """Return what the model said of the held-out pairs."""
-        return Lines(
-            self.folder / f"{when}.jsonl", PairRecord, lambda record: record.key, "the pair"
-        )
+        return Lines(self.folder / f"{when}.jsonl", PairRecord, "the pair")
 
     @property
     def is_tuned(self) -> bool:

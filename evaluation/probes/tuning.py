@@ -28,7 +28,7 @@ from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.pairs import PairTask, group_pairs, rank_item, relevance_pairs
+from fairqr.evaluation.probes.pairs import PairTask, group_pairs, planned_pairs, rank_item
 from fairqr.evaluation.probes.running import compare_pair
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import (
@@ -228,15 +228,11 @@ def held_out_tasks(
     collection: ProbeCollection, split: Split, experiment: LoraExperiment
 ) -> list[PairTask]:
     """Return the pairs of a collection's held-out queries: relevant, irrelevant and relevance."""
-    most, seed = experiment.held_out_pairs, experiment.seed
+    drawn = (experiment.held_out_pairs, experiment.relevance_pairs, experiment.seed)
     return [
         PairTask(collection.manifest.name, "", query, pair)
         for query in _of(collection, split.held_out)
-        for pair in (
-            *group_pairs(query, "relevant", most, seed),
-            *group_pairs(query, "irrelevant", most, seed),
-            *relevance_pairs(query, experiment.relevance_pairs, seed),
-        )
+        for pair in planned_pairs(query, *drawn)
     ]
 
 
@@ -339,7 +335,7 @@ async def _probe(
             model=name,
             tasks=plan.held_out,
             keys=lambda task: [task.key(name)],
-            done={record.key for record in lines.read() if record.is_final},
+            done=lines.done(),
             start=start,
             do=compare,
             lines=lines,

@@ -17,6 +17,7 @@ from fairqr.agents.replies import TextReply, Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.care import Patience
 from fairqr.evaluation.experiments.engine import Absence, Done
+from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, Policy, PolicyRecord
@@ -205,10 +206,8 @@ class Answerer:
 
     def spent(self) -> dict[str, Any]:
         """Return what all of it cost, as records have it; cached replies as when they were made."""
-        usage = self.usage
         return {
-            "model_calls": usage.model_calls + usage.cached_calls,
-            "tokens": usage.prompt_tokens + usage.completion_tokens + usage.cached_tokens,
+            **spent(self.usage),
             "milliseconds": round(self.milliseconds, 1),
         }
 
@@ -285,10 +284,9 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
         ModelError: The generator fails all the time.
     """
     experiment, query, draw = policies.experiment, task.query, task.draw
-    names = ("collection", "generator", "retriever", "policy", "alpha", "seed", "query")
     key = draw.key(policies.collection, policies.asked.generator, query.id)
     parts = {
-        **dict(zip(names, key, strict=True)),
+        **dict(zip(PolicyRecord.keys, key, strict=True)),
         "pool": tuple(document.id for document in query.pool),
         "useful": task.useful,
         "k": experiment.k,

@@ -56,16 +56,8 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     cost = remaining_cost(plan, store, options.labels)
     for sentence in (*plan.manifest.notes, cost_in_words(cost)):
         options.watcher.note(sentence)
-    async with options.pool(store.replies) as (pool, at_once):
-        await run_fair_rag(
-            plan,
-            store,
-            prompts=options.prompts,
-            watcher=options.watcher,
-            at_once=at_once,
-            folders=options.labels,
-            pool=pool,
-        )
+    async with options.pool(store.replies) as pool:
+        await run_fair_rag(plan, store, pool, watcher=options.watcher, folders=options.labels)
 
 
 def measure(folder: Path) -> dict[str, DataFrame]:
@@ -94,7 +86,7 @@ def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
 def _measured(store: RagStore) -> MeasuredRag:
     manifest = store.manifest()
     collections = unchanged_collections(manifest)
-    return measure_fair_rag(manifest, store.records(), store.all_labels(), collections)
+    return measure_fair_rag(manifest, store.lines.read(), store.all_labels(), collections)
 
 
 def _attributor(name: str, prompts: PromptLibrary) -> Attributor | None:

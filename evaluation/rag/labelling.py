@@ -21,15 +21,13 @@ from collections.abc import (
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairqr.agents.cache import ReplyFile
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Done, Stage, by_job, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.store import LabelManifest, LabelRecord, LabelStore
-from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
-from fairqr.prompts.library import PromptLibrary
+from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = [
@@ -154,46 +152,40 @@ def labelling_calls(queries: Sequence[RagQuery]) -> int:
 
 async def label_collection(
     collection: RagCollection,
-    generator: str,
+    manifest: LabelManifest,
     prompt: PromptTemplate,
     store: LabelStore,
+    pool: Pool,
     *,
-    pool: int | None,
     watcher: StageWatcher,
-    at_once: int = 4,
-    workers: Pool | None = None,
 ) -> None:
     """Label a collection into a folder of its own, but for the queries that have labels there.
 
     Args:
         collection: Whose queries.
-        generator: As :func:`fairqr.agents.generators.open_generator` takes it.
+        manifest: What :func:`label_manifest` returns.
         prompt: Which asks for answers.
         store: Where labels go; locked while this runs.
-        pool: At most so many documents of each query are in the collection; None for all.
+        pool: Does the jobs.
         watcher: Told of each query.
-        at_once: How many queries may run at the same time.
-        workers: Do the jobs; default to this process.
 
     Raises:
         ModelUnavailableError: The generator is not there; nothing is written then.
         ModelError: It fails all the time; whole queries that were labelled are kept.
         InputError: The folder holds something else.
     """
-    workers = workers or LocalPool(Tools(PromptLibrary(), ReplyFile(store.replies)))
-    asked = Asked(generator, collection.task, prompt)
-    manifest = label_manifest(collection, generator, prompt, pool)
+    asked = Asked(manifest.generator, collection.task, prompt)
 
     async def start() -> None:
-        await workers.do(open_answerer, asked)
+        await pool.do(open_answerer, asked)
         store.begin(manifest)
 
     async def stages() -> AsyncIterator[Stage[RagQuery, LabelRecord]]:
-        yield label_stage(collection, asked, store, workers, start)
+        yield label_stage(collection, asked, store, pool, start)
 
     with store.locked():
         store.check(manifest)
-        await run_stages(stages, watcher=watcher, at_once=at_once)
+        await run_stages(stages, watcher=watcher, at_once=pool.at_once)
         store.begin(manifest)
 
 
@@ -219,8 +211,8 @@ def label_stage(
         title=f"{collection.name}, {asked.generator}: labels",
         model=asked.generator,
         tasks=collection.queries,
-        keys=lambda query: [query.id],
-        done={label.query for label in store.lines.read()} | set(given),
+        keys=lambda query: [(query.id,)],
+        done=store.lines.done() | {(query,) for query in given},
         start=start,
         do=by_job(pool, label_query, asked),
         lines=store.lines,

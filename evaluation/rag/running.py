@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.agents.attribution.verdicts import RAW
-from fairqr.agents.cache import ReplyFile
 from fairqr.agents.generators import open_generator
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
@@ -55,7 +54,7 @@ from fairqr.evaluation.rag.store import (
     RagManifest,
     RagStore,
 )
-from fairqr.evaluation.workers.tools import LocalPool, Pool, Tools
+from fairqr.evaluation.workers.tools import Pool
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.exposure import FloatArray
@@ -253,7 +252,7 @@ def cost_of(
     *,
     labelled: Collection[str],
     kept: Collection[str] | None,
-    done: Collection[Key],
+    done: Collection[Hashable],
 ) -> Cost:
     """Estimate what is still to be done for a collection and a generator, at most.
 
@@ -359,7 +358,7 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     store.check(plan.manifest)
     experiment = plan.manifest.experiment
     given = match_labels(plan, folders)
-    done = {record.key for record in store.records()}
+    done = store.lines.done()
     total = Cost()
     for part in plan.parts:
         for generator in experiment.generators:
@@ -374,33 +373,28 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
 async def run_fair_rag(
     plan: RagPlan,
     store: RagStore,
+    pool: Pool,
     *,
-    prompts: PromptLibrary,
     watcher: StageWatcher,
-    at_once: int = 4,
     folders: Sequence[Path] = (),
-    pool: Pool | None = None,
 ) -> None:
     """Do all that is not done yet.
 
     Args:
         plan: What is to be done.
         store: Where results go; locked while this runs.
-        prompts: Where prompts come from.
+        pool: Does the jobs.
         watcher: Told how far it has come.
-        at_once: How many queries may run at the same time.
         folders: Of labels that are given; what they lack is labelled.
-        pool: Does the jobs; defaults to this process.
 
     Raises:
         FairqrError: It cannot go on for a reason that concerns more than one answer; what was done
             until then is kept.
     """
-    here = LocalPool(Tools(prompts, ReplyFile(store.replies)))
-    run = _Run(plan, store, watcher, match_labels(plan, folders), here, pool or here)
+    run = _Run(plan, store, match_labels(plan, folders), pool)
     with store.locked():
         store.check(plan.manifest)
-        await run_stages(run.stages, watcher=watcher, at_once=at_once)
+        await run_stages(run.stages, watcher=watcher, at_once=pool.at_once)
         store.begin(plan.manifest)
 
 
@@ -408,9 +402,7 @@ async def run_fair_rag(
 class _Run:
     plan: RagPlan
     store: RagStore
-    watcher: StageWatcher
     given: GivenLabels
-    here: Pool
     pool: Pool
     _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
 
@@ -494,7 +486,7 @@ class _Run:
             if query.id in found and why_dropped(found[query.id], self._least) is None
         ]
         before: dict[str, list[PolicyRecord]] = {}
-        for record in self.store.records():
+        for record in self.store.lines.read():
             if (record.collection, record.generator) == (name, generator):
                 before.setdefault(record.query, []).append(record)
         done = {record.key for records in before.values() for record in records}
@@ -538,9 +530,7 @@ class _Run:
         """Return a retriever's scores of a pool, which are the same for every generator."""
         key = (retriever, collection, query.id)
         if key not in self._scores:
-            # What BM25 does is quicker than to send it anywhere.
-            pool = self.here if retriever == "bm25" else self.pool
-            self._scores[key] = await pool.do(score_pool, retriever, query)
+            self._scores[key] = await self.pool.do(score_pool, retriever, query)
         return self._scores[key]
 
 

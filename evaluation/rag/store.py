@@ -12,7 +12,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, file_name
+from fairqr.evaluation.experiments.folder import (
+    Folder,
+    FolderManifest,
+    Lines,
+    Record,
+    file_name,
+)
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.template import PromptTemplate
@@ -34,11 +40,7 @@ Policy = Literal["deterministic", "plackett-luce", "oracle"]
 otherwise, which no retriever can do."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class LabelRecord(_Part):
+class LabelRecord(Record):
     """Which documents of a query's pool help a generator.
 
     Attributes:
@@ -50,16 +52,19 @@ class LabelRecord(_Part):
         model_calls, tokens, milliseconds: What it cost, cached replies as when they were made.
     """
 
+    model_config = ConfigDict(allow_inf_nan=False)
+    keys = ("query",)
+
     query: str
     without: float | None
     gains: dict[str, float | None]
-    failures: dict[str, int] = {}
+    failures: dict[str, int] = Field({})
     model_calls: int = 0
     tokens: int = 0
     milliseconds: float = 0.0
 
 
-class AnswerRecord(_Part):
+class AnswerRecord(BaseModel):
     """What was generated from one ranking, and what it used.
 
     Attributes:
@@ -72,6 +77,8 @@ class AnswerRecord(_Part):
             be judged.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
     ranking: tuple[int, ...]
     times: int = Field(ge=1)
     status: str
@@ -80,7 +87,7 @@ class AnswerRecord(_Part):
     used: tuple[bool | None, ...] = ()
 
 
-class PolicyRecord(_Part):
+class PolicyRecord(Record):
     """A policy on one query.
 
     Attributes:
@@ -95,6 +102,9 @@ class PolicyRecord(_Part):
             that another policy had before costs nothing again.
         failure: Why there is nothing; empty if there is.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+    keys = ("collection", "generator", "retriever", "policy", "alpha", "seed", "query")
 
     collection: str
     generator: str
@@ -128,19 +138,6 @@ class PolicyRecord(_Part):
     def _rankings(self) -> Iterator[tuple[int, ...]]:
         yield from self.samples
         yield from (answer.ranking for answer in self.answers)
-
-    @property
-    def key(self) -> tuple[str, str, str, str, float | None, int, str]:
-        """What tells it from the others."""
-        return (
-            self.collection,
-            self.generator,
-            self.retriever,
-            self.policy,
-            self.alpha,
-            self.seed,
-            self.query,
-        )
 
 
 def _are_distinct(positions: tuple[int, ...], places: range) -> bool:
@@ -252,9 +249,7 @@ class LabelStore(Folder[LabelManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.lines = Lines(
-            folder / "labels.jsonl", LabelRecord, lambda record: record.query, "the query"
-        )
+        self.lines = Lines(folder / "labels.jsonl", LabelRecord, "the query")
 
 
 class RagManifest(FolderManifest):
@@ -286,9 +281,7 @@ class RagStore(Folder[RagManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.lines = Lines(
-            folder / "records.jsonl", PolicyRecord, lambda record: record.key, "that part"
-        )
+        self.lines = Lines(folder / "records.jsonl", PolicyRecord, "that part")
 
     def labels(self, collection: str, generator: str) -> LabelStore:
         """Return where the labels of a collection and a generator are."""
@@ -306,11 +299,3 @@ class RagStore(Folder[RagManifest]):
             for entry in manifest.collections
             for generator in manifest.experiment.generators
         }
-
-    def records(self) -> list[PolicyRecord]:
-        """Return what was done.
-
-        Raises:
-            InputError: A line is damaged that is not the last, half written one.
-        """
-        return self.lines.read()

@@ -14,11 +14,11 @@ from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.base.errors import WorkersError, one_line
 from fairqr.evaluation.workers.choice import DEFAULT_AT_ONCE, MOST_AT_ONCE, Workers
 from fairqr.evaluation.workers.ray_connection import connected, reason_of
-from fairqr.evaluation.workers.tools import Job, P
+from fairqr.evaluation.workers.tools import Job, LocalPool, P, Pool, Tools
 from fairqr.evaluation.workers.worker import Failure, Replies, Worker, versions_here
 from fairqr.prompts.library import PromptLibrary
 
-__all__ = ["RayPool", "at_once", "opened_pool"]
+__all__ = ["RayPool", "opened_pool"]
 
 T = TypeVar("T")
 
@@ -41,10 +41,12 @@ class RayPool:
     """Workers of a Ray; see :func:`opened_pool`.
 
     Attributes:
+        tools: What is open in this process.
         at_once: How many jobs may be under way at the same time.
     """
 
-    def __init__(self, actors: list[_Actor], at_once: int) -> None:
+    def __init__(self, actors: list[_Actor], tools: Tools, at_once: int) -> None:
+        self.tools = tools
         self.at_once = at_once
         self._actors = actors
 
@@ -67,19 +69,14 @@ class RayPool:
         return cast("T", done)
 
 
-def at_once(workers: Workers, pool: RayPool | None) -> int:
-    """Return how many things may be under way at the same time."""
-    return pool.at_once if pool else workers.at_once or DEFAULT_AT_ONCE
-
-
 @contextlib.asynccontextmanager
 async def opened_pool(
     workers: Workers, prompts: PromptLibrary, replies: Path
-) -> AsyncIterator[RayPool | None]:
+) -> AsyncIterator[Pool]:
     """Connect to a Ray, start workers there, and end them.
 
     Args:
-        workers: Which Ray; nothing is opened, and None is given, for this process.
+        workers: Which Ray; nothing is connected to for this process.
         prompts: What models are asked with; it is sent to the workers.
         replies: The file that keeps replies of models: the workers are told what it has, and what
             they are told by models is written there.
@@ -89,7 +86,7 @@ async def opened_pool(
         WorkersError: The Ray cannot be reached, or has other versions.
     """
     if not workers.ray:
-        yield None
+        yield LocalPool.of(prompts, replies, workers.at_once or DEFAULT_AT_ONCE)
         return
     with connected(workers.ray):
         kept = ReplyFile(replies)
@@ -99,7 +96,7 @@ async def opened_pool(
             await _check(actors)
             await _load(told, kept)
             async with _saving(told, kept):
-                yield RayPool(actors, most)
+                yield RayPool(actors, Tools(prompts, kept), most)
         finally:
             _end([told, *(actor.handle for actor in actors)])
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from fairqr.agents.cache import ReplyCache
+from fairqr.agents.cache import ReplyCache, ReplyFile
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["Job", "LocalPool", "Pool", "Tools"]
@@ -82,6 +83,11 @@ class Pool(Protocol):
     """Workers that do jobs."""
 
     @property
+    def tools(self) -> Tools:
+        """What is open in this process."""
+        ...
+
+    @property
     def at_once(self) -> int:
         """How many jobs may be under way at the same time."""
         ...
@@ -107,7 +113,12 @@ class LocalPool:
     """
 
     tools: Tools
-    at_once: int = 1
+    at_once: int = 4
+
+    @classmethod
+    def of(cls, prompts: PromptLibrary, replies: Path, at_once: int = 4) -> LocalPool:
+        """Return a pool that asks with these prompts, and keeps replies in this file."""
+        return cls(Tools(prompts, ReplyFile(replies)), at_once)
 
     async def do(self, job: Job[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Do a job."""

@@ -141,7 +141,7 @@ def records_of(folder: Path) -> dict[tuple[object, ...], PolicyRecord]:
     """The records by what they are of, without how long things took."""
     return {
         record.key: record.model_copy(update={"milliseconds": 0.0})
-        for record in RagStore(folder).records()
+        for record in RagStore(folder).lines.read()
     }
 
 
@@ -171,7 +171,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     asked += prompts_of(model_server)
     assert len(set(asked)) == len(asked)
     store = RagStore(questions.parent / "run")
-    assert len(store.records()) == 3 * 3
+    assert len(store.lines.read()) == 3 * 3
 
     model_server.does(first_title)
     done = here(*arguments, **server)
@@ -217,7 +217,7 @@ def test_what_a_run_keeps(here: Here, questions: Path, model_server: ModelServer
         assert label.model_calls == 1 + POOLS[label.query]
         assert label.tokens == 110 * label.model_calls
 
-    records = store.records()
+    records = store.lines.read()
     assert len(records) == 3 * 2 * 4
     rankings = {(record.query, answer.ranking) for record in records for answer in record.answers}
     assert len(model_server.asked) == LABELS + len(rankings)
@@ -268,7 +268,7 @@ def test_what_a_generator_fails_at_is_counted_and_the_rest_goes_on(
     assert run.code == 0, run
     fixed = {
         record.query: record.answers[0]
-        for record in RagStore(questions.parent / "run").records()
+        for record in RagStore(questions.parent / "run").lines.read()
         if record.policy == "deterministic"
     }
     assert (fixed["q0"].status, fixed["q0"].utility) == ("invalid_request", None)
@@ -391,7 +391,7 @@ def test_a_model_that_is_not_there_stops_the_run(
     assert resumed.code == 0, resumed
     answers = [
         answer
-        for record in RagStore(questions.parent / "run").records()
+        for record in RagStore(questions.parent / "run").lines.read()
         for answer in record.answers
     ]
     assert {answer.status for answer in answers} == {"ok"}
@@ -544,7 +544,7 @@ def test_the_small_experiment_with_the_embedded_model(
     assert tuple(label.query for label in labels) == entry.queries
     assert all(len(label.gains) == 2 and not label.failures for label in labels)
     kept = {label.query for label in labels if why_dropped(label, 2) is None}
-    records = store.records()
+    records = store.lines.read()
     assert len(records) == len(kept) * 6
     for record in records:
         assert {answer.status for answer in record.answers} <= {"ok", "empty"}

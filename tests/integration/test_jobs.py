@@ -27,7 +27,7 @@ from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.running import make_rag_plan, run_fair_rag
 from fairqr.evaluation.rag.store import RagStore
-from fairqr.evaluation.workers.tools import Job, LocalPool, P, T, Tools
+from fairqr.evaluation.workers.tools import Job, LocalPool, P, Pool, T, Tools
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.model_server import (
     KEY,
@@ -58,9 +58,10 @@ class Elsewhere:
         done: How many were done.
     """
 
-    def __init__(self, prompts: PromptLibrary, replies: Path) -> None:
-        self._pool = LocalPool(Tools(prompts, ReplyFile(replies)))
-        self.at_once = 2
+    def __init__(self, prompts: PromptLibrary, replies: Path, at_once: int) -> None:
+        self._pool = LocalPool.of(prompts, replies, at_once)
+        self.tools = Tools(prompts, ReplyFile(replies))
+        self.at_once = at_once
         self.done = 0
 
     async def do(self, job: Job[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -68,6 +69,12 @@ class Elsewhere:
         found: T = pickle.loads(pickle.dumps(await self._pool.do(sent[0], *sent[1], **sent[2])))
         self.done += 1
         return found
+
+
+def _pool(where: str, prompts: PromptLibrary, replies: Path, at_once: int = 2) -> Pool:
+    if where == "here":
+        return LocalPool.of(prompts, replies, at_once)
+    return Elsewhere(prompts, replies, at_once)
 
 
 def _judges(asked: Asked) -> Answer:
@@ -119,14 +126,12 @@ async def test_the_jobs_of_searches_are_plain_data(
     for name in ("here", "there"):
         model_server.does(says({"keywords": ["woman", "laboratory"]}))
         store = Store(collection.parent / name)
-        pool = Elsewhere(prompts, store.replies) if name == "there" else None
-        await run_searches(
-            plan, found, store, prompts=prompts, watcher=Watcher(), at_once=2, pool=pool
-        )
+        pool = _pool(name, prompts, store.replies)
+        await run_searches(plan, found, store, pool, watcher=Watcher())
         written.append((_of(store.lines), len(model_server.asked)))
     assert written[0] == written[1]
     assert len(written[0][0]) == 3 * 4
-    assert pool is not None
+    assert isinstance(pool, Elsewhere)
     assert pool.done == 1 + 3 * 4
 
 
@@ -151,9 +156,9 @@ async def test_the_jobs_of_fair_rag_are_plain_data(
     for name in ("here", "there"):
         model_server.does(_judges)
         store = RagStore(clean_environment / name)
-        pool = None if name == "here" else Elsewhere(prompts, store.replies)
+        pool = _pool(name, prompts, store.replies, 1)
         # One at a time, since both queries have documents with the same texts to be judged.
-        await run_fair_rag(plan, store, prompts=prompts, watcher=Watcher(), at_once=1, pool=pool)
+        await run_fair_rag(plan, store, pool, watcher=Watcher())
         labels = store.labels("letters", "openai:fake").lines
         written.append((_of(store.lines), _of(labels), len(model_server.asked)))
     assert written[0][:2] == written[1][:2]
@@ -181,9 +186,9 @@ async def test_the_jobs_of_lists_and_pairs_are_plain_data(
     written = []
     for name in ("here", "there"):
         stores = [ProbeStore(clean_environment / f"{name} {kind}") for kind in ("lists", "pairs")]
-        pool = Elsewhere(prompts, clean_environment / "there.sqlite") if name == "there" else None
+        pool = _pool(name, prompts, clean_environment / f"{name}.sqlite")
         for plan, store in zip(plans, stores, strict=True):
-            await run_probe(plan, store, watcher=Watcher(), at_once=2, pool=pool)
+            await run_probe(plan, store, pool, watcher=Watcher())
         written.append((_of(stores[0].rankings), _of(stores[1].pairs)))
     assert written[0] == written[1]
     assert len(written[0][0]) == 3 * 9

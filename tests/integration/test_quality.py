@@ -16,6 +16,7 @@ from fairqr.evaluation.experiments.plan import make_plan
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
+from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.watching import Watcher
 
@@ -41,7 +42,8 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     )
     prompts, store = PromptLibrary(), Store(tmp_path / "run")
     plan = make_plan(experiment, collection, prompts)
-    await run_searches(plan, collection, store, prompts=prompts, watcher=Watcher())
+    pool = LocalPool.of(prompts, store.replies)
+    await run_searches(plan, collection, store, pool, watcher=Watcher())
     (table,) = measure_experiment(store, collection).tables
     plain, ours = (
         {name: result.mean or 0.0 for name, result in table.evaluations[system].results.items()}

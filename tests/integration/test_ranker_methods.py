@@ -19,6 +19,7 @@ from fairqr.agents.ranking.item_ranker import RankItem
 from fairqr.agents.ranking.rankers import RankerOptions, open_ranker
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.store import Store
+from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
@@ -385,9 +386,10 @@ async def test_an_experiment_compares_rankers(
     assert {cell.seed for cell in plan.cells} == {0}
     assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
     library = PromptLibrary()
-    await run_searches(plan, collection, store, prompts=library, watcher=Watcher())
+    pool = LocalPool.of(library, store.replies)
+    await run_searches(plan, collection, store, pool, watcher=Watcher())
     calls = len(model_server.asked)
-    records = {(record.system, record.topic): record for record in store.records()}
+    records = {(record.system, record.topic): record for record in store.lines.read()}
     assert len(records) == 4 * 4
     for (system, _), record in records.items():
         numbers = [int(id_[1:]) for id_ in record.ids]
@@ -399,7 +401,8 @@ async def test_an_experiment_compares_rankers(
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls == 8 * 7
     assert calls < sum(record.model_calls for record in records.values())
-    await run_searches(plan, collection, store, prompts=library, watcher=Watcher())
+    pool = LocalPool.of(library, store.replies)
+    await run_searches(plan, collection, store, pool, watcher=Watcher())
     assert len(model_server.asked) == calls
 
 

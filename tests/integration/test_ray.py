@@ -250,7 +250,6 @@ async def test_what_goes_wrong_on_workers_is_told(
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     replies = clean_environment / "replies.sqlite"
     async with opened_pool(Workers(cluster.address, 1), PromptLibrary(), replies) as pool:
-        assert pool is not None
         with pytest.raises(ModelError, match=r"^On the worker .*: It was slow\.$") as failed:
             await pool.do(_fails)
         assert failed.value.status == "timeout"

@@ -64,14 +64,15 @@ def label(
     from fairqr.evaluation.rag.finding import find_rag_collection
     from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
     from fairqr.evaluation.rag.store import LabelStore
+    from fairqr.evaluation.workers.tools import LocalPool
     from fairqr.prompts.library import PromptLibrary
 
     collection = find_rag_collection(path, task=task, limit=limit, pool=pool)
-    template = PromptLibrary(prompts).get(
-        collection.task.prompt, _version(prompt, collection.task.prompt)
-    )
+    library = PromptLibrary(prompts)
+    template = library.get(collection.task.prompt, _version(prompt, collection.task.prompt))
     store = LabelStore(output)
-    store.check(label_manifest(collection, generator, template, pool))
+    manifest = label_manifest(collection, generator, template, pool)
+    store.check(manifest)
     done = {one.query for one in store.lines.read()}
     todo = [query for query in collection.queries if query.id not in done]
     typer.echo(
@@ -79,18 +80,9 @@ def label(
         f"at most {labelling_calls(todo):,} answers",
         err=True,
     )
+    workers = LocalPool.of(library, store.replies, concurrency)
     with Progress() as watcher:
-        run(
-            label_collection(
-                collection,
-                generator,
-                template,
-                store,
-                pool=pool,
-                watcher=watcher,
-                at_once=concurrency,
-            )
-        )
+        run(label_collection(collection, manifest, template, store, workers, watcher=watcher))
     _print(store, min_useful)
 
 

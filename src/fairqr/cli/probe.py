@@ -136,7 +136,7 @@ def probe(
     )
     library = PromptLibrary(prompts)
     # Replies of a run without a folder belong to the user's cache, as those of a search do.
-    replies = None if output else ReplyFile()
+    replies = None if output else ReplyFile().path
 
     async def work(watcher: Progress) -> ProbeStore:
         plan = await make_probe_plan(

@@ -13,7 +13,7 @@ from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.plan import Plan, make_plan
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.experiments.store import Record, Round, Store
+from fairqr.evaluation.experiments.store import Round, SearchRecord, Store
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = [
@@ -112,7 +112,7 @@ def plan_of(collection: Collection, folder: Path, **changes: Any) -> Plan:
     return make_plan(experiment(folder, **changes), collection, PromptLibrary())
 
 
-def records_of(plan: Plan, collection: Collection) -> Iterator[Record]:
+def records_of(plan: Plan, collection: Collection) -> Iterator[SearchRecord]:
     """Yield a made-up search for all that a plan has to do: each system has an order of its own.
 
     Systems that refine have a first round, and for the first topic a second one.
@@ -131,7 +131,7 @@ def records_of(plan: Plan, collection: Collection) -> Iterator[Record]:
                 )
                 for step in range(1 + (1 + (place == 0) if refines else 0))
             ]
-            yield Record(
+            yield SearchRecord(
                 attribute=cell.attribute,
                 queries=str(cell.form),
                 system=cell.system.name,
@@ -149,7 +149,7 @@ def records_of(plan: Plan, collection: Collection) -> Iterator[Record]:
             )
 
 
-def fill(store: Store, plan: Plan, records: Iterator[Record] | list[Record]) -> None:
+def fill(store: Store, plan: Plan, records: Iterator[SearchRecord] | list[SearchRecord]) -> None:
     """Write records into a new folder."""
     with store.locked():
         store.begin(plan.manifest)

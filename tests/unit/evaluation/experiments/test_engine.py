@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelError
 from fairqr.evaluation.experiments import estimating
 from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
 from fairqr.evaluation.experiments.estimating import Estimate, Timing
-from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.experiments.folder import Lines, Record
 from tests.unit.evaluation.watching import Watcher
 
 
-class Note(BaseModel):
+class Note(Record):
     """A record of a test."""
+
+    keys = ("name",)
 
     name: str
 
@@ -37,7 +38,7 @@ class Clock:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Lines[Note]:
-    return Lines(tmp_path / "notes.jsonl", Note, lambda note: note.name, "the note")
+    return Lines(tmp_path / "notes.jsonl", Note, "the note")
 
 
 def _stages(

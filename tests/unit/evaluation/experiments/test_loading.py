@@ -30,7 +30,7 @@ def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_
             own = scores[(scores.system == system) & (scores.measure == name)]
             found = dict(zip(own.topic, own.value, strict=True))
             assert found == evaluation.results[str(measure)].values
-    assert len(run.frames["searches"]) == len(store.records())
+    assert len(run.frames["searches"]) == len(store.lines.read())
     assert run.frames is run.frames, "it is measured once"
     assert list(run.figures) == [
         f"{kind}-gender-title" for kind in ("trade_off", "exposure", "divergence", "drift")

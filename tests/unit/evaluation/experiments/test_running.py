@@ -26,9 +26,9 @@ from fairqr.evaluation.experiments.measuring import measure_experiment, write_re
 from fairqr.evaluation.experiments.plan import Plan
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.searching import Place, Search, search
-from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
-from fairqr.evaluation.workers.tools import Tools
+from fairqr.evaluation.workers.tools import LocalPool, Tools
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
@@ -58,8 +58,8 @@ def _plan(collection: Collection, folder: Path, **changes: Any) -> Plan:
 
 async def _run(plan: Plan, collection: Collection, store: Store, at_once: int = 2) -> Watcher:
     watcher = Watcher()
-    options: dict[str, Any] = {"prompts": PromptLibrary(), "at_once": at_once}
-    await run_searches(plan, collection, store, watcher=watcher, **options)
+    pool = LocalPool.of(PromptLibrary(), store.replies, at_once)
+    await run_searches(plan, collection, store, pool, watcher=watcher)
     return watcher
 
 
@@ -73,7 +73,7 @@ async def test_all_searches_are_done_once_and_no_more(
 ) -> None:
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
     assert _searches(await _run(plan, collection, store)) == 4 * 4
-    keys = [record.key for record in store.records()]
+    keys = [record.key for record in store.lines.read()]
     assert sorted(keys) == sorted(cell.key(topic) for cell in plan.cells for topic in plan.topics)
     content = (store.folder / "results.jsonl").read_bytes()
     again = await _run(plan, collection, store)
@@ -87,11 +87,11 @@ async def test_order_and_number_at_once_change_nothing(
     """Half of it is lost and done again, one at a time: the same rankings."""
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
     await _run(plan, collection, store, at_once=4)
-    first = {record.key: record.ids for record in store.records()}
+    first = {record.key: record.ids for record in store.lines.read()}
     lines = (store.folder / "results.jsonl").read_text().splitlines(keepends=True)
     (store.folder / "results.jsonl").write_text("".join(lines[::2]) + lines[1][:30])
     assert _searches(await _run(plan, collection, store, at_once=1)) == 8
-    assert {record.key: record.ids for record in store.records()} == first
+    assert {record.key: record.ids for record in store.lines.read()} == first
 
 
 async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     plan = _plan(collection, tmp_path, systems=SYSTEMS[:2])
     store = Store(tmp_path / "run")
     await _run(plan, collection, store)
-    failed = [record for record in store.records() if record.error]
+    failed = [record for record in store.lines.read() if record.error]
     assert {(record.system, record.topic) for record in failed} == {("BM25", "t2"), ("FA*IR", "t2")}
     table = measure_experiment(store, collection).tables[0]
     relevance, fairness, product = table.evaluations["BM25"].results.values()
@@ -115,7 +115,7 @@ async def test_what_stops_one_search_stops_the_run_with_its_own_sentence(
 ) -> None:
     """Tasks of a group raise groups of errors, which nobody above would know."""
 
-    async def broken(*_: object) -> Done[Record]:
+    async def broken(*_: object) -> Done[SearchRecord]:
         raise InputError("The disk is on fire; put it out.")
 
     monkeypatch.setattr(running, "search", broken)
@@ -139,7 +139,7 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
     whole = Lines.add
 
-    def add(self: Lines[Record], record: Record) -> None:
+    def add(self: Lines[SearchRecord], record: SearchRecord) -> None:
         if record.system == "DELTR":
             assert self._open is not None
             self._open.write('{"attribute": "gen')
@@ -151,9 +151,9 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
         await _run(plan, collection, store)
     monkeypatch.undo()
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    assert len(store.records()) == 8
+    assert len(store.lines.read()) == 8
     assert _searches(await _run(plan, collection, store)) == 8
-    assert len(store.records()) == 16
+    assert len(store.lines.read()) == 16
 
 
 async def test_a_system_searches_the_corpus_that_it_names(
@@ -166,7 +166,7 @@ async def test_a_system_searches_the_corpus_that_it_names(
         plan = _plan(collection, tmp_path, systems=[SYSTEMS[0], SYSTEMS[3]], corpus=corpus)
         await _run(plan, collection, Store(tmp_path / f"run{number}"))
     runs = [
-        {record.key: record.ids for record in Store(tmp_path / f"run{number}").records()}
+        {record.key: record.ids for record in Store(tmp_path / f"run{number}").lines.read()}
         for number in range(3)
     ]
     assert len(runs[0]) == 8
@@ -231,7 +231,7 @@ async def test_results_are_trec_runs_and_values_by_topic(
     runs = sorted((store.folder / "runs").iterdir())
     assert len(runs) == 4
     by_tag = {run.name: run for run in map(read_run, runs)}
-    for record in store.records():
+    for record in store.lines.read():
         if record.system == "BM25":
             assert by_tag["BM25"].rankings[record.topic][0].ids == record.ids
     rows = list(csv.DictReader((store.folder / "measures.csv").read_text().splitlines()))
@@ -289,7 +289,7 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
     """
     used: dict[str, set[bytes]] = {}
 
-    async def noting(tools: Tools, place: Place, task: Search) -> Done[Record]:
+    async def noting(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]:
         if task.weights is not None:
             used.setdefault(task.key[-1], set()).add(task.weights)
         return await search(tools, place, task)

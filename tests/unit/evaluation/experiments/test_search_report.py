@@ -23,7 +23,7 @@ from fairqr.evaluation.experiments.search_report import (
     values_of,
     write_search_report,
 )
-from fairqr.evaluation.experiments.store import Record, Store
+from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.experiments.small import SYSTEMS, fill, plan_of, records_of
@@ -102,7 +102,7 @@ def test_means_over_different_topics_are_given_again_over_the_same_ones(
 ) -> None:
     """One system finds nothing for a topic: relevance counts it as 0, fairness has no value."""
 
-    def without(record: Record) -> Record:
+    def without(record: SearchRecord) -> SearchRecord:
         if (record.system, record.topic) != ("ours", "t0"):
             return record
         return record.model_copy(update={"ids": [], "rounds": [], "error": "Nothing found."})
@@ -155,7 +155,7 @@ def test_how_many_documents_have_a_label_is_counted(collection: Collection, tmp_
 def test_rounds_count_searches_that_never_began_as_0(
     collection: Collection, tmp_path: Path
 ) -> None:
-    def shortened(record: Record) -> Record:
+    def shortened(record: SearchRecord) -> SearchRecord:
         keep = {"t3": 1}.get(record.topic, len(record.rounds))
         return record.model_copy(update={"rounds": record.rounds[:keep]})
 
@@ -188,7 +188,7 @@ def test_drift_compares_a_round_with_round_0_of_the_same_topics(
 def test_several_seeds_of_a_topic_are_one_value(collection: Collection, tmp_path: Path) -> None:
     """Their mean is taken first, by round too."""
 
-    def further(record: Record) -> Record:
+    def further(record: SearchRecord) -> SearchRecord:
         rounds = [
             r.model_copy(update={"divergence": 0.1 + 0.2 * record.seed}) for r in record.rounds
         ]
@@ -215,7 +215,7 @@ def test_what_the_model_adds_has_a_sign(
 ) -> None:
     """Relevant documents are put first, or last, by the one system that asks a model."""
 
-    def changed(record: Record) -> Record:
+    def changed(record: SearchRecord) -> SearchRecord:
         if record.system != "ours":
             return record
         judged = collection.qrels[record.topic]
@@ -243,7 +243,7 @@ def test_names_say_nothing_of_what_is_compared(collection: Collection, tmp_path:
 def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_path: Path) -> None:
     away = {"name": "away", "method": "plain", "corpus": "people-elsewhere"}
 
-    def some(record: Record) -> Record | None:
+    def some(record: SearchRecord) -> SearchRecord | None:
         gone = record.system == "away" or (record.system, record.topic) == ("ours", "t2")
         return None if gone else record
 
@@ -282,7 +282,7 @@ def test_figures_are_files_whole_and_named_in_the_markdown(
 def test_warnings_are_counted_whatever_their_numbers(
     collection: Collection, tmp_path: Path
 ) -> None:
-    def warned(record: Record) -> Record:
+    def warned(record: SearchRecord) -> SearchRecord:
         return record.model_copy(update={"warnings": [f"Of 5 documents {record.topic[1:]} fit."]})
 
     _, measured = _measured(collection, tmp_path, warned)

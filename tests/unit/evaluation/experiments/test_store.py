@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.plan import Plan
-from fairqr.evaluation.experiments.store import Record, Store, file_name
+from fairqr.evaluation.experiments.store import SearchRecord, Store
 from tests.unit.evaluation.experiments.small import fill, plan_of, records_of
 
 
@@ -34,7 +35,7 @@ def _results(store: Store) -> Path:
 
 
 def test_what_was_written_is_read_again(store: Store, plan: Plan, collection: Collection) -> None:
-    assert store.records() == list(records_of(plan, collection))
+    assert store.lines.read() == list(records_of(plan, collection))
     assert store.manifest() == plan.manifest
 
 
@@ -43,13 +44,13 @@ def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
 ) -> None:
     """Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them."""
     whole = _results(store).read_bytes()
-    written = store.records()
+    written = store.lines.read()
     lines = whole.splitlines(keepends=True)
     start = len(whole) - len(lines[-1]) - len(lines[-2])
     for cut in range(start, len(whole)):
         _results(store).write_bytes(whole[:cut])
         kept = whole[:cut].count(b"\n")
-        assert store.records() == written[:kept]
+        assert store.lines.read() == written[:kept]
         with store.lines.writing():
             for record in written[kept:]:
                 store.lines.add(record)
@@ -58,9 +59,9 @@ def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
 
 def test_a_line_is_done_only_with_its_line_feed(store: Store) -> None:
     """All of its JSON may be there: it is cut off when writing goes on, so it must not count."""
-    before = store.records()
+    before = store.lines.read()
     _results(store).write_bytes(_results(store).read_bytes()[:-1])
-    assert store.records() == before[:-1]
+    assert store.lines.read() == before[:-1]
 
 
 def test_a_damaged_line_in_the_middle_is_told(store: Store) -> None:
@@ -68,22 +69,22 @@ def test_a_damaged_line_in_the_middle_is_told(store: Store) -> None:
     lines[2] = lines[2][:40] + "\n"
     _results(store).write_text("".join(lines))
     with pytest.raises(InputError, match=r"results.jsonl, line 3, is damaged; remove the line"):
-        store.records()
+        store.lines.read()
 
 
 def test_a_later_search_of_the_same_topic_counts(store: Store) -> None:
-    first = store.records()[0]
+    first = store.lines.read()[0]
     with store.lines.writing():
         store.lines.add(first.model_copy(update={"ids": ["d00"]}))
-    assert store.records()[0].ids == ["d00"]
+    assert store.lines.read()[0].ids == ["d00"]
 
 
 @pytest.mark.parametrize("text", ["line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00"])
 def test_any_text_stays_on_its_line(store: Store, text: str) -> None:
-    record = store.records()[0].model_copy(update={"warnings": [text], "topic": "other"})
+    record = store.lines.read()[0].model_copy(update={"warnings": [text], "topic": "other"})
     with store.lines.writing():
         store.lines.add(record)
-    assert store.records()[-1] == record
+    assert store.lines.read()[-1] == record
 
 
 def test_a_run_goes_on_only_with_what_it_was_begun_with(
@@ -187,4 +188,4 @@ def test_likes_are_told_apart() -> None:
 
 def test_a_record_is_plain_data(store: Store) -> None:
     line = _results(store).read_text().splitlines()[0]
-    assert Record.model_validate(json.loads(line)) == store.records()[0]
+    assert SearchRecord.model_validate(json.loads(line)) == store.lines.read()[0]

@@ -229,7 +229,11 @@ def begin_pairwise(
     for probe in collections:
         for model, reply in replies.items():
             for query in probe.queries:
-                for number, pair in enumerate(planned_pairs(query, experiment)):
+                for number, pair in enumerate(
+                    planned_pairs(
+                        query, experiment.pairs, experiment.relevance_pairs, experiment.seed
+                    )
+                ):
                     one, other = reply(pair, number)
                     records.append(
                         PairRecord(

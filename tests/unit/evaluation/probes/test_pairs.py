@@ -135,7 +135,9 @@ def test_an_experiment_says_how_many_of_each_kind() -> None:
         pairs=4,
         relevance_pairs=3,
     )
-    planned = planned_pairs(full_query("q"), experiment)
+    planned = planned_pairs(
+        full_query("q"), experiment.pairs, experiment.relevance_pairs, experiment.seed
+    )
     assert Counter(pair.kind for pair in planned) == {
         "relevant": 4,
         "irrelevant": 4,

@@ -84,7 +84,9 @@ def test_pairs_are_counted_by_kind_and_together() -> None:
     records = [
         asked(pair, query.id, *says[pair.kind])
         for query in queries
-        for pair in planned_pairs(query, experiment)
+        for pair in planned_pairs(
+            query, experiment.pairs, experiment.relevance_pairs, experiment.seed
+        )
     ]
     missing = next(record for record in records if record.query == "q5")
     found = measure_pairwise(

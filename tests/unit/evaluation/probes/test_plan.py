@@ -11,7 +11,7 @@ from fairqr.agents.ranking.item_ranker import Cost, group_of
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.probes.collection import write_probe_collection
-from fairqr.evaluation.probes.pairs import list_tasks, pair_tasks
+from fairqr.evaluation.probes.pairs import tasks_of
 from fairqr.evaluation.probes.rankers import parse_ranker, windows_of
 from fairqr.evaluation.probes.running import (
     ProbePlan,
@@ -46,7 +46,7 @@ async def test_pairs_cost_a_question_for_each_order(built: dict[str, Any], tmp_p
     assert whole.calls == 2 * 3 * 2 * 2 * 2
     assert whole.tokens > 50 * whole.calls
     assert not store.folder.exists()
-    tasks = pair_tasks(plan.manifest.pairs, plan.collections)
+    tasks = tasks_of(plan.manifest.pairs, plan.collections)
     said = [("protected", "protected"), ("protected", "refused"), ("timeout", "protected")]
     store.folder.mkdir()
     store.start(plan.manifest, plan.collections)
@@ -69,7 +69,7 @@ async def test_lists_cost_a_question_for_each_window(built: dict[str, Any], tmp_
     assert remaining_cost(plan, store).calls == 3 * 3 + 3 * 1
     store.folder.mkdir()
     store.start(plan.manifest, plan.collections)
-    done = list_tasks(plan.manifest.rankings, plan.collections)[0]
+    done = tasks_of(plan.manifest.rankings, plan.collections)[0]
     with store.rankings.writing():
         store.rankings.add(
             RankingRecord(

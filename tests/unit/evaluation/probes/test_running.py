@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
-from fairqr.evaluation.experiments.folder import Lines
+from fairqr.evaluation.experiments.folder import Lines, Record, spent
 from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.measuring import measure_run
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, run_probe
-from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord, spent_of
+from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord
+from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
 from tests.unit.evaluation.watching import Watcher
@@ -28,12 +28,16 @@ async def make_plan(tmp_path: Path, *rankers: str) -> ProbePlan:
     return await make_probe_plan(experiment, PromptLibrary())
 
 
+def here(store: ProbeStore) -> LocalPool:
+    return LocalPool.of(PromptLibrary(), store.replies)
+
+
 async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     """A half line at the end is cut off, and that one list is ranked again."""
     plan = await make_plan(tmp_path, "initial")
     store = ProbeStore(tmp_path / "run")
     first = Watcher()
-    await run_probe(plan, store, watcher=first)
+    await run_probe(plan, store, here(store), watcher=first)
     assert first.stages == [("initial: lists", 9, 0)]
     assert first.steps == 9
     records = store.rankings.read()
@@ -46,11 +50,11 @@ async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     path = store.folder / "rankings.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     second = Watcher()
-    await run_probe(plan, store, watcher=second)
+    await run_probe(plan, store, here(store), watcher=second)
     assert (second.stages, second.steps) == ([("initial: lists", 9, 8)], 1)
     assert {record.key for record in store.rankings.read()} == {it.key for it in records}
     third = Watcher()
-    await run_probe(plan, store, watcher=third)
+    await run_probe(plan, store, here(store), watcher=third)
     assert third.stages == []
     measured = measure_run(store)
     assert measured.missing == 0
@@ -60,7 +64,7 @@ async def test_nothing_is_written_where_the_first_model_is_not_there(tmp_path: P
     plan = await make_plan(tmp_path, "nothing:fake", "initial")
     store = ProbeStore(tmp_path / "run")
     with pytest.raises(ModelUnavailableError):
-        await run_probe(plan, store, watcher=Watcher())
+        await run_probe(plan, store, here(store), watcher=Watcher())
     assert not store.exists()
     assert store.rankings.read() == []
 
@@ -68,11 +72,11 @@ async def test_nothing_is_written_where_the_first_model_is_not_there(tmp_path: P
 async def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     plan = await make_plan(tmp_path, "initial")
     store = ProbeStore(tmp_path / "run")
-    await run_probe(plan, store, watcher=Watcher())
+    await run_probe(plan, store, here(store), watcher=Watcher())
     path = store.folder / "rankings.jsonl"
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match="line 1, is damaged"):
-        await run_probe(plan, store, watcher=Watcher())
+        await run_probe(plan, store, here(store), watcher=Watcher())
 
 
 def test_failures_that_say_nothing_of_a_model_are_asked_again() -> None:
@@ -121,14 +125,16 @@ def test_patience_ends_after_so_many_failures_in_a_row() -> None:
         patience.failed("timeout", "It was slow.", GIVE_UP)
 
 
-class Note(BaseModel):
+class Note(Record):
     """A record of a test."""
+
+    keys = ("name",)
 
     name: str
 
 
 def test_failures_are_written_once_the_model_has_answered_again(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "notes.jsonl", Note, lambda note: note.name, "the note")
+    lines = Lines(tmp_path / "notes.jsonl", Note, "the note")
     written = Cautious(lines)
     with written.writing():
         written.add(Note(name="failed"), has_failures=True, is_back=False)
@@ -145,5 +151,4 @@ def test_what_the_cache_answered_costs_what_it_did_first() -> None:
     usage = Usage(
         model_calls=1, cached_calls=2, prompt_tokens=10, completion_tokens=5, cached_tokens=30
     )
-    spent = spent_of(usage)
-    assert (spent.model_calls, spent.tokens) == (3, 45)
+    assert spent(usage) == {"model_calls": 3, "tokens": 45}
