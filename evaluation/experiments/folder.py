@@ -15,7 +15,7 @@ import string
 from collections.abc import Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, ClassVar, Generic, TypeVar
+from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -111,7 +111,7 @@ class FolderManifest(BaseModel):
 
     identity: ClassVar[tuple[str, ...]] = ()
 
-    format: int = 1
+    format: Literal[1] = 1
     versions: dict[str, str] = Field(default_factory=_versions)
     started: str = Field(default_factory=_now)
 
@@ -144,10 +144,13 @@ class Lines(Generic[R]):
         for number, line in self._whole():
             try:
                 record = self._record.model_validate_json(line)
-            except ValidationError:
+            except ValidationError as error:
+                kinds = {problem["type"] for problem in error.errors()}
+                is_other = kinds <= {"missing", "extra_forbidden"}
                 raise InputError(
-                    f"{self.path}, line {number}, is damaged; remove the line, and {self._what} "
-                    "is done again."
+                    f"{self.path}, line {number}, is damaged{' or of another version' * is_other}; "
+                    f"remove the line, and {self._what} is done again"
+                    f"{', or run it all into another folder' * is_other}."
                 ) from None
             found[record.key] = record
         return list(found.values())
@@ -227,8 +230,9 @@ class Folder(Generic[M]):
             ) from None
         except ValidationError as error:
             where, _ = first_problem(error)
+            at = f" (at {one_line(where)})" if where else ""
             raise InputError(
-                f"{self._manifest} is damaged or of another version (at {one_line(where)}); "
+                f"{self._manifest} is damaged or of another version{at}; "
                 f"run the {self.what} into another folder."
             ) from None
 

@@ -155,8 +155,16 @@ def test_a_folder_without_an_experiment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "strange": 2}'])
 def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
     (tmp_path / "experiment.json").write_text(content)
-    with pytest.raises(InputError, match="is damaged or of another version"):
+    with pytest.raises(InputError, match=r"is damaged or of another version(;| \(at \w)"):
         Store(tmp_path).manifest()
+
+
+def test_a_folder_of_another_format(plan: Plan, store: Store) -> None:
+    store.begin(plan.manifest)
+    path = store.folder / "experiment.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(InputError, match=r"is damaged or of another version \(at format\); run"):
+        store.manifest()
 
 
 def test_one_process_at_a_time(store: Store) -> None:
