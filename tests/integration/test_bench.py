@@ -25,6 +25,6 @@ def test_the_quick_benchmarks_print_a_table_and_write_json(tmp_path: Path) -> No
         "exposure-aware",
     ):
         assert what in run.stdout
-    for what in ("AWRF", "Plackett–Luce", "JSON files", "FA*IR", "DELTR"):
+    for what in ("AWRF", "Plackett–Luce", "JSON files", "FA*IR", "DELTR", "xQuAD", "PM-2"):
         assert what in run.stdout
     assert json.loads(written.read_text())
