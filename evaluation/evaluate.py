@@ -212,7 +212,9 @@ def evaluate_all(
                 run=run.name,
                 queries=queries,
                 results=results,
-                target=str(rule),
+                target="; ".join(
+                    [str(rule), *(f"{n} by query: {t.rule}" for n, t in ready.items())]
+                ),
                 unknown={name: own.unknown for name, own in attributes_of.items()},
                 missing=missing,
                 notes=notes.listed(),

@@ -86,7 +86,7 @@ class Evaluation:
         run: The name of the run.
         queries: The queries measured: all judged ones, or without judgements all of the run.
         results: The result of each measure, by the measure's text.
-        target: The target of group measures that set none themselves.
+        target: The target of group measures, and the dimensions that were given one for each query.
         unknown: By attribute, the schema's policy for documents without a label, which a measure
             can override: ``exclude`` or ``group``.
         missing: How queries missing from the run count in measures of relevance.

@@ -194,6 +194,16 @@ def test_computed_targets_do_not_pass_for_the_relevant_documents() -> None:
     assert found.by_group == plain.by_group
 
 
+def test_targets_by_query_are_told() -> None:
+    attribute = Attribute(name="group", field="group", groups=("female", "male"))
+    dimension = Dimension.named(Schema(attributes={"group": attribute}), "group")
+    targets = QueryTargets(dimension, "mine", {q: np.array([1.0, 0.0]) for q in QRELS})
+    given = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS, computed=targets)
+    assert given.target == "relevance:0.5,uniform:0.5; group by query: mine"
+    with pytest.raises(InputError, match="measured with two targets"):
+        given.compare(fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS))
+
+
 def test_the_ratio_has_an_interval_from_six_queries_on() -> None:
     run = {f"q{n}": ["m1", "f1", "f2"] if n % 2 else ["f1", "m1", "m2"] for n in range(8)}
     qrels = {query: {"f1": 1, "m1": 1} for query in run}
