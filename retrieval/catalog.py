@@ -17,7 +17,7 @@ from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.documents import Progress, read_documents
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import encoder_of
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.opening import (
     index_of_source,
@@ -54,7 +54,7 @@ class Catalog:
         self,
         corpus: str | Source,
         *,
-        retriever: str | Encoder = "bm25",
+        retriever: str | Encoder | Retriever = "bm25",
         schema: Path | None = None,
         progress: Announce | None = None,
     ) -> SearchEngine:
@@ -66,7 +66,7 @@ class Catalog:
             corpus: The name of an index, of an attached source or of a built-in corpus; the path of
                 a corpus, or of a source file; or a source. A file or folder in the current folder
                 that has the name of an index is taken for the index.
-            retriever: ``bm25``, ``dense``, ``dense:ENCODER``, or an encoder.
+            retriever: See :meth:`Retriever.of`.
             schema: Of the corpus at a path.
             progress: Called with the name of what has to be indexed, encoded or read first.
 
@@ -107,7 +107,11 @@ class Catalog:
         return await asyncio.to_thread(lambda: _is_corpus(path))
 
     async def open(
-        self, name: str, *, retriever: str | Encoder = "bm25", progress: Announce | None = None
+        self,
+        name: str,
+        *,
+        retriever: str | Encoder | Retriever = "bm25",
+        progress: Announce | None = None,
     ) -> SearchEngine:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
         if name in await asyncio.to_thread(self._indexes.names):
@@ -308,7 +312,7 @@ class Catalog:
     async def _open_source(
         self,
         source: Source,
-        retriever: str | Encoder = "bm25",
+        retriever: str | Encoder | Retriever = "bm25",
         progress: Announce | None = None,
     ) -> SearchEngine:
         return await open_source(source, retriever=retriever, store=self._root, progress=progress)
@@ -318,10 +322,10 @@ class Catalog:
         name: str,
         corpus: Corpus,
         source: str,
-        retriever: str | Encoder,
+        retriever: str | Encoder | Retriever,
         progress: Announce | None,
     ) -> SearchEngine:
-        searched_with = encoder_of(retriever) or "bm25"  # refused before anything is indexed
+        searched_with = Retriever.of(retriever)  # refused before anything is indexed
         engine = await self._indexes.up_to_date(name, corpus, source, progress)
         return await with_retriever(engine, searched_with, progress)
 

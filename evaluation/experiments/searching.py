@@ -25,7 +25,7 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.usage import usage_of
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.encoders.encoder import PROBE
-from fairqr.retrieval.encoders.opening import encoder_of
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
 
@@ -94,7 +94,7 @@ async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
     # A corpus that is named has vectors of its own, and says what encodes queries.
     encoded = {s.retriever for s in systems if experiment.corpus_of(s) is None}
     for retriever in sorted(encoded):
-        encoder = encoder_of(retriever)
+        encoder = Retriever.of(retriever).encoder
         if encoder is not None:
             await encoder.encode_query(PROBE)
 

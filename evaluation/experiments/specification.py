@@ -20,7 +20,7 @@ __all__ = ["Experiment", "QueryForm", "System", "Training"]
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
 _FORM = re.compile(r"title(?:\+([0-9]{1,3}))?")
-_RETRIEVER = re.compile(r"bm25|dense(?::.+)?")
+_RETRIEVER = re.compile(r"bm25|(?:dense|hybrid)(?::.+)?")
 _SETTING = re.compile(r"\{(\w+)\}")
 
 
@@ -116,7 +116,8 @@ class System(_Searching):
     def _is_a_retriever(cls, retriever: str) -> str:
         if not _RETRIEVER.fullmatch(retriever):
             raise ValueError(
-                f"there is no retriever '{one_line(retriever)}'; write bm25, dense or dense:ENCODER"
+                f"there is no retriever '{one_line(retriever)}'; choose bm25, dense, hybrid, "
+                "dense:ENCODER or hybrid:ENCODER"
             )
         return retriever
 

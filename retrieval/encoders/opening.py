@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
 from fairqr.base.weights.cache import is_pulled
@@ -14,7 +15,7 @@ from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["as_encoder", "default_encoder", "encoder_of", "open_encoder"]
+__all__ = ["Retriever", "as_encoder", "default_encoder", "open_encoder"]
 
 EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncoder)}
 
@@ -62,25 +63,42 @@ def as_encoder(given: Encoder | Embeddings) -> Encoder:
     return LangChainEncoder(given) if isinstance(given, Embeddings) else given
 
 
-def encoder_of(retriever: str | Encoder) -> Encoder | None:
-    """Return the encoder that a retriever searches with, or None for ``bm25``.
+@dataclass(frozen=True, slots=True)
+class Retriever:
+    """How documents are found.
 
-    Args:
-        retriever: ``bm25``; ``dense`` for :func:`default_encoder`; ``dense:<encoder>`` for
-            another, see :func:`open_encoder`; or an encoder.
-
-    Raises:
-        InputError: There is no such retriever.
-        ModelUnavailableError: There is no such encoder, or what it needs is missing.
+    Attributes:
+        kind: By words (``bm25``), by vectors (``dense``), or by both (``hybrid``).
+        encoder: Makes the vectors; None for ``bm25``.
     """
-    if not isinstance(retriever, str):
-        return retriever
-    kind, _, encoder = retriever.strip().partition(":")
-    if kind == "bm25" and not encoder:
-        return None
-    if kind != "dense":
+
+    kind: Literal["bm25", "dense", "hybrid"]
+    encoder: Encoder | None = None
+
+    @classmethod
+    def of(cls, given: str | Encoder | Retriever) -> Retriever:
+        """Read how documents are to be found.
+
+        Args:
+            given: ``bm25``; ``dense`` or ``hybrid``, with :func:`default_encoder`;
+                ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`; or
+                an encoder, which is for ``hybrid``.
+
+        Raises:
+            InputError: There is no such retriever.
+            ModelUnavailableError: There is no such encoder, or what it needs is missing.
+        """
+        if isinstance(given, Retriever):
+            return given
+        if not isinstance(given, str):
+            return cls("hybrid", given)
+        kind, _, encoder = given.strip().partition(":")
+        if kind == "bm25" and not encoder:
+            return cls("bm25")
+        if kind in ("dense", "hybrid"):
+            named = open_encoder(encoder or None)
+            return cls("dense" if kind == "dense" else "hybrid", named)
         raise InputError(
-            f"There is no retriever '{one_line(retriever)}'; choose bm25, dense or "
-            "dense:<encoder>, such as dense:openai:text-embedding-3-small."
+            f"There is no retriever '{one_line(given)}'; choose bm25, dense, hybrid, or one of the "
+            "last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )
-    return open_encoder(encoder or None)

@@ -28,7 +28,13 @@ __all__ = [
 ]
 
 Capability = Literal[
-    "new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares", "vectors"
+    "new_queries",
+    "read_by_id",
+    "rescore",
+    "document_frequencies",
+    "corpus_shares",
+    "vectors",
+    "relevance",
 ]
 """What an engine may be able to do beyond searching.
 
@@ -36,7 +42,8 @@ Capability = Literal[
 ``read_by_id``: read any document by its id, so that one it does not give is not there.
 ``rescore``: rank given documents by a query (``Query.only``). ``document_frequencies``: count the
 documents that match (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group
-in all documents. ``vectors``: search by vectors.
+in all documents. ``vectors``: search by vectors. ``relevance``: its scores are estimates of the
+probability that a document is relevant (:mod:`fairqr.retrieval.relevance`).
 """
 
 Memberships = Mapping[str, FloatArray]
@@ -133,7 +140,7 @@ class SearchEngine(Protocol):
 
     @property
     def retriever(self) -> str:
-        """How documents are found, as results and reports name it: ``bm25``, or ``dense:…``."""
+        """How documents are found: ``bm25``, ``dense:…``, ``hybrid:…``; results name it so."""
         ...
 
     @property
@@ -210,6 +217,7 @@ _CAN: dict[Capability, str] = {
     "document_frequencies": "count the documents that match",
     "corpus_shares": "count the documents of each group",
     "vectors": "search by vectors",
+    "relevance": "estimate relevance",
 }
 
 

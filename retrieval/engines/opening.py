@@ -11,7 +11,7 @@ from fairqr.base.errors import UnsupportedError
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import encoder_of
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.labels import LabelReader
@@ -33,7 +33,7 @@ __all__ = ["index_of_source", "name_of_index", "open_source", "with_retriever"]
 async def open_source(
     source: Source,
     *,
-    retriever: str | Encoder = "bm25",
+    retriever: str | Encoder | Retriever = "bm25",
     store: Path | None = None,
     progress: Announce | None = None,
 ) -> SearchEngine:
@@ -41,8 +41,8 @@ async def open_source(
 
     Args:
         source: The source.
-        retriever: ``bm25``, ``dense``, ``dense:ENCODER``, or an encoder; an engine that can only
-            rank in its own way takes ``bm25`` for that.
+        retriever: See :meth:`Retriever.of`; an engine that can only rank in its own way takes
+            ``bm25`` for that.
         store: The folder of indexes and of labels that were read; the user's data folder by
             default.
         progress: Called with the name of what has to be indexed, encoded or read first.
@@ -52,7 +52,7 @@ async def open_source(
     """
     store = store or data_dir()
     if isinstance(source, TantivySource):
-        retriever = encoder_of(retriever) or "bm25"  # refused before anything is indexed
+        retriever = Retriever.of(retriever)  # refused before anything is indexed
         indexes = EmbeddedIndexes(store / "indexes")
         corpus = Corpus(
             source.path(source.documents), Schema(attributes=source.attributes), source.folder
@@ -72,6 +72,8 @@ async def open_source(
     if isinstance(source, ElasticsearchSource):
         from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 
+        if isinstance(retriever, Retriever):
+            retriever = retriever.encoder or "bm25"
         return await open_elasticsearch(source, labels, retriever=retriever)
     if retriever != "bm25":
         raise UnsupportedError(
@@ -89,23 +91,25 @@ async def open_source(
 
 
 async def with_retriever(
-    engine: TantivyEngine, retriever: str | Encoder, progress: Announce | None = None
+    engine: TantivyEngine, retriever: str | Encoder | Retriever, progress: Announce | None = None
 ) -> SearchEngine:
     """Return an embedded engine that retrieves in the way that is asked for.
 
     Args:
         engine: Over the documents; closed if this fails.
-        retriever: See :func:`encoder_of`.
+        retriever: See :meth:`Retriever.of`.
         progress: Called with the name of what has to be encoded first.
     """
-    encoder = encoder_of(retriever)
-    if encoder is None:
+    asked = Retriever.of(retriever)
+    if asked.encoder is None:
         return engine
+    from fairqr.retrieval.engines.hybrid import HybridEngine
     from fairqr.retrieval.engines.vectors import VectorEngine
 
+    kind = HybridEngine if asked.kind == "hybrid" else VectorEngine
     try:
         told = announced(progress, f"vectors of {engine.name}")
-        return await VectorEngine.open(engine, encoder, told)
+        return await kind.open(engine, asked.encoder, told)
     except BaseException:
         await engine.aclose()
         raise

@@ -22,7 +22,7 @@ from fairqr.base.files import write_beside
 from fairqr.retrieval.encoders.encoder import EncoderMark, Float32Array
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["VectorArray", "nearest", "scores_of"]
+__all__ = ["Rows", "VectorArray", "cosines", "nearest", "scores_of"]
 
 BLOCK_BYTES = 16 << 20
 SLACK = 1e-5
@@ -99,6 +99,19 @@ class VectorArray(NamedTuple):
         )
         write_beside(self.folder / "manifest.json", manifest.model_dump_json())
         return VectorArray.open(self.folder, self.mark)
+
+
+def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
+    """Return the cosine of every row with the query, shape (N,); 0 for rows of zeros.
+
+    The vectors are read block by block, as in :func:`nearest`.
+    """
+    block = max(1, BLOCK_BYTES // (4 * vectors.shape[1]))
+    products = np.empty(len(vectors), dtype=np.float32)
+    for start in range(0, len(vectors), block):
+        some = slice(start, start + block)
+        np.vecdot(vectors[some], query, out=products[some])
+    return products
 
 
 def nearest(vectors: Float32Array, query: Float32Array, n: int) -> Rows:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
+import tantivy
 from filelock import AsyncFileLock
 
 from fairqr.base.errors import IndexUnavailableError
@@ -25,10 +26,10 @@ from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import refuse_damaged
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
-from fairqr.retrieval.engines.vector_array import VectorArray, nearest, scores_of
+from fairqr.retrieval.engines.vector_array import Rows, VectorArray, nearest, scores_of
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["VectorEngine"]
+__all__ = ["VectorEngine", "live_documents"]
 
 DOCUMENTS_AT_ONCE = 500
 CHARACTERS_AT_ONCE = 4_000_000
@@ -48,13 +49,14 @@ class VectorEngine:
     """
 
     in_process = True
+    kind = "dense"
     capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
 
     def __init__(self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark) -> None:
         """Take what :meth:`open` has found."""
         self.lexical = lexical
         self.name, self.schema = lexical.name, lexical.schema
-        self.retriever = f"dense:{encoder.name}"
+        self.retriever = f"{self.kind}:{encoder.name}"
         self._encoder = encoder
         self._stamp: tuple[int, int] | None = None
         folder = lexical.folder / "dense" / key_of(mark.name)
@@ -156,16 +158,21 @@ class VectorEngine:
     def _search(
         self, queries: Sequence[Query], encoded: Sequence[Float32Array | None]
     ) -> list[Hits]:
-        now, vectors = self.lexical.snapshot(), self._array.vectors
-        found = []
-        for query, vector in zip(queries, encoded, strict=True):
-            if vector is None:
-                found.append(self.lexical.answer(now, query))
-            elif query.only is not None:
-                found.append(_rescored(now, vectors, vector, query.only, query.n))
-            else:
-                found.append(_found(now, vectors, vector, query.n))
-        return found
+        now = self.lexical.snapshot()
+        return [
+            self.lexical.answer(now, query)
+            if vector is None
+            else self._answer(now, self._array.vectors, query, vector)
+            for query, vector in zip(queries, encoded, strict=True)
+        ]
+
+    def _answer(
+        self, now: Snapshot, vectors: Float32Array, query: Query, vector: Float32Array
+    ) -> Hits:
+        """Answer a query by its vector."""
+        if query.only is not None:
+            return _rescored(now, vectors, vector, query.only, query.n)
+        return _found(now, vectors, vector, query.n)
 
 
 def _found(now: Snapshot, vectors: Float32Array, query: Float32Array, n: int) -> Hits:
@@ -176,20 +183,24 @@ def _found(now: Snapshot, vectors: Float32Array, query: Float32Array, n: int) ->
     wanted = n
     while True:
         rows = nearest(vectors, query, wanted)
-        numbers = rows.tolist()
-        ids = now.ids_of(numbers)
-        # Some rows are of documents that are gone, or have been replaced.
-        addresses = now.addresses(ids)
-        current = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
-        live = [
-            place
-            for place, (id_, number) in enumerate(zip(ids, numbers, strict=True))
-            if current.get(id_) == number
-        ]
+        live = live_documents(now, rows)
         if len(live) >= n or wanted >= len(vectors):
-            scores = scores_of(vectors, query, rows[live])
-            return now.hits([addresses[ids[place]] for place in live], scores.tolist(), n)
+            scores = scores_of(vectors, query, list(live))
+            return now.hits(list(live.values()), scores.tolist(), n)
         wanted = min(2 * wanted, len(vectors))
+
+
+def live_documents(now: Snapshot, rows: Rows) -> dict[int, tantivy.DocAddress]:
+    """Return where the documents of some rows are, without those gone or replaced since."""
+    numbers = rows.tolist()
+    ids = now.ids_of(numbers)
+    addresses = now.addresses(ids)
+    current = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
+    return {
+        number: addresses[id_]
+        for id_, number in zip(ids, numbers, strict=True)
+        if current.get(id_) == number
+    }
 
 
 def _rescored(

@@ -1,0 +1,117 @@
+"""Hybrid retrieval over an embedded index: words and vectors with feedback, as one estimate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
+from fairqr.retrieval.engines.engine import Capability, Hits, Query
+from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
+from fairqr.retrieval.engines.vector_array import Rows, cosines, scores_of
+from fairqr.retrieval.engines.vectors import VectorEngine, live_documents
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.relevance import CALIBRATION, Calibration
+from fairqr.retrieval.rerank import RRF_K
+
+__all__ = ["HybridEngine"]
+
+LEXICAL_DEPTH = 1000
+"""How many documents the words find; what comes below has hardly any lexical evidence."""
+FUSED_DEPTH = 200
+FEEDBACK_DOCUMENTS = 10
+
+
+class HybridEngine(VectorEngine):
+    """Ranks by the probability of relevance that words and vectors together give a document.
+
+    A query is first answered twice, by BM25 and by its vector. Reciprocal rank fusion of both gives
+    ten documents, and the vector is moved halfway toward their mean. The scores are the
+    probabilities of :mod:`fairqr.retrieval.relevance`. As with vectors alone every document is a
+    hit, the unlikely ones last; a query without any word finds nothing.
+    """
+
+    kind = "hybrid"
+    capabilities: frozenset[Capability] = VectorEngine.capabilities | {"relevance"}
+    calibration: Calibration = CALIBRATION
+
+    def _answer(
+        self, now: Snapshot, vectors: Float32Array, query: Query, vector: Float32Array
+    ) -> Hits:
+        """Answer a query by its words and its vector."""
+        by_words = self.lexical.answer(now, replace(query, n=LEXICAL_DEPTH, only=None))
+        if not (vector.any() or len(by_words)):
+            return now.hits([], [], 0) if query.only is None else self.lexical.answer(now, query)
+        scores = dict(zip(by_words.ids, by_words.scores, strict=True))
+        addresses = now.addresses(by_words.ids)
+        numbers = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
+        best = np.array([numbers[id_] for id_ in by_words.ids[:FUSED_DEPTH]], dtype=np.int64)
+        moved = _moved(now, vectors, vector, best)
+        similar = cosines(vectors, moved)
+        if query.only is None:
+            live = live_documents(now, _highest(similar, query.n))
+            known = set(numbers.values())
+            new = {number: place for number, place in live.items() if number not in known}
+            ids = by_words.ids + now.ids_of(list(new))
+            places = [addresses[id_] for id_ in by_words.ids] + list(new.values())
+        else:
+            found = now.addresses(query.only)
+            ids, places = list(found), list(found.values())
+            deeper = tuple(id_ for id_ in ids if id_ not in scores)
+            if deeper and query.text:
+                among = self.lexical.answer(now, replace(query, n=len(deeper), only=deeper))
+                scores |= dict(zip(among.ids, among.scores, strict=True))
+        rows = np.array(now.numbers(places), dtype=np.int64)
+        highest = by_words.scores[0] if by_words.scores else 1.0
+        shares = np.array([scores.get(id_, 0.0) for id_ in ids]) / (highest or 1.0)
+        chances = self.calibration.probability(shares, _standardised(vectors, moved, similar, rows))
+        return now.hits(places, chances.tolist(), query.n)
+
+
+def _moved(now: Snapshot, vectors: Float32Array, vector: Float32Array, best: Rows) -> Float32Array:
+    """Return the query's vector, moved halfway toward the ten best documents of both rankings.
+
+    Args:
+        now: The index.
+        vectors: Of all documents.
+        vector: Of the query.
+        best: The rows that the words found, best first.
+    """
+    similar = cosines(vectors, vector)
+    rows = _highest(similar, FUSED_DEPTH)
+    rows = np.array(list(live_documents(now, rows)), dtype=np.int64)
+    nearest = rows[np.lexsort((rows, -similar[rows]))]
+    fused: dict[int, float] = {}
+    for ranking in (best, nearest):
+        for rank, row in enumerate(ranking.tolist(), start=1):
+            fused[row] = fused.get(row, 0.0) + 1 / (RRF_K + rank)
+    first = sorted(fused, key=lambda row: (-fused[row], row))[:FEEDBACK_DOCUMENTS]
+    first = [row for row in first if row < len(vectors)]
+    if not first:
+        return vector
+    middle = vectors[first].astype(np.float64).mean(axis=0)
+    moved: Float32Array = unit_rows([vector + unit_rows([middle])[0]])[0]
+    return moved
+
+
+def _highest(similar: Float32Array, n: int) -> Rows:
+    """Return the rows of the n highest cosines, in no order."""
+    if n >= len(similar):
+        return np.arange(len(similar), dtype=np.int64)
+    return np.argpartition(-similar, n)[:n].astype(np.int64)
+
+
+def _standardised(
+    vectors: Float32Array, query: Float32Array, similar: Float32Array, rows: Rows
+) -> FloatArray:
+    """Return the cosine of rows in standard deviations above the mean of all documents.
+
+    A document that has no vector yet counts as one of the mean.
+    """
+    mean, deviation = float(similar.mean()), float(similar.std())
+    likeness = np.full(len(rows), mean)
+    encoded = rows < len(vectors)
+    # Computed again, in double precision: a score must not depend on the other rows' order.
+    likeness[encoded] = 2 * scores_of(vectors, query, rows[encoded]) - 1
+    return np.asarray((likeness - mean) / (deviation or 1.0))
