@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyterrier as pt
 from langchain_core.documents import Document as Passage
 
 from fairqr.api import FairSearch
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, NoMatchError
 from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.inputs import as_groups
@@ -48,12 +49,13 @@ class FairRetriever(pt.Transformer):
         self._context = context
 
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
-        """Return a ranking for each query."""
+        """Return a ranking for each query; none for one that no document matches."""
         _check_columns(topics, "qid", "query")
         rankings = []
         for qid, query in zip(topics["qid"], topics["query"], strict=True):
-            result = run_blocking(self._search.search(query, self._context))
-            rankings.append((qid, query, [place.id for place in result.ranking]))
+            with suppress(NoMatchError):
+                result = run_blocking(self._search.search(query, self._context))
+                rankings.append((qid, query, [place.id for place in result.ranking]))
         return _as_frame(rankings)
 
 
@@ -73,17 +75,22 @@ class FairRerank(pt.Transformer):
         self._context = context
 
     def transform(self, results: pd.DataFrame) -> pd.DataFrame:
-        """Return the rankings in their fair order."""
+        """Return the rankings in their fair order, with the columns that they came with."""
         _check_columns(results, "qid", "docno", "score")
-        known = as_groups(self._groups, set(results["docno"]))
+        given = results.assign(docno=results["docno"].astype(str))
+        known = as_groups(self._groups, set(given["docno"]))
         if known is None:
             raise InputError("FairRerank needs the groups of the documents.")
-        ordered = results.sort_values(["qid", "score"], ascending=[True, False], kind="stable")
-        rankings = []
-        for qid, own in ordered.groupby("qid", sort=False):
-            query = own["query"].iloc[0] if "query" in own else ""
-            rankings.append((qid, query, self._reranked(own["docno"].tolist(), known)))
-        return _as_frame(rankings)
+        if "query" not in given:
+            given["query"] = ""
+        ordered = given.sort_values(["qid", "score"], ascending=[True, False], kind="stable")
+        rankings = [
+            (qid, own["query"].iloc[0], self._reranked(own["docno"].tolist(), known))
+            for qid, own in ordered.groupby("qid", sort=False)
+        ]
+        keys = ["qid", "docno"]
+        others = given.drop(columns=["query", "score", "rank"], errors="ignore")
+        return _as_frame(rankings).merge(others.drop_duplicates(keys), on=keys)
 
     def _reranked(self, ids: Sequence[str], groups: Groups) -> list[str]:
         context = self._context or Context(k=len(ids), target=_target(groups.schema))

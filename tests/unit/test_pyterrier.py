@@ -83,6 +83,21 @@ def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
         assert found[found.qid == topic.qid]["docno"].tolist() == expected
 
 
+def test_a_query_that_nothing_matches_has_no_ranking(searching: fairqr.FairSearch) -> None:
+    topics = pd.DataFrame({"qid": ["1", "2"], "query": ["zzxxqq", "composer"]})
+    assert set(FairRetriever(searching)(topics)["qid"]) == {"2"}
+
+
+def test_fair_reranking_keeps_other_columns_and_takes_numbers_as_ids() -> None:
+    given = Given()(TOPICS)
+    given = given.assign(text="about " + given["docno"], docno=given["docno"].str[1:].astype(int))
+    groups = {int(id_[1:]): group for id_, group in GROUPS.items()}
+    found = FairRerank(groups, context=FIRST)(given)
+    expected = FairRerank(GROUPS, context=FIRST)(Given()(TOPICS))
+    assert ("d" + found["docno"]).tolist() == expected["docno"].tolist()
+    assert (found["text"] == "about d" + found["docno"]).all()
+
+
 def test_our_measures_stand_beside_those_of_ir_measures() -> None:
     run = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}, "2": {"d0": 1.0}}
     qrels = {"1": {"d0": 1, "d6": 1}, "2": {"d6": 0}}
