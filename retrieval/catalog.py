@@ -16,10 +16,12 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.documents import Progress, read_documents
-from fairqr.retrieval.encoders.encoder import Encoder
+from fairqr.retrieval.encoders.encoder import PROBE, Encoder, encode_documents
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.opening import (
+    encode_index,
+    encode_written,
     index_of_source,
     name_of_index,
     open_source,
@@ -122,23 +124,37 @@ class Catalog:
         return await self._open_source(source, retriever, progress)
 
     async def create(
-        self, name: str, corpus: Corpus, *, progress: Progress | None = None
+        self,
+        name: str,
+        corpus: Corpus,
+        *,
+        encoder: Encoder | None = None,
+        progress: Progress | None = None,
     ) -> SearchEngine:
         """Build an embedded index, in place of one of the same name, and open it.
 
         Args:
             name: Lower-case letters, digits, dots, dashes and underscores.
             corpus: What to index.
-            progress: Told how many documents are written.
+            encoder: Makes a vector for each document, if any, as the first search with it would.
+                Vectors that it made of the same texts for the replaced index are kept.
+            progress: Told how many documents are written, then how many are encoded.
 
         Raises:
             InputError: The name is not a name, or belongs to something else.
             CorpusError: The corpus is empty or wrong; the index is then as it was.
             BuildInProgressError: Another process builds the same index.
+            ModelError: The encoder fails; the index is there, without some of its vectors.
+            ModelUnavailableError: The encoder cannot be started; nothing was built.
         """
         await asyncio.to_thread(self._refuse_taken, name, corpus)
+        if encoder is not None:
+            await encode_documents(encoder, [PROBE])
         source = name if name in BUILT_IN else str(corpus.path.resolve())
-        return await self._indexes.create(name, corpus, source, progress)
+        engine = await self._indexes.create(name, corpus, source, progress)
+        if encoder is not None:
+            await encode_index(engine, encoder, progress)
+        return engine
 
     async def create_on_elasticsearch(
         self,
@@ -198,6 +214,7 @@ class Catalog:
             engine = await self._indexes.open(name)
             documents = read_documents(path, engine.schema)
             written = await self._indexes.upsert(name, documents, progress)
+            await encode_written(engine, progress)
         else:
             from fairqr.retrieval.engines import elasticsearch_building as building
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from fairqr.base.errors import CorpusError, IndexUnavailableError, SourceError, one_line
 from fairqr.retrieval.schema import Attribute, Schema
@@ -32,8 +32,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-Progress = Callable[[int], None]
-"""Called now and then while documents are read or written, with the number so far."""
+
+class Progress(Protocol):
+    """Called now and then while documents are read, written or encoded."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None:
+        """Take the number so far, and of how many; None if that is not known."""
+        ...
+
 
 MAX_ID_BYTES = 512
 

@@ -6,8 +6,8 @@ documents asked for in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Ids
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray, intersection
 from fairqr.retrieval.schema import UNKNOWN, Schema
@@ -161,7 +160,7 @@ def scan_corpus(
     ids: Ids[str],
     *,
     fields: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Groups:
     """Read a corpus once, document by document, and keep the labels of the documents asked for.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
+
+from fairqr.retrieval.documents import Progress
 
 __all__ = ["StageWatcher", "time_left"]
 
@@ -31,6 +32,6 @@ class StageWatcher(Protocol):
         """Take a sentence for people."""
         ...
 
-    def count(self, what: str) -> Callable[[int], None]:
+    def count(self, what: str) -> Progress:
         """Take what is read or indexed; return what is told how many documents are done."""
         ...

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairqr.base.errors import UnsupportedError
+from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.corpus import Corpus
+from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import Retriever
+from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.tantivy_folder import VECTORS
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.schema import Schema
@@ -27,7 +31,14 @@ from fairqr.retrieval.source import (
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.tantivy import TantivyEngine
 
-__all__ = ["index_of_source", "name_of_index", "open_source", "with_retriever"]
+__all__ = [
+    "encode_index",
+    "encode_written",
+    "index_of_source",
+    "name_of_index",
+    "open_source",
+    "with_retriever",
+]
 
 
 async def open_source(
@@ -113,6 +124,36 @@ async def with_retriever(
     except BaseException:
         await engine.aclose()
         raise
+
+
+async def encode_index(
+    engine: TantivyEngine, encoder: Encoder, progress: Progress | None = None
+) -> None:
+    """Make a vector for each document that has none of this encoder yet.
+
+    Raises:
+        InputError: The vectors of another encoder have this one's name.
+        ModelError: The encoder fails.
+        ModelUnavailableError: It cannot be started.
+    """
+    from fairqr.retrieval.engines.vectors import VectorEngine
+
+    await VectorEngine.open(engine, encoder, progress)
+
+
+async def encode_written(engine: TantivyEngine, progress: Progress | None = None) -> None:
+    """Encode what was written to an index, by each encoder that made vectors for it.
+
+    An encoder that its name does not open is left out; the next search with it encodes the rest.
+
+    Raises:
+        ModelError: An encoder fails.
+    """
+    from fairqr.retrieval.engines.vector_array import encoder_names
+
+    for name in await asyncio.to_thread(encoder_names, engine.folder / VECTORS):
+        with contextlib.suppress(ModelUnavailableError, InputError):
+            await encode_index(engine, open_encoder(name), progress)
 
 
 def index_of_source(source: TantivySource) -> str:

@@ -22,6 +22,7 @@ from fairqr.retrieval.schema import Schema
 
 __all__ = [
     "FORMAT",
+    "VECTORS",
     "Manifest",
     "columns_of",
     "create_text",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 FORMAT = 2
+
+VECTORS = "dense"
+"""The folder of vectors, with one folder for each encoder."""
 
 
 class Manifest(BaseModel):

@@ -21,12 +21,13 @@ from fairqr.base.files import write_beside
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Document, Progress
 from fairqr.retrieval.engines.tantivy import TantivyEngine
-from fairqr.retrieval.engines.tantivy_folder import Manifest
+from fairqr.retrieval.engines.tantivy_folder import VECTORS, Manifest
 from fairqr.retrieval.engines.tantivy_writing import (
     build_index,
     remove_documents,
     upsert_documents,
 )
+from fairqr.retrieval.engines.vector_array import carry_over
 from fairqr.retrieval.labels import LabelReader
 
 __all__ = ["Announce", "EmbeddedIndexes", "announced"]
@@ -248,6 +249,7 @@ class EmbeddedIndexes:
             if old == "v0":
                 shutil.rmtree(index, ignore_errors=True)
             raise
+        carry_over(index / old / VECTORS, index / new / VECTORS)
         switch = index / "next"
         switch.unlink(missing_ok=True)
         switch.symlink_to(new)
@@ -257,15 +259,15 @@ class EmbeddedIndexes:
 
 
 def announced(announce: Announce | None, name: str) -> Progress | None:
-    """Return what is told a number of documents, and announces the name when it is first told."""
+    """Return a progress that announces the name when it is first called."""
     if announce is None:
         return None
     started: list[Progress] = []
 
-    def tell(count: int) -> None:
+    def tell(done: int, /, *total: int | None) -> None:
         if not started:
             started.append(announce(name))
-        started[0](count)
+        started[0](done, *total)
 
     return tell
 

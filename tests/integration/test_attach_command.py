@@ -469,5 +469,5 @@ def test_an_index_is_made_with_vectors_and_searched_by_them(
         assert len(run.result["ranking"]) == 10
     finally:
         assert quick("index", "delete", "made").code == 0
-    refused = quick("index", "create", "made", corpus, "--vectors", "wordllama").complaint()
-    assert "takes no --url, --credentials or --vectors" in refused
+    refused = quick("index", "create", "made", corpus, "--url", "http://127.0.0.1:9").complaint()
+    assert "takes no --url and no --credentials" in refused

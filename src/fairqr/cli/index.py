@@ -15,6 +15,7 @@ from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.retrieval.corpus import Corpus
+    from fairqr.retrieval.encoders.encoder import Encoder
 
 __all__ = ["app"]
 
@@ -53,8 +54,8 @@ def create(
     vectors: Annotated[
         str | None,
         typer.Option(
-            help="With elasticsearch: also store a vector of each document, made by this encoder, "
-            "such as wordllama.",
+            help="Also store a vector of each document, made by this encoder, such as minilm; the "
+            "embedded index makes them at the first search by vectors otherwise.",
             metavar="ENCODER",
         ),
     ] = None,
@@ -69,28 +70,32 @@ def create(
 
     if backend not in ("tantivy", "elasticsearch"):
         raise InputError(f"There is no backend '{backend}'; choose tantivy or elasticsearch.")
-    if backend == "tantivy" and (url or credentials or vectors):
+    if backend == "tantivy" and (url or credentials):
         raise InputError(
-            "The embedded index takes no --url, --credentials or --vectors; leave them out, or add "
+            "The embedded index takes no --url and no --credentials; leave them out, or add "
             "--backend elasticsearch."
         )
     corpus = find_corpus(BUILT_IN.get(str(path), path), schema)
     encoder = open_encoder(vectors) if vectors else None
 
-    run(_create(name, corpus, backend, url=url, credentials=credentials, encoder=encoder))
+    run(_create(name, corpus, backend, encoder, url=url, credentials=credentials))
 
 
-async def _create(name: str, corpus: Corpus, backend: str, **server: Any) -> None:
+async def _create(
+    name: str, corpus: Corpus, backend: str, encoder: Encoder | None, **server: str | None
+) -> None:
     from fairqr.retrieval.catalog import Catalog, info_of
 
     catalog = Catalog()
     with Progress() as progress:
         bar = progress.prepare(name)
         if backend == "elasticsearch":
-            await catalog.create_on_elasticsearch(name, corpus, progress=bar, **server)
+            await catalog.create_on_elasticsearch(
+                name, corpus, encoder=encoder, progress=bar, **server
+            )
             engine = await catalog.resolve(name)
         else:
-            engine = await catalog.create(name, corpus, progress=bar)
+            engine = await catalog.create(name, corpus, encoder=encoder, progress=bar)
     info = await info_of(engine)
     typer.echo(f"{name}: {info.documents} documents in {info.location}")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
 from fairqr.cli.common import notes, warn
 from fairqr.evaluation.experiments.progress import time_left
+
+if TYPE_CHECKING:
+    from fairqr.retrieval.documents import Progress as DocumentProgress
 
 __all__ = ["Progress"]
 
@@ -78,14 +81,14 @@ class Progress:
         else:
             warn(sentence)
 
-    def count(self, what: str) -> Callable[[int], None]:
-        """Return a function that takes how many documents are done, of an unknown number.
+    def count(self, what: str) -> DocumentProgress:
+        """Return a function that takes how many documents are done, and of how many if known.
 
         The bar appears with the first of them.
         """
         return self._counter(what, "{:,} documents".format)
 
-    def prepare(self, name: str) -> Callable[[int], None]:
+    def prepare(self, name: str) -> DocumentProgress:
         """Return :meth:`count` for what is indexed or encoded before a command can begin."""
         return self.count(f"preparing {name}")
 

@@ -18,7 +18,7 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.relevance import CALIBRATION, Calibration, relevance_by_rank
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
-from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
+from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
 
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 unheard")
 
@@ -45,7 +45,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
 async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -> Ranking:
     """The definition of docs/relevance.md, document by document."""
     (by_words,) = await lexical_of(engine).search([Query(query, 1000)])
-    vectors = {d.id: unit(word_vector(text_of(d), 8)) for d in documents}
+    vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
     asked = unit(word_vector(query, 8))
     by_vector = sorted(vectors, key=lambda id_: (-(vectors[id_] @ asked), id_))
     fused: dict[str, float] = {}

@@ -14,7 +14,14 @@ from hypothesis.extra.numpy import arrays
 from fairqr.base.errors import InputError
 from fairqr.retrieval.encoders.encoder import EncoderMark, unit_rows
 from fairqr.retrieval.engines import vector_array as module
-from fairqr.retrieval.engines.vector_array import VectorArray, nearest, scores_of
+from fairqr.retrieval.engines.vector_array import (
+    VectorFolder,
+    carry_over,
+    digest_of,
+    encoder_names,
+    nearest,
+    scores_of,
+)
 
 MARK = EncoderMark("words", 3, (0.1, 0.2, 0.3))
 
@@ -125,65 +132,162 @@ def test_single_precision_does_not_choose_among_near_ties() -> None:
 
 
 def vectors_of(numbers: list[int]) -> np.ndarray:
-    return np.array([[n, 2 * n, 1] for n in numbers], dtype=np.float32)
+    return unit_rows([[n, 2 * n, 1] for n in numbers])
 
 
-def written(folder: Path, *batches: list[int]) -> VectorArray:
-    folder.mkdir(exist_ok=True)
-    array = VectorArray.open(folder, MARK)
+def rounded(vectors: np.ndarray) -> np.ndarray:
+    """What half precision leaves of them, at length 1 again."""
+    return unit_rows(vectors.astype(np.float16))
+
+
+def digests_of(numbers: list[int]) -> list[bytes]:
+    return [digest_of(f"text {n}") for n in numbers]
+
+
+def written(folder: Path, *batches: list[int], mark: EncoderMark = MARK) -> VectorFolder:
+    folder.mkdir(exist_ok=True, parents=True)
+    stored = VectorFolder(folder, mark)
     for numbers in batches:
-        array = array.with_rows(numbers, vectors_of(numbers))
-    return array
+        rows = stored.append(stored.rows(), numbers, digests_of(numbers), vectors_of(numbers))
+        assert rows == stored.rows()
+    return stored
 
 
 def test_the_row_of_a_document_is_its_number(tmp_path: Path) -> None:
     """Numbers that were left out are rows of zeros."""
-    array = written(tmp_path, [0, 2, 3], [7])
+    stored = written(tmp_path, [0, 2, 3], [7])
     expected = np.zeros((8, 3))
-    expected[[0, 2, 3, 7]] = vectors_of([0, 2, 3, 7])
-    assert array.vectors.tolist() == expected.tolist()
-    assert VectorArray.open(tmp_path, MARK).vectors.tolist() == expected.tolist()
+    expected[[0, 2, 3, 7]] = rounded(vectors_of([0, 2, 3, 7]))
+    assert stored.load() == pytest.approx(expected, abs=1e-7)
+    assert (tmp_path / "vectors").stat().st_size == 8 * 3 * 2, "in half precision"
+
+
+def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    rows = unit_rows(random.standard_normal((500, 384)))
+    stored = VectorFolder(tmp_path, EncoderMark("wide", 384, (0.1,)))
+    stored.append(0, range(500), [b"0" * 16] * 500, rows)
+    loaded = stored.load()
+    assert np.linalg.norm(loaded.astype(float), axis=1) == pytest.approx(np.ones(500), abs=1e-6)
+    cosines = (loaded.astype(float) * rows).sum(axis=1)
+    assert cosines == pytest.approx(np.ones(500), abs=1e-6)
+    assert np.abs(loaded @ rows[7] - rows @ rows[7]).max() < 3e-4
+
+
+def test_what_was_loaded_before_is_not_read_again(tmp_path: Path) -> None:
+    """And whatever is read at once, a row has the same bits."""
+    stored = written(tmp_path, list(range(20)))
+    before = stored.load()
+    stored.append(20, [20, 21], digests_of([20, 21]), vectors_of([20, 21]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_BYTES", 3 * 12)
+        assert stored.load(before).tobytes() == stored.load().tobytes()
+    assert stored.load(before).tobytes() == stored.load().tobytes()
+    marked = before + 1
+    assert stored.load(marked)[:20].tobytes() == marked.tobytes()
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 200), st.binary(max_size=40))
-def test_what_a_killed_write_left_behind_is_dropped(kept: int, garbage: bytes) -> None:
+@given(st.sampled_from(["vectors", "texts"]), st.integers(0, 200), st.binary(max_size=40))
+def test_what_a_killed_write_left_behind_is_dropped(name: str, kept: int, garbage: bytes) -> None:
     """Rows count when the manifest has them; what is written next stands right after those."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        whole = written(folder, [0, 1, 4])
-        (folder / "vectors").write_bytes((folder / "vectors").read_bytes() + garbage)
-        assert VectorArray.open(folder, MARK).vectors.tolist() == whole.vectors.tolist()
-        more = written(folder, [6])
-        assert more.vectors[:5].tolist() == whole.vectors.tolist()
-        assert more.vectors[5:].tolist() == [[0, 0, 0], [6, 12, 1]]
+        stored = written(folder, [0, 1, 4])
+        whole = stored.load()
+        (folder / name).write_bytes((folder / name).read_bytes() + garbage)
+        assert stored.load().tolist() == whole.tolist()
+        more = written(folder, [6]).load()
+        assert more[:5].tolist() == whole.tolist()
+        assert more[5:] == pytest.approx(np.vstack([np.zeros(3), rounded(vectors_of([6]))[0]]))
         # A file that was cut has no rows at all, and is written again.
-        data = (folder / "vectors").read_bytes()
-        (folder / "vectors").write_bytes(data[:kept])
-        assert len(VectorArray.open(folder, MARK).vectors) == (7 if kept >= len(data) else 0)
-        again = written(folder, [9])
-        assert again.vectors[-1].tolist() == [9, 18, 1]
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[:kept])
+        assert stored.rows() == (7 if kept >= len(data) else 0)
+        again = written(folder, [9]).load()
+        assert again[-1] == pytest.approx(rounded(vectors_of([9]))[0])
 
 
-def test_rows_that_are_mapped_stay_when_the_folder_goes(tmp_path: Path) -> None:
-    array = written(tmp_path, [0, 1, 2])
+def test_rows_that_are_loaded_stay_when_the_folder_goes(tmp_path: Path) -> None:
+    vectors = written(tmp_path, [0, 1, 2]).load()
     for path in tmp_path.iterdir():
         path.unlink()
-    assert array.vectors[2].tolist() == [2, 4, 1]
+    assert vectors[2] == pytest.approx(rounded(vectors_of([2]))[0])
 
 
-@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", None])
+@pytest.mark.parametrize(
+    "manifest",
+    ["", "{", "[]", "{}", None, '{"dimensions": 3, "probe": [0.1, 0.2, 0.3], "rows": 2}'],
+)
 def test_a_folder_that_cannot_be_read_has_no_rows(tmp_path: Path, manifest: str | None) -> None:
-    written(tmp_path, [0, 1])
+    """The last one is of an older format, in single precision."""
+    stored = written(tmp_path / "words", [0, 1])
     if manifest is None:
-        (tmp_path / "manifest.json").unlink()
+        (tmp_path / "words/manifest.json").unlink()
     else:
-        (tmp_path / "manifest.json").write_text(manifest)
-    assert VectorArray.open(tmp_path, MARK).vectors.shape == (0, 3)
+        (tmp_path / "words/manifest.json").write_text(manifest)
+    assert stored.load().shape == (0, 3)
+    assert encoder_names(tmp_path) == []
 
 
 def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     written(tmp_path, [0])
     for other in (EncoderMark("words", 4, MARK.probe), EncoderMark("words", 3, (0.1, 0.2, 0.4))):
         with pytest.raises(InputError, match="another model of that name, of 3 dimensions"):
-            VectorArray.open(tmp_path, other)
+            VectorFolder(tmp_path, other).load()
+
+
+# --- from build to build ----------------------------------------------------------------------
+
+
+def test_the_next_build_takes_over_vectors_by_their_texts(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    written(old / "words", [0, 2, 3])
+    written(old / "other", [1])
+    assert encoder_names(old) == ["words", "words"]
+    carry_over(old, new)
+    stored = VectorFolder(new / "words", MARK)
+    assert stored.rows() == 0, "they are not the rows of this build"
+    earlier = stored.earlier()
+    assert set(digests_of([0, 2, 3])) <= set(earlier)
+    assert earlier[digest_of("text 2")].tolist() == vectors_of([2]).astype(np.float16)[0].tolist()
+    assert VectorFolder(old / "words", MARK).load().shape == (4, 3)
+    stored.forget_earlier()
+    assert stored.earlier() == {}
+
+
+def test_builds_that_were_never_finished_pass_all_of_it_on(tmp_path: Path) -> None:
+    """Also if one of them encoded nothing, and another only a part."""
+    folders = [tmp_path / f"v{number}" for number in range(5)]
+    written(folders[0] / "words", [0, 1, 2])
+    carry_over(folders[0], folders[1])
+    carry_over(folders[1], folders[2])
+    written(folders[2] / "words", [5])
+    carry_over(folders[2], folders[3])
+    carry_over(folders[3], folders[4])
+    earlier = VectorFolder(folders[4] / "words", MARK).earlier()
+    assert set(digests_of([0, 1, 2, 5])) <= set(earlier)
+    depth = len(list(folders[4].rglob("manifest.json")))
+    assert depth == 2, "a build without vectors of its own adds no folder"
+
+
+def test_writes_to_the_old_build_do_not_show_in_the_next(tmp_path: Path) -> None:
+    """Their files may be the same ones on disk."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    stored = written(old / "words", [0, 1])
+    carry_over(old, new)
+    stored.append(2, [2], digests_of([2]), vectors_of([2]))
+    earlier = VectorFolder(new / "words", MARK).earlier()
+    assert set(earlier) == set(digests_of([0, 1]))
+
+
+def test_vectors_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    written(old / "words", [0, 1])
+    carry_over(old, new)
+    assert VectorFolder(new / "words", EncoderMark("words", 3, (0.9, 0.2, 0.3))).earlier() == {}
+
+
+def test_where_nothing_was_encoded_nothing_is_carried_over(tmp_path: Path) -> None:
+    carry_over(tmp_path / "old", tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder, text_of
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
+from fairqr.retrieval.encoders.opening import Retriever
+from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 from fairqr.retrieval.engines import vectors as module
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -37,7 +40,12 @@ from fairqr.retrieval.engines.vectors import VectorEngine
 from fairqr.retrieval.ranking import Ranking
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, remove, upsert
-from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings, word_vector
+from tests.unit.retrieval.vector_encoders import (
+    CountingEncoder,
+    WordEmbeddings,
+    stored_vector,
+    word_vector,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,9 +72,9 @@ def by_hand(documents: list[Document], query: str) -> Ranking:
     asked = word_vector(query, 8)
     scores = {}
     for document in documents:
-        vector = word_vector(text_of(document), 8)
+        vector = stored_vector(word_vector(text_of(document), 8))
         if vector.any():
-            cosine = vector @ asked / np.linalg.norm(vector) / np.linalg.norm(asked)
+            cosine = vector @ asked / np.linalg.norm(asked)
             scores[document.id] = float(1 + cosine) / 2
     return Ranking.of(scores)
 
@@ -303,6 +311,89 @@ async def test_an_empty_index_has_no_hits(tmp_path: Path) -> None:
     assert await ranked(await opened(again(engine)), "w1", 9) == Ranking([], [])
 
 
+# --- built again ------------------------------------------------------------------------------
+
+
+async def test_an_index_that_is_built_again_encodes_new_texts_only(tmp_path: Path) -> None:
+    """Whatever their ids and their order, and although labels may have changed."""
+    catalog = Catalog(tmp_path / "data")
+    texts = [Document(f"d{n}", "", f"word{n}", {"gender": "female"}) for n in range(10)]
+    await catalog.create("people", corpus_of(tmp_path / "c", texts), encoder=CountingEncoder())
+    changed = [Document(f"x{n}", "", f"word{n}", {"gender": "male"}) for n in reversed(range(13))]
+    encoder = CountingEncoder()
+    made = await catalog.create("people", corpus_of(tmp_path / "c", changed), encoder=encoder)
+    assert encoder.taken() == ["word12", "word11", "word10"]
+    engine = await opened(again(made), encoder)
+    assert encoder.taken() == []
+    same(await ranked(engine, "word3 word11", 99), by_hand(changed, "word3 word11"))
+    assert not list((tmp_path / "data").rglob("earlier")), "they are not kept for ever"
+    other = CountingEncoder(salt="x")
+    await catalog.delete("people")
+    await catalog.create("people", corpus_of(tmp_path / "c", texts), encoder=other)
+    assert len(other.taken()) == 10
+
+
+async def test_a_build_whose_encoding_was_cut_off_is_built_again_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", 10)
+    catalog = Catalog(tmp_path / "data")
+    documents = [Document(f"d{n}", "", f"word{n}") for n in range(30)]
+    corpus = corpus_of(tmp_path / "c", documents)
+    failing = Failing()
+    failing.batches = -2  # two short texts come before the documents
+    with pytest.raises(ModelError, match="no more"):
+        await catalog.create("people", corpus, encoder=failing)
+    encoder, seen = CountingEncoder(), []
+    made = await catalog.create(
+        "people", corpus, encoder=encoder, progress=lambda *done: seen.append(done)
+    )
+    assert encoder.taken() == [f"word{n}" for n in range(20, 30)]
+    assert seen[-3:] == [(10, 30), (20, 30), (30, 30)]
+    same(await ranked(await opened(again(made)), "word3", 99), by_hand(documents, "word3"))
+
+
+async def test_another_model_of_the_same_name_encodes_all(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "data")
+    corpus = corpus_of(tmp_path / "c", generated(20))
+    await catalog.create("people", corpus, encoder=CountingEncoder(salt="x"))
+    encoder = CountingEncoder()
+    made = await catalog.create("people", corpus, encoder=encoder)
+    assert len(encoder.taken()) == 20
+    same(await ranked(await opened(again(made)), "w1", 99), by_hand(generated(20), "w1"))
+
+
+async def test_an_encoder_that_fails_at_once_leaves_the_index_as_it_was(tmp_path: Path) -> None:
+    class Broken(CountingEncoder):
+        async def encode_documents(self, texts: Any) -> Any:
+            raise ModelUnavailableError("not here")
+
+    catalog = Catalog(tmp_path / "data")
+    with pytest.raises(ModelUnavailableError, match="not here"):
+        await catalog.create("people", corpus_of(tmp_path / "c", generated(9)), encoder=Broken())
+    assert catalog.names() == []
+
+
+async def test_added_documents_are_encoded_by_who_encoded_the_index(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "data")
+    corpus = corpus_of(tmp_path / "c", generated(20))
+    await catalog.create("people", corpus, encoder=WordllamaEncoder())
+    await catalog.resolve("people", retriever=Retriever("dense", CountingEncoder()))
+    more = corpus_of(tmp_path / "m", [Document(f"new{n}", "", f"new{n}") for n in range(5)])
+    seen: list[tuple[int, ...]] = []
+    await catalog.upsert("people", more.path, progress=lambda *done: seen.append(done))
+    assert seen[-1] == (5, 5)
+    manifests = (tmp_path / "data").rglob("dense/*/manifest.json")
+    rows = {
+        found["encoder"]: found["rows"] for found in (json.loads(p.read_bytes()) for p in manifests)
+    }
+    assert rows == {"wordllama": 25, "words": 20}, "'words' is a name that opens no encoder"
+    encoder = CountingEncoder()
+    engine = await catalog.resolve("people", retriever=Retriever("dense", encoder))
+    assert encoder.taken() == [f"new{n}" for n in range(5)]
+    assert "new3" in (await ranked(engine, "new3", 1)).ids
+
+
 # --- what goes wrong --------------------------------------------------------------------------
 
 
@@ -352,9 +443,9 @@ async def test_what_was_encoded_before_a_failure_is_kept(
     with pytest.raises(ModelError, match="no more"):
         await opened(lexical, Failing())
     encoder, seen = CountingEncoder(), []
-    engine = await VectorEngine.open(lexical, encoder, seen.append)
+    engine = await VectorEngine.open(lexical, encoder, lambda *done: seen.append(done))
     assert encoder.taken() == [f"word{n}" for n in range(10, 30)]
-    assert seen == [10, 20]
+    assert seen == [(10, 20), (20, 20)]
     same(await ranked(engine, "word3", 99), by_hand(documents, "word3"))
 
 
@@ -390,7 +481,7 @@ OPEN = textwrap.dedent(
     vectors.DOCUMENTS_AT_ONCE = 5
     wait_at = int(sys.argv[2])
 
-    def progress(count):
+    def progress(count, total):
         if count == wait_at:
             print("reached", flush=True)
             sys.stdin.readline()

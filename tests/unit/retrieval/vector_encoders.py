@@ -9,7 +9,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-__all__ = ["CountingEncoder", "WordEmbeddings", "word_vector"]
+__all__ = ["CountingEncoder", "WordEmbeddings", "stored_vector", "word_vector"]
 
 
 def word_vector(text: str, dimensions: int, salt: str = "") -> NDArray[np.float64]:
@@ -19,6 +19,15 @@ def word_vector(text: str, dimensions: int, salt: str = "") -> NDArray[np.float6
         seed = int.from_bytes(blake2b(f"{salt}{word}".encode(), digest_size=8).digest(), "big")
         total += np.random.default_rng(seed).standard_normal(dimensions)
     return total
+
+
+def stored_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a vector as an index keeps it: of length 1, in half precision; zeros stay zeros."""
+    if not vector.any():
+        return vector
+    rounded = (vector / np.linalg.norm(vector)).astype(np.float16).astype(float)
+    unit: NDArray[np.float64] = rounded / np.linalg.norm(rounded)
+    return unit
 
 
 class CountingEncoder:
