@@ -177,7 +177,7 @@ class LoadedExperiment:
         Raises:
             InputError: The run has no results yet, or what it was run on has changed.
         """
-        return KINDS[self.kind].measure(self.folder)
+        return KINDS[self.kind].measure(self.folder).frames
 
     @cached_property
     def figures(self) -> dict[str, Figure]:

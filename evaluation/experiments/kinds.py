@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.probes.specification import (
@@ -26,8 +27,6 @@ from fairqr.evaluation.workers.choice import Workers
 from fairqr.prompts.library import PromptLibrary
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from fairqr.evaluation.reports.writer import Figure
     from fairqr.evaluation.workers.tools import Pool
 
@@ -91,8 +90,8 @@ class Kind:
         name: In files.
         about: What its experiments are on, for people.
         spec: What a file describes.
-        module: Has the class ``STORE`` of its folders, and the functions ``run``, ``measure``,
-            ``figures`` and ``report``.
+        module: Has the class ``STORE`` of its folders, and the functions ``run`` and ``measure``,
+            which takes a store.
         models: The value of a specification that names the models.
         collections: The value that names the collections.
     """
@@ -124,7 +123,7 @@ class Kind:
         found: AnyExperiment = import_module(self.module).STORE(folder).manifest().experiment
         return found
 
-    def measure(self, folder: Path) -> dict[str, DataFrame]:
+    def measure(self, folder: Path) -> Measured:
         """Measure what a folder holds so far.
 
         Raises:
@@ -132,7 +131,8 @@ class Kind:
                 pandas is not installed.
         """
         check_pandas()
-        found: dict[str, DataFrame] = import_module(self.module).measure(folder)
+        module = import_module(self.module)
+        found: Measured = module.measure(module.STORE(folder))
         return found
 
     def figures(self, folder: Path) -> list[Figure]:
@@ -146,8 +146,7 @@ class Kind:
             raise InputError(
                 "Figures need matplotlib; install it with: pip install 'fairqr[evaluation]'"
             )
-        drawn: list[Figure] = import_module(self.module).figures(folder)
-        return drawn
+        return self.measure(folder).draw()
 
     def report(self, folder: Path, note: Callable[[str], None]) -> list[Path]:
         """Write the report of a run, and return the files.
@@ -160,9 +159,10 @@ class Kind:
             InputError: As :meth:`measure` raises it; or matplotlib is not installed, and the
                 report is written without plots.
         """
-        check_pandas()
-        written: list[Path] = import_module(self.module).report(folder, note)
-        return written
+        measured = self.measure(folder)
+        for sentence in measured.warnings:
+            note(sentence)
+        return measured.write_report(folder)
 
 
 def check_pandas() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.folder import file_name
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.plan import fingerprints_of
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
@@ -35,7 +35,7 @@ from fairqr.retrieval.runs import Run, write_run
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Measured", "Table", "frames_of", "measure_experiment", "run_of", "write_results"]
+__all__ = ["MeasuredSearches", "Table", "measure_experiment", "run_of"]
 
 RELEVANCE = (NDCG, Precision, Recall, AP, RR)
 FEEDBACK = "feedback"
@@ -316,7 +316,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSearches(Measured):
     """All tables of an experiment.
 
     Attributes:
@@ -326,37 +326,57 @@ class Measured:
         scan: The groups of all documents that are ranked or judged.
     """
 
+    frame_names = ("scores", "means", "differences", "searches", "rounds", "drift")
+    template = "search"
+    report = "fairqr.evaluation.experiments.search_report"
+
     manifest: Manifest
     tables: Sequence[Table]
     qrels: Qrels
     scan: Groups
 
+    @property
+    def frames(self) -> dict[str, DataFrame]:
+        """All that was measured, by name, with the attribute and the form of query as columns."""
+        import pandas as pd
 
-def frames_of(measured: Measured) -> dict[str, DataFrame]:
-    """Return all that was measured, by name, with the attribute and the form of query as columns.
+        whole: dict[str, list[DataFrame]] = {}
+        for table in self.tables:
+            if not table.evaluations:
+                continue
+            for name in self.frame_names:
+                named = (
+                    table.means(table.scores, mark=table.share_topics)
+                    if name == "means"
+                    else getattr(table, name).copy()
+                )
+                named.insert(0, "queries", table.queries)
+                named.insert(0, "attribute", table.attribute)
+                whole.setdefault(name, []).append(named)
+        return {name: pd.concat(parts, ignore_index=True) for name, parts in whole.items()}
 
-    The frames are ``scores``, ``means``, ``differences``, ``searches``, ``rounds`` and ``drift``.
-    """
-    import pandas as pd
+    @property
+    def table(self) -> DataFrame:
+        """The value of each measure for each topic; if there is none, the reason."""
+        import pandas as pd
 
-    whole: dict[str, list[DataFrame]] = {}
-    for table in measured.tables:
-        if not table.evaluations:
-            continue
-        own = {
-            "scores": table.scores,
-            "means": table.means(table.scores, mark=table.share_topics),
-            "differences": table.differences,
-            "searches": table.searches,
-            "rounds": table.rounds,
-            "drift": table.drift,
-        }
-        for name, frame in own.items():
-            named = frame.copy()
-            named.insert(0, "queries", table.queries)
-            named.insert(0, "attribute", table.attribute)
-            whole.setdefault(name, []).append(named)
-    return {name: pd.concat(parts, ignore_index=True) for name, parts in whole.items()}
+        columns = ["attribute", "queries", "system", "topic", "measure", "value", "undefined"]
+        rows = [
+            (table.attribute, table.queries, name, topic, str(result.measure), *_value(score))
+            for table in self.tables
+            for name, evaluation in table.evaluations.items()
+            for result in evaluation.results.values()
+            for topic, score in result.values.items()
+        ]
+        return pd.DataFrame(rows, columns=columns, dtype=object)
+
+    def write(self, folder: Path) -> Path:
+        """Write the table, and the runs in TREC's format."""
+        for table in self.tables:
+            for name, records in table.records.items():
+                file = f"{file_name(table.attribute, table.queries, name)}.txt"
+                write_run(folder / "runs" / file, run_of(file_name(name), records))
+        return Measured.write(self, folder)
 
 
 def run_of(name: str, records: Iterable[SearchRecord]) -> Run:
@@ -369,7 +389,7 @@ def run_of(name: str, records: Iterable[SearchRecord]) -> Run:
     return Run(name, rankings)
 
 
-def measure_experiment(store: Store, collection: Collection) -> Measured:
+def measure_experiment(store: Store, collection: Collection) -> MeasuredSearches:
     """Measure what an experiment has done so far.
 
     Args:
@@ -405,7 +425,7 @@ def measure_experiment(store: Store, collection: Collection) -> Measured:
             f"No system in {store.folder} has searched for all topics yet; "
             "run the experiment again, it goes on where it stopped."
         )
-    return Measured(manifest, tables, qrels, scan)
+    return MeasuredSearches(manifest, tables, qrels, scan)
 
 
 def _table(
@@ -448,26 +468,6 @@ def _table(
         )
     )
     return Table(attribute, form, experiment, own, evaluations, unfinished, qrels, scan)
-
-
-def write_results(store: Store, measured: Measured) -> None:
-    """Write the runs in TREC's format and the value of each measure for each topic."""
-    rows: list[Sequence[object]] = []
-    for table in measured.tables:
-        for name, records in table.records.items():
-            parts = [table.attribute, table.queries, name]
-            path = store.folder / "runs" / f"{file_name(*parts)}.txt"
-            write_run(path, run_of(file_name(name), records))
-            for result in table.evaluations[name].results.values():
-                rows += [
-                    (*parts, topic, str(result.measure), *_value(score))
-                    for topic, score in result.values.items()
-                ]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("attribute", "queries", "system", "topic", "measure", "value", "undefined"))
-    writer.writerows(rows)
-    store.write("measures.csv", text.getvalue())
 
 
 def _number(score: Score) -> tuple[float, str]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.evaluation.experiments.folder import file_name
-from fairqr.evaluation.experiments.measuring import Measured, Table
+from fairqr.evaluation.experiments.measuring import MeasuredSearches, Table
 from fairqr.evaluation.experiments.specification import Experiment, System
-from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.reports.drawing import FAMILIES, can_draw
@@ -27,13 +25,13 @@ from fairqr.evaluation.reports.text import (
     span,
     value,
 )
-from fairqr.evaluation.reports.writer import Figure, write_report
+from fairqr.evaluation.reports.writer import Figure
 from fairqr.graph.search.context import METHODS
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["figures_of", "values_of", "write_search_report"]
+__all__ = ["figures_of", "values_of"]
 
 FIGURES = ("trade_off", "exposure", "divergence", "drift")
 MOST_GROUPS = 7
@@ -42,16 +40,7 @@ NOTED = ("unknown_relevant", "unknown_documents", "no_relevant", "missing_querie
 _NUMBERS = re.compile(r"(?<!\w)[0-9]+(?:[.,][0-9]+)*(?!\w)")
 
 
-def write_search_report(store: Store, measured: Measured) -> list[Path]:
-    """Write the report into the folder of the run, and return its files.
-
-    Raises:
-        InputError: matplotlib is not installed; the reports are then written without plots.
-    """
-    return write_report(store.folder, "search", values_of(measured), figures_of(measured))
-
-
-def values_of(measured: Measured) -> dict[str, Any]:
+def values_of(measured: MeasuredSearches) -> dict[str, Any]:
     """Return what the template shows; its tables are DataFrames of texts."""
     import pandas as pd
 
@@ -256,7 +245,7 @@ def _costs(searches: DataFrame) -> DataFrame:
     return frame(["system"], rows).fillna("–")
 
 
-def _ended(measured: Measured) -> DataFrame:
+def _ended(measured: MeasuredSearches) -> DataFrame:
     """Return how the searches of each system ended."""
     import pandas as pd
 
@@ -277,7 +266,7 @@ def _ended(measured: Measured) -> DataFrame:
     return frame(["system"], rows)
 
 
-def _unfinished(measured: Measured) -> Iterator[str]:
+def _unfinished(measured: MeasuredSearches) -> Iterator[str]:
     experiment = measured.manifest.experiment
     systems = {system.name: system for system in experiment.all_systems()}
     for table in measured.tables:
@@ -299,7 +288,7 @@ def _unfinished(measured: Measured) -> Iterator[str]:
                 )
 
 
-def _on_judgements(measured: Measured) -> Iterator[str]:
+def _on_judgements(measured: MeasuredSearches) -> Iterator[str]:
     """Yield what evaluations note of the collection, and of topics that nothing was found for."""
     found = [
         note.sentence
@@ -311,7 +300,7 @@ def _on_judgements(measured: Measured) -> Iterator[str]:
     yield from dict.fromkeys(found)
 
 
-def _facts(measured: Measured, at_once: list[int]) -> dict[str, str]:
+def _facts(measured: MeasuredSearches, at_once: list[int]) -> dict[str, str]:
     manifest = measured.manifest
     experiment = manifest.experiment
     relevant = [
@@ -371,7 +360,7 @@ def _name(kind: str, table: Table) -> str:
     return file_name(kind, table.attribute, table.queries)
 
 
-def figures_of(measured: Measured) -> list[Figure]:
+def figures_of(measured: MeasuredSearches) -> list[Figure]:
     """Draw the figures of the sections that the experiment asks for; none without matplotlib."""
     if not can_draw():
         return []

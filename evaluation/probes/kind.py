@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.probes.measuring import frames_of, measure_run
+from fairqr.evaluation.probes.listwise_measures import MeasuredListwise, measure_listwise
+from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
 from fairqr.evaluation.probes.running import (
     ProbePlan,
     cost_in_words,
@@ -18,12 +17,7 @@ from fairqr.evaluation.probes.running import (
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from fairqr.evaluation.reports.writer import Figure
-
-__all__ = ["STORE", "figures", "measure", "report", "run", "run_plan"]
+__all__ = ["STORE", "measure", "run", "run_plan"]
 
 STORE = ProbeStore
 
@@ -56,20 +50,13 @@ async def run_plan(
         await run_probe(plan, store, pool, watcher=options.watcher)
 
 
-def measure(folder: Path) -> dict[str, DataFrame]:
-    """Measure all lists or pairs."""
-    return frames_of(measure_run(ProbeStore(folder)))
+def measure(store: ProbeStore) -> MeasuredListwise | MeasuredPairwise:
+    """Measure all lists or pairs; what was not done yet is counted.
 
-
-def figures(folder: Path) -> list[Figure]:
-    """Draw the figures of the report."""
-    from fairqr.evaluation.probes.report import figures_of
-
-    return figures_of(measure_run(ProbeStore(folder)))
-
-
-def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
-    """Write the report, and the value of each measure as a table."""
-    from fairqr.evaluation.probes.report import write_probe_report
-
-    return write_probe_report(folder, measure_run(ProbeStore(folder)))
+    Raises:
+        InputError: The folder holds no run, or a file of it is damaged.
+    """
+    manifest, collections = store.manifest(), store.collections()
+    if isinstance(manifest.experiment, ListwiseExperiment):
+        return measure_listwise(manifest, collections, store.rankings.read())
+    return measure_pairwise(manifest, collections, store.pairs.read())

@@ -21,6 +21,7 @@ from fairqr.base.statistics import (
     stream,
     too_few,
 )
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.rankers import INITIAL, windows_of
 from fairqr.evaluation.probes.store import ProbeRunManifest, RankingRecord
@@ -52,7 +53,7 @@ WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
 
 
 @dataclass(frozen=True)
-class MeasuredListwise:
+class MeasuredListwise(Measured):
     """What a listwise experiment found; rows are in the experiment's order.
 
     Attributes:
@@ -64,6 +65,10 @@ class MeasuredListwise:
         places: One row for each protected item of a list that was ranked: ids, ``rank`` from 1 on,
             and ``place``, which is (rank − ½)/n.
     """
+
+    frame_names = ("lists", "means", "tests", "events")
+    template = "listwise"
+    report = "fairqr.evaluation.probes.report"
 
     manifest: ProbeRunManifest
     lists: DataFrame
@@ -93,6 +98,11 @@ class MeasuredListwise:
         ]
         found["measure"] = found.measure.map(self.names)
         return found.drop(columns="status").reset_index(drop=True)
+
+    @property
+    def table(self) -> DataFrame:
+        """The values; lists that were not ranked yet are left out."""
+        return self.values[self.values.undefined != "not_run"]
 
     @cached_property
     def means(self) -> DataFrame:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Share, pair_figures
 from fairqr.agents.ranking.verdict import verdicts
 from fairqr.base.statistics import Interval, stream
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
@@ -47,7 +48,7 @@ SHARES = {
 
 
 @dataclass(frozen=True)
-class MeasuredPairwise:
+class MeasuredPairwise(Measured):
     """What a pairwise experiment found.
 
     Attributes:
@@ -58,6 +59,10 @@ class MeasuredPairwise:
             ``verdict`` and its ``sentence``, ``lean`` and ``p_holm``, where all verdicts on a
             collection are one family; ``model_calls`` and ``tokens``.
     """
+
+    frame_names = ("figures",)
+    template = "pairwise"
+    report = "fairqr.evaluation.probes.report"
 
     manifest: ProbeRunManifest
     figures: DataFrame
@@ -70,7 +75,7 @@ class MeasuredPairwise:
         return int((own.planned - own.pairs).sum())
 
     @property
-    def values(self) -> DataFrame:
+    def table(self) -> DataFrame:
         """The figures, one in each row; the pairs themselves are in ``pairs.jsonl``."""
         import pandas as pd
 

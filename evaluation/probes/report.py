@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairqr.base.files import write_beside
 from fairqr.base.statistics import too_few
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.probes.collection import CELLS
@@ -19,7 +17,6 @@ from fairqr.evaluation.probes.listwise_measures import (
     MeasuredListwise,
     ranker_name,
 )
-from fairqr.evaluation.probes.measuring import Measured, values_as_csv
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry, PromptEntry
@@ -28,12 +25,14 @@ from fairqr.evaluation.reports.drawing import GREY, LINES, bare, can_draw, new_f
 from fairqr.evaluation.reports.plots import draw_dots, draw_histograms, shares_of
 from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import Markdown, difference, p_value, percent, span, value
-from fairqr.evaluation.reports.writer import Figure, write_report
+from fairqr.evaluation.reports.writer import Figure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["figures_of", "values_of", "write_probe_report"]
+__all__ = ["figures_of", "values_of"]
+
+Found = MeasuredListwise | MeasuredPairwise | MeasuredLora
 
 MOSTLY = 0.5
 """If more than this share of the questions failed, the order is rather the given one."""
@@ -54,31 +53,7 @@ KINDS = {
 }
 
 
-def write_probe_report(folder: Path, measured: Measured) -> list[Path]:
-    """Write ``report.md``, its figures in ``figures/``, ``report.html`` and ``measures.csv``.
-
-    Equal results give equal files.
-
-    Args:
-        folder: Of the run.
-        measured: What it found.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        InputError: matplotlib is not installed; both reports are then written without plots.
-    """
-    values = folder / "measures.csv"
-    write_beside(values, values_as_csv(measured))
-    template = {MeasuredListwise: "listwise", MeasuredPairwise: "pairwise", MeasuredLora: "tuning"}
-    written = write_report(
-        folder, template[type(measured)], values_of(measured), figures_of(measured)
-    )
-    return [*written, values]
-
-
-def values_of(measured: Measured) -> dict[str, Any]:
+def values_of(measured: Found) -> dict[str, Any]:
     """Return what the template shows."""
     manifest = measured.manifest
     values: dict[str, Any] = {
@@ -114,7 +89,7 @@ def values_of(measured: Measured) -> dict[str, Any]:
     return values | {"parts": parts, "names": measured.names}
 
 
-def figures_of(measured: Measured) -> list[Figure]:
+def figures_of(measured: Found) -> list[Figure]:
     """Draw the figures of a report; none without matplotlib."""
     if not can_draw():
         return []

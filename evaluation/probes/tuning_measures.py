@@ -28,6 +28,7 @@ from fairqr.base.statistics import (
     stream,
     too_few,
 )
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.pairwise_measures import (
     ends_of,
     figure_row,
@@ -65,7 +66,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class MeasuredLora:
+class MeasuredLora(Measured):
     """What came of a tuning.
 
     Attributes:
@@ -81,6 +82,10 @@ class MeasuredLora:
         missing: How many pairs have not been asked about both times.
     """
 
+    frame_names = ("figures", "changes", "losses")
+    template = "tuning"
+    report = "fairqr.evaluation.probes.report"
+
     manifest: LoraManifest
     figures: DataFrame
     changes: DataFrame
@@ -88,7 +93,7 @@ class MeasuredLora:
     missing: int
 
     @property
-    def values(self) -> DataFrame:
+    def table(self) -> DataFrame:
         """The figures before and after, and what changed, one in each row."""
         import pandas as pd
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 from fairqr.agents.attribution.attributors import open_attributor
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.verdicts import Attributor
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.rag.measuring import MeasuredRag, frames_of, measure_fair_rag
+from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.running import (
     cost_in_words,
     make_rag_plan,
@@ -24,12 +20,7 @@ from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import RagStore
 from fairqr.prompts.library import PromptLibrary
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from fairqr.evaluation.reports.writer import Figure
-
-__all__ = ["STORE", "figures", "measure", "report", "run"]
+__all__ = ["STORE", "measure", "run"]
 
 STORE = RagStore
 
@@ -60,30 +51,8 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
         await run_fair_rag(plan, store, pool, watcher=options.watcher, folders=options.labels)
 
 
-def measure(folder: Path) -> dict[str, DataFrame]:
+def measure(store: RagStore) -> MeasuredRag:
     """Measure all answers."""
-    return frames_of(_measured(RagStore(folder)))
-
-
-def figures(folder: Path) -> list[Figure]:
-    """Draw the figures of the report."""
-    from fairqr.evaluation.rag.report import figures_of
-
-    return figures_of(_measured(RagStore(folder)))
-
-
-def report(folder: Path, note: Callable[[str], None]) -> list[Path]:
-    """Write the report, and the value of each measure as a table."""
-    from fairqr.evaluation.rag.report import write_rag_report
-
-    store = RagStore(folder)
-    measured = _measured(store)
-    for sentence in measured.warnings:
-        note(sentence)
-    return write_rag_report(store, measured)
-
-
-def _measured(store: RagStore) -> MeasuredRag:
     manifest = store.manifest()
     collections = unchanged_collections(manifest)
     return measure_fair_rag(manifest, store.lines.read(), store.all_labels(), collections)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import mean_with_ends
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
 from fairqr.evaluation.lamp.official import official_metrics
 from fairqr.evaluation.rag import measures
@@ -50,13 +51,11 @@ __all__ = [
     "Name",
     "counts_of",
     "frame_of",
-    "frames_of",
     "group_shares",
     "means_of",
     "measure_fair_rag",
     "measure_record",
     "policy_name",
-    "values_as_csv",
 ]
 
 
@@ -322,7 +321,7 @@ LabelKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRag:
+class MeasuredRag(Measured):
     """All that an experiment says.
 
     Attributes:
@@ -345,6 +344,10 @@ class MeasuredRag:
         warnings: Sentences on what is missing, for the report and whoever asks for it.
     """
 
+    frame_names = ("values", "reasons", "means", "groups", "group_measures", "labels", "official")
+    template = "fair_rag"
+    report = "fairqr.evaluation.rag.report"
+
     manifest: RagManifest
     values: DataFrame
     reasons: DataFrame
@@ -353,6 +356,22 @@ class MeasuredRag:
     labels: DataFrame
     official: DataFrame
     warnings: tuple[str, ...] = ()
+
+    @property
+    def means(self) -> DataFrame:
+        """The means of all measures, for each policy."""
+        return means_of(self.values, POLICY, Name)
+
+    @property
+    def table(self) -> DataFrame:
+        """The value of every measure of every policy on every query.
+
+        If there is no value, the last column has the reason.
+        """
+        names = list(Name)
+        found = self.values.melt(KEYS, names, "measure", "value", ignore_index=False)
+        found["undefined"] = self.reasons.melt(None, names)["value"].to_numpy()
+        return found.sort_index(kind="stable")
 
 
 def policy_name(kind: Policy, alpha: float | None) -> str:
@@ -555,31 +574,6 @@ def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:
     found["rows"] = by_policy.size()
     found["failed"] = by_policy["failed"].agg(lambda own: sum(own, Counter()))
     return found.reset_index()
-
-
-def frames_of(measured: MeasuredRag) -> dict[str, DataFrame]:
-    """Return all that was measured, by name."""
-    return {
-        "values": measured.values,
-        "reasons": measured.reasons,
-        "means": means_of(measured.values, POLICY, Name),
-        "groups": measured.groups,
-        "group_measures": measured.group_measures,
-        "labels": measured.labels,
-        "official": measured.official,
-    }
-
-
-def values_as_csv(measured: MeasuredRag) -> str:
-    """Return the value of every measure of every policy on every query, as a CSV file.
-
-    If there is no value, the last column has the reason.
-    """
-    names = list(Name)
-    found = measured.values.melt(KEYS, names, "measure", "value", ignore_index=False)
-    found["undefined"] = measured.reasons.melt(None, names)["value"].to_numpy()
-    text: str = found.sort_index(kind="stable").to_csv(index=False, lineterminator="\n")
-    return text
 
 
 def _order(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.evaluation.experiments.folder import file_name
@@ -27,20 +26,19 @@ from fairqr.evaluation.rag.measuring import (
     counts_of,
     group_shares,
     means_of,
-    values_as_csv,
 )
-from fairqr.evaluation.rag.store import CollectionEntry, RagStore
+from fairqr.evaluation.rag.store import CollectionEntry
 from fairqr.evaluation.reports.drawing import can_draw
 from fairqr.evaluation.reports.plots import draw_series
 from fairqr.evaluation.reports.tables import cell
 from fairqr.evaluation.reports.text import counted, difference, p_value, span, value
-from fairqr.evaluation.reports.writer import Figure, write_report
+from fairqr.evaluation.reports.writer import Figure
 from fairqr.evaluation.scores import Reason
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["figures_of", "values_of", "write_rag_report"]
+__all__ = ["figures_of", "values_of"]
 
 MOST_REASONS = 20
 SAME = 1e-9
@@ -83,17 +81,6 @@ READING = {
     "share": "Above the dotted line, what is used is more concentrated than what is shown. A point "
     "below it says nothing: use that is picked evenly, and not always, is below.",
 }
-
-
-def write_rag_report(store: RagStore, measured: MeasuredRag) -> list[Path]:
-    """Write the report and ``measures.csv`` into the folder of the run, and return the files.
-
-    Raises:
-        InputError: matplotlib is not installed; the reports are then written without plots.
-    """
-    values = store.write("measures.csv", values_as_csv(measured))
-    written = write_report(store.folder, "fair_rag", values_of(measured), figures_of(measured))
-    return [*written[:2], values, *written[2:]]
 
 
 def values_of(measured: MeasuredRag) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fairqr.evaluation.reports.text import Markdown, shown
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["cell", "frame", "table"]
+__all__ = ["cell", "frame", "records_of", "table"]
 
 _NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
 
@@ -21,6 +21,14 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> Dat
     import pandas as pd
 
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(columns))
+
+
+def records_of(found: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a DataFrame for JSON: what has no value is None."""
+    rows: list[dict[str, Any]] = (
+        found.astype(object).where(found.notna(), None).to_dict(orient="records")
+    )
+    return rows
 
 
 def cell(content: object, *notes: object, best: object = False) -> Markdown:

@@ -108,8 +108,7 @@ def probe(
     from fairqr.agents.cache import ReplyFile
     from fairqr.base.settings import default_model
     from fairqr.evaluation.experiments.kinds import KINDS, RunOptions, check_pandas
-    from fairqr.evaluation.probes.kind import run_plan
-    from fairqr.evaluation.probes.measuring import measure_run
+    from fairqr.evaluation.probes.kind import measure, run_plan
     from fairqr.evaluation.probes.running import make_probe_plan
     from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.evaluation.workers.choice import Workers
@@ -159,7 +158,7 @@ def probe(
 
     with recorded(command="probe"), Progress() as progress:
         store = run(work(progress))
-    measured = measure_run(store)
+    measured = measure(store)
     if as_json:
         print_json(_as_dict(measured))
         return
@@ -194,13 +193,13 @@ def _in_cache(manifest: ProbeRunManifest) -> Path:
 
 
 def _as_dict(measured: MeasuredListwise | MeasuredPairwise) -> dict[str, Any]:
-    from fairqr.evaluation.probes.measuring import frames_of, records_of
+    from fairqr.evaluation.reports.tables import records_of
 
     manifest = measured.manifest
     return {
         "experiment": manifest.experiment.model_dump(mode="json"),
         "collections": [entry.model_dump(mode="json") for entry in manifest.collections],
         "prompts": [entry.model_dump(mode="json") for entry in manifest.prompts],
-        **{name: records_of(frame) for name, frame in frames_of(measured).items()},
+        **{name: records_of(frame) for name, frame in measured.frames.items()},
         "missing": measured.missing,
     }

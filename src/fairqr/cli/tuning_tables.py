@@ -107,12 +107,12 @@ def _next(measured: MeasuredLora, adapter: Path) -> str:
 
 
 def _as_dict(measured: MeasuredLora, adapter: Path) -> dict[str, Any]:
-    from fairqr.evaluation.probes.measuring import frames_of, records_of
+    from fairqr.evaluation.reports.tables import records_of
 
     return {
         "adapter": str(adapter),
         "experiment": measured.manifest.experiment.model_dump(mode="json"),
         "splits": [split.model_dump(mode="json") for split in measured.manifest.splits],
-        **{name: records_of(frame) for name, frame in frames_of(measured).items()},
+        **{name: records_of(frame) for name, frame in measured.frames.items()},
         "missing": measured.missing,
     }

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairqr.cli.probe_tables import print_listwise, print_pairwise
+from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
-from fairqr.evaluation.probes.measuring import measure_run
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from tests.unit.evaluation.probes.made_probes import (
     begin_listwise,
@@ -39,7 +39,7 @@ def neither(pair: Any, number: int) -> tuple[str, str]:
 def printed(folder: Path, capsys: pytest.CaptureFixture[str], reply: Any, **changes: Any) -> str:
     """Print a pairwise run on lists of people of long group names."""
     probe = collection(words=("non-European", "European"))
-    measured = measure_run(begin_pairwise(folder, [probe], {"model": reply}, **changes))
+    measured = measure(begin_pairwise(folder, [probe], {"model": reply}, **changes))
     assert isinstance(measured, MeasuredPairwise)
     print_pairwise(measured)
     return capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_the_given_order_is_printed_once(
         *ranking(probe, given, "initial", window=""),
         *ranking(probe, by_protection, "model"),
     ]
-    measured = measure_run(begin_listwise(tmp_path, [probe], records))
+    measured = measure(begin_listwise(tmp_path, [probe], records))
     assert isinstance(measured, MeasuredListwise)
     print_listwise(measured)
     rows = capsys.readouterr().out.splitlines()

@@ -22,7 +22,7 @@ from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Lines
-from fairqr.evaluation.experiments.measuring import measure_experiment, write_results
+from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.plan import Plan
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.searching import Place, Search, search
@@ -227,7 +227,7 @@ async def test_results_are_trec_runs_and_values_by_topic(
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
     await _run(plan, collection, store)
     measured = measure_experiment(store, collection)
-    write_results(store, measured)
+    measured.write(store.folder)
     runs = sorted((store.folder / "runs").iterdir())
     assert len(runs) == 4
     by_tag = {run.name: run for run in map(read_run, runs)}

@@ -14,14 +14,11 @@ import pytest
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.measuring import (
     Measured,
-    frames_of,
     measure_experiment,
-    write_results,
 )
 from fairqr.evaluation.experiments.search_report import (
     figures_of,
     values_of,
-    write_search_report,
 )
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.reports.writer import render
@@ -64,9 +61,9 @@ def test_every_mean_is_the_mean_of_the_values_that_were_written(
 ) -> None:
     """Recomputed from measures.csv, which another reader would use."""
     store, measured = _measured(collection, tmp_path)
-    write_results(store, measured)
+    measured.write(store.folder)
     rows = list(csv.DictReader((store.folder / "measures.csv").read_text().splitlines()))
-    means = frames_of(measured)["means"].set_index(["system", "measure"])
+    means = measured.frames["means"].set_index(["system", "measure"])
     names = dict(zip(dict.fromkeys(row["measure"] for row in rows), MEASURES, strict=True))
     for system in (system["name"] for system in SYSTEMS):
         for written, name in names.items():
@@ -83,7 +80,7 @@ def test_every_mean_is_the_mean_of_the_values_that_were_written(
 
 def test_differences_are_of_the_means(collection: Collection, tmp_path: Path) -> None:
     _, measured = _measured(collection, tmp_path)
-    frames = frames_of(measured)
+    frames = measured.frames
     means = frames["means"].set_index(["system", "measure"])["mean"]
     assert len(frames["differences"]) == 9
     for row in frames["differences"].itertuples():
@@ -169,7 +166,7 @@ def test_drift_compares_a_round_with_round_0_of_the_same_topics(
     collection: Collection, tmp_path: Path
 ) -> None:
     _, measured = _measured(collection, tmp_path)
-    drift = frames_of(measured)["drift"].set_index(["system", "round"])
+    drift = measured.frames["drift"].set_index(["system", "round"])
     assert drift.topics["ours", 1] == 4
     assert drift.topics["ours", 2] == 1
     record = next(r for r in measured.tables[0].records["ours"] if r.topic == "t0")
@@ -195,7 +192,7 @@ def test_several_seeds_of_a_topic_are_one_value(collection: Collection, tmp_path
         return record.model_copy(update={"rounds": rounds})
 
     _, measured = _measured(collection, tmp_path, further, seeds=[0, 1])
-    rounds = frames_of(measured)["rounds"]
+    rounds = measured.frames["rounds"]
     ours = rounds[(rounds.system == "ours") & (rounds["round"] == 0)]
     assert len(ours) == 4
     assert ours.divergence.tolist() == pytest.approx([0.2] * 4)
@@ -255,7 +252,7 @@ def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_p
     )
     assert any("It needs the corpus 'people-elsewhere'; attach it" in text for text in missing)
     assert measured.tables[0].unfinished == {"ours": 1, "away": 4}
-    systems = frames_of(measured)["means"].system.unique().tolist()
+    systems = measured.frames["means"].system.unique().tolist()
     assert systems == ["BM25", "ours, no refinement", "ours, feedback"]
 
 
@@ -263,10 +260,10 @@ def test_figures_are_files_whole_and_named_in_the_markdown(
     collection: Collection, tmp_path: Path
 ) -> None:
     store, measured = _measured(collection, tmp_path)
-    paths = write_search_report(store, measured)
+    paths = measured.write_report(store.folder)
     markdown = (store.folder / "report.md").read_text()
     named = re.findall(r"^!\[(.+)\]\((figures/[^)]+)\)$", markdown, re.MULTILINE)
-    assert [store.folder / path for _, path in named] == paths[2:]
+    assert [store.folder / path for _, path in named] == paths[2:-1]
     assert len(named) == 4
     for alt, path in named:
         assert len(alt) > 40
@@ -295,9 +292,9 @@ def test_an_experiment_without_relevance_or_with_one_system_still_has_a_report(
     store, measured = _measured(
         collection, tmp_path, systems=[SYSTEMS[0]], measures=["JS@5", "KL@5"]
     )
-    write_search_report(store, measured)
+    measured.write_report(store.folder)
     text = (store.folder / "report.md").read_text()
     assert "There is no plot of relevance against fairness" in text
     assert "Nothing is compared with the baseline 'BM25'" in text
-    means = frames_of(measured)["means"]
+    means = measured.frames["means"]
     assert means.best.all(), "the lower the better, and the only one"

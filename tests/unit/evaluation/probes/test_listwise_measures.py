@@ -18,6 +18,7 @@ from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import holm
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
+from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.listwise_measures import (
     KEYS,
     MeasuredListwise,
@@ -28,7 +29,6 @@ from fairqr.evaluation.probes.listwise_measures import (
     places_of,
     ratio_of_relevance,
 )
-from fairqr.evaluation.probes.measuring import measure_run, values_as_csv
 from fairqr.evaluation.probes.store import RankingRecord, Spent
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from tests.unit.evaluation.probes.made_probes import (
@@ -69,7 +69,7 @@ def measured(
     folder: Path, probes: Sequence[ProbeCollection], records: Sequence[RankingRecord], **more: Any
 ) -> MeasuredListwise:
     """Write a run down and measure it."""
-    found = measure_run(begin_listwise(folder, probes, records, **more))
+    found = measure(begin_listwise(folder, probes, records, **more))
     assert isinstance(found, MeasuredListwise)
     return found
 
@@ -152,7 +152,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted() -> None:
     }
     assert found.places.groupby("query").size().to_dict() == {"irrelevant": 2, "whole": 4}
     # A list that was not ranked yet has no line in the table of values, a failed one has.
-    lines = values_as_csv(found).splitlines()
+    lines = found.csv.splitlines()
     assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
     assert len(lines) == 1 + 4 * 3
     assert lines[1].endswith("neutral,failed,P@4,,failed")

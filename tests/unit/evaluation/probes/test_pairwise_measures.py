@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.probes.measuring import measure_run, values_as_csv
+from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
 from fairqr.evaluation.probes.store import PairRecord, Spent
@@ -51,7 +51,7 @@ def fails(pair: Any, number: int) -> tuple[str, str]:
 def measured(folder: Path, replies: Any, **more: Any) -> MeasuredPairwise:
     """Write a run on lists down and measure it."""
     probe = more.pop("probe", collection())
-    found = measure_run(begin_pairwise(folder, [probe], replies, **more))
+    found = measure(begin_pairwise(folder, [probe], replies, **more))
     assert isinstance(found, MeasuredPairwise)
     return found
 
@@ -116,7 +116,7 @@ def test_shares_are_those_of_the_pairs(tmp_path: Path) -> None:
         assert (row.ratio, row.flips_to_first, row.flips_to_second) == (1.0, 8, 0)
         # Three of five votes of each four pairs that have one go to the protected item.
         assert row.votes == pytest.approx(4 / 7)
-    lines = values_as_csv(found).splitlines()
+    lines = found.csv.splitlines()
     assert lines[0] == "collection,model,pairs,measure,value,low,high,count,of"
     assert lines[1].startswith('"notables, gender",mixed,relevant,protected,0.25,0.25,0.25,8,32')
 

@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.probes import report
-from fairqr.evaluation.probes.measuring import Measured, measure_run
-from fairqr.evaluation.probes.report import figures_of, values_of, write_probe_report
+from fairqr.evaluation.probes.kind import measure
+from fairqr.evaluation.probes.report import figures_of, values_of
 from fairqr.evaluation.probes.store import LoraStore, ProbeStore
 from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.evaluation.reports import writer
@@ -37,11 +37,11 @@ HOSTILE = "<script>alert(1)</script> | `x` *y* $\\frac{ & &lt; ]]> [a](http://ev
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def measured(folder: Path) -> Measured:
+def measured(folder: Path) -> Any:
     """Measure a run of any kind."""
     if (folder / "losses.jsonl").exists():
         return measure_lora(LoraStore(folder))
-    return measure_run(ProbeStore(folder))
+    return measure(ProbeStore(folder))
 
 
 def leaning(pair: Any, number: int) -> tuple[str, str]:
@@ -115,7 +115,7 @@ def test_the_report_as_a_whole(kind: str, tmp_path: Path) -> None:
     found = measured(tmp_path)
     figures = figures_of(found)
     check_report(kind, render(kind, values_of(found), figures))
-    written = write_probe_report(tmp_path, found)
+    written = found.write_report(tmp_path)
     names = [f"{figure.name}.svg" for figure in figures]
     assert [path.name for path in written] == [
         "report.md", "report.html", *names, "measures.csv",
@@ -128,7 +128,7 @@ def test_the_report_as_a_whole(kind: str, tmp_path: Path) -> None:
 def test_the_same_results_give_the_same_files(kind: str, tmp_path: Path) -> None:
     for name in ("one", "other"):
         RUNS[kind](tmp_path / name)
-        write_probe_report(tmp_path / name, measured(tmp_path / name))
+        measured(tmp_path / name).write_report(tmp_path / name)
     one, other = (
         {
             path.relative_to(tmp_path / name): path.read_bytes()
@@ -165,7 +165,7 @@ def hostile_tuning(folder: Path) -> None:
 @pytest.mark.parametrize("begin", [hostile_lists, hostile_pairs, hostile_tuning])
 def test_hostile_names_never_become_markup(begin: Callable[[Path], None], tmp_path: Path) -> None:
     begin(tmp_path)
-    write_probe_report(tmp_path, measured(tmp_path))
+    measured(tmp_path).write_report(tmp_path)
     assert check_plain(tmp_path) >= 1
     assert "alert(1)" in check_page(tmp_path)
 
@@ -194,7 +194,7 @@ def test_a_run_that_has_barely_begun_says_so(
     begin: Callable[[Path], None], left: str, tmp_path: Path
 ) -> None:
     begin(tmp_path)
-    write_probe_report(tmp_path, measured(tmp_path))
+    measured(tmp_path).write_report(tmp_path)
     assert left in check_page(tmp_path)
 
 
@@ -257,7 +257,7 @@ def test_without_matplotlib_the_report_is_written_without_plots(
         monkeypatch.setattr(module, "can_draw", lambda: False)
     some_pairs(tmp_path)
     with pytest.raises(InputError, match="without plots"):
-        write_probe_report(tmp_path, measured(tmp_path))
+        measured(tmp_path).write_report(tmp_path)
     assert "There are no plots" in (tmp_path / "report.md").read_text()
     assert (tmp_path / "measures.csv").is_file()
     assert not (tmp_path / "figures").exists()

@@ -11,7 +11,7 @@ from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines, Record, spent
 from fairqr.evaluation.probes.collection import write_probe_collection
-from fairqr.evaluation.probes.measuring import measure_run
+from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, run_probe
 from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord
 from fairqr.evaluation.workers.tools import LocalPool
@@ -56,7 +56,7 @@ async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     third = Watcher()
     await run_probe(plan, store, here(store), watcher=third)
     assert third.stages == []
-    measured = measure_run(store)
+    measured = measure(store)
     assert measured.missing == 0
 
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.statistics import holm
-from fairqr.evaluation.probes.measuring import values_as_csv
 from fairqr.evaluation.probes.store import PairRecord
 from fairqr.evaluation.probes.tuning_measures import couples, measure_lora, measure_pairs
 from tests.unit.evaluation.probes.made_probes import begin_tuning, collection
@@ -150,7 +149,7 @@ def test_all_tests_on_a_collection_are_one_family(tmp_path: Path) -> None:
         "both_orders": "down",
         "averaged": "down",
     }
-    lines = values_as_csv(found).splitlines()
+    lines = found.csv.splitlines()
     assert lines[0] == "collection,pairs,when,measure,value,low,high,count,of"
     assert '"notables, gender",relevant,after,protected,0.5,0.5,0.5,24,48' in lines
     assert '"notables, gender",relevance,before,both orders,0.75,0.75,0.75,36,48' in lines

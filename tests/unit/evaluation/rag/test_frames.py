@@ -11,7 +11,6 @@ from fairqr.evaluation.rag.measuring import (
     OF_GROUPS,
     POLICY,
     counts_of,
-    frames_of,
     group_shares,
     means_of,
     policy_name,
@@ -127,7 +126,7 @@ def test_counts_and_costs_are_sums_over_records(run: Made) -> None:
 
 
 def test_all_frames_are_given_by_name(run: Made) -> None:
-    frames = frames_of(run.measured())
+    frames = run.measured().frames
     assert list(frames) == [
         "values", "reasons", "means", "groups", "group_measures", "labels", "official",
     ]  # fmt: skip

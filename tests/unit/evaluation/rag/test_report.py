@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.rag import report
-from fairqr.evaluation.rag.measuring import MeasuredRag, Name, frames_of, measure_fair_rag
-from fairqr.evaluation.rag.report import figures_of, values_of, write_rag_report
+from fairqr.evaluation.rag.measuring import MeasuredRag, Name, measure_fair_rag
+from fairqr.evaluation.rag.report import figures_of, values_of
 from fairqr.evaluation.rag.store import AnswerRecord, RagStore
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
@@ -71,11 +71,11 @@ def test_every_mean_is_the_mean_of_the_values_that_were_written(
     measured: MeasuredRag, tmp_path: Path
 ) -> None:
     """Recomputed from measures.csv, which another reader would use."""
-    written = write_rag_report(RagStore(tmp_path), measured)
+    written = measured.write_report(tmp_path)
     assert [path.name for path in written[:3]] == ["report.md", "report.html", "measures.csv"]
     rows = list(csv.DictReader((tmp_path / "measures.csv").read_text().splitlines()))
     assert len(rows) == len(measured.values) * len(Name)
-    means = frames_of(measured)["means"]
+    means = measured.frames["means"]
     assert len(means) == 2 * (2 * 5 + 1) * len(Name)
     for line in means.itertuples():
         by_query: dict[str, list[float]] = {}
@@ -193,7 +193,7 @@ def test_failures_are_counted_and_nothing_else_is_lost() -> None:
     assert counts.undrawn["deterministic"] == 1
     assert f"| {lost} *{lost} × timeout* |" in _text(measured)
     assert values["failures"] == [("The scores are no numbers.", 1)]
-    means = frames_of(measured)["means"]
+    means = measured.frames["means"]
     worth = means[means.measure == Name.EU].set_index("policy").queries
     assert worth["α = 1"] == 6
     assert worth["deterministic"] == 5
@@ -306,7 +306,7 @@ def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -
     run = made(queries=5, generators=("g",), retrievers=("bm25",))
     one, other = RagStore(tmp_path / "one"), RagStore(tmp_path / "other")
     for store in (one, other):
-        write_rag_report(store, run.measured())
+        run.measured().write_report(store.folder)
         run.records.reverse()
     files = sorted(path for path in one.folder.rglob("*") if path.is_file())
     assert len(files) == 11
@@ -331,7 +331,7 @@ def test_hostile_names_never_become_markup(tmp_path: Path) -> None:
         second.model_copy(update={"answers": (failed,)}),
         *others,
     ]
-    write_rag_report(RagStore(tmp_path), run.measured())
+    run.measured().write_report(tmp_path)
     page = read((tmp_path / "report.html").read_text())
     assert not {tag for tag, _ in page.tags} & {"script", "img", "iframe"}
     assert page.text.count("alert(1)") > 40
@@ -348,7 +348,7 @@ def test_hostile_names_never_become_markup(tmp_path: Path) -> None:
 
 
 def test_the_page_is_whole(measured: MeasuredRag, tmp_path: Path) -> None:
-    write_rag_report(RagStore(tmp_path), measured)
+    measured.write_report(tmp_path)
     page = read((tmp_path / "report.html").read_text())
     assert len(page.named("svg")) == 8
     assert "nan" not in page.text.lower().split()

@@ -1,0 +1,75 @@
+"""What every kind of experiment gives once it was measured: DataFrames, a table, a report."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from fairqr.base.files import write_beside
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from fairqr.evaluation.reports.writer import Figure
+
+__all__ = ["Measured"]
+
+
+class Measured(ABC):
+    """What an experiment found.
+
+    Attributes:
+        frame_names: Of the DataFrames, which are attributes.
+        template: The name of the report's template.
+        report: The module with ``values_of``, what the template shows, and ``figures_of``.
+        warnings: Sentences for whoever asks for the report.
+    """
+
+    frame_names: ClassVar[tuple[str, ...]]
+    template: ClassVar[str]
+    report: ClassVar[str]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def frames(self) -> dict[str, DataFrame]:
+        """All that was measured, by name."""
+        return {name: getattr(self, name) for name in self.frame_names}
+
+    @property
+    @abstractmethod
+    def table(self) -> DataFrame:
+        """The value of each measure, a row for each."""
+
+    @property
+    def csv(self) -> str:
+        """The table as ``measures.csv`` has it."""
+        text: str = self.table.to_csv(index=False, lineterminator="\n")
+        return text
+
+    def write(self, folder: Path) -> Path:
+        """Write ``measures.csv`` into a folder."""
+        path = folder / "measures.csv"
+        write_beside(path, self.csv)
+        return path
+
+    def draw(self) -> list[Figure]:
+        """Draw the figures of the report; none without matplotlib."""
+        drawn: list[Figure] = import_module(self.report).figures_of(self)
+        return drawn
+
+    def write_report(self, folder: Path) -> list[Path]:
+        """Write the report with its figures, and the table; equal results give equal files.
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            InputError: matplotlib is not installed; the reports are then written without plots.
+        """
+        from fairqr.evaluation.reports.writer import write_report
+
+        values = self.write(folder)
+        shown = import_module(self.report).values_of(self)
+        return [*write_report(folder, self.template, shown, self.draw()), values]
