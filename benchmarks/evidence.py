@@ -22,8 +22,7 @@ from fairqr.agents.models import open_model
 from fairqr.base.statistics import bootstrap_ratio, stream
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import Table, measure_experiment
-from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.searching import search_by
+from fairqr.evaluation.experiments.running import make_plan, search_by
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Store
 from fairqr.graph.search.builder import build_search_graph

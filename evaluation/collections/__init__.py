@@ -7,12 +7,13 @@ of each topic.
 
 from fairqr.evaluation.collections.collection import About, Collection, load_collection
 from fairqr.evaluation.collections.finding import (
+    LOADERS,
     find_collection,
+    find_loader,
     import_collection,
     list_collections,
 )
 from fairqr.evaluation.collections.labels import Labels, labels_from_engine, scan_corpus
-from fairqr.evaluation.collections.loaders import LOADERS, find_loader
 from fairqr.evaluation.collections.query_targets import (
     QueryTargets,
     as_target,

@@ -1,28 +1,257 @@
 """Runs the tasks of an experiment, several at a time, and keeps a record of each.
 
 A kind of experiment supplies its stages. What does a task is a job: a function that a
-:class:`~fairqr.evaluation.workers.tools.Pool` calls in this process or on Ray.
+:class:`~fairqr.evaluation.workers.tools.Pool` calls in this process or on Ray. The engine says what
+is left, from a few tasks that it times first. A model that has gone ends a run, and leaves no
+failures behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence, Set
+import contextlib
+import time
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+    Set,
+)
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from fairqr.agents.replies import Usage
-from fairqr.base.errors import FairqrError
-from fairqr.evaluation.experiments.care import Cautious, Patience
-from fairqr.evaluation.experiments.estimating import Estimate, Timing
+from fairqr.base.errors import FairqrError, ModelError, one_line
+from fairqr.base.prices import configured_prices
 from fairqr.evaluation.experiments.folder import Lines, Record
-from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.workers.tools import Pool, Tools
 
-__all__ = ["Absence", "Done", "Keep", "Stage", "by_job", "run_stages"]
+__all__ = [
+    "GIVE_UP",
+    "Absence",
+    "Cautious",
+    "Done",
+    "Estimate",
+    "Keep",
+    "Patience",
+    "Stage",
+    "Timing",
+    "by_job",
+    "is_away",
+    "run_stages",
+]
+
+
+@dataclass(slots=True)
+class Timing:
+    """What some records took, one after the other.
+
+    The first one is not timed, because what it needs is still warming up. Of the others, those
+    whose replies were all kept before are left out.
+
+    Attributes:
+        done: How much work all of them were.
+        work: How much work those were that count.
+        usage: Of models, for these.
+        seconds: That these took.
+    """
+
+    done: float = 0.0
+    work: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    _begun: float | None = field(default=None, init=False)
+
+    def add(self, work: float, usage: Usage) -> None:
+        """Take a record that was made just now."""
+        now = time.monotonic()
+        self.done += work
+        if self._begun is None:
+            self._begun = now
+        elif usage.model_calls or not usage.cached_calls:
+            self.work += work
+            self.usage += usage
+            self.seconds = now - self._begun
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What is left of a run, as far as it was timed.
+
+    Attributes:
+        seconds: That it will take.
+        tokens: That models will read and write.
+        cost: Of these tokens; None if a model that was asked has no price.
+        is_whole: Whether all that is left was timed.
+    """
+
+    seconds: float = 0.0
+    tokens: float = 0.0
+    cost: float | None = 0.0
+    is_whole: bool = True
+
+    def add(self, model: str, work: float, timing: Timing) -> None:
+        """Count what is left of a stage.
+
+        Args:
+            model: That is asked.
+            work: How much work is left.
+            timing: Of some records of the same pace.
+        """
+        if not timing.work:
+            self.is_whole = self.is_whole and not work
+            return
+        share = work / timing.work
+        read, written = timing.usage.prompt_tokens, timing.usage.completion_tokens
+        self.seconds += share * timing.seconds
+        self.tokens += share * (read + written)
+        if read + written and self.cost is not None:
+            prices = configured_prices()
+            # A ranker stands before the name of its model, such as pairwise:openai:gpt-4o.
+            price = prices.price_of(model) or prices.price_of(model.partition(":")[2])
+            self.cost = self.cost + share * price.of(read, written) if price else None
+
+    def sentence(self) -> str:
+        """Return what is left, for people."""
+        parts = [time_left(self.seconds)]
+        if self.tokens >= 1:
+            parts.append(f"{float(f'{self.tokens:.2g}'):,.0f} tokens")
+        if self.cost:
+            parts.append(configured_prices().text_of(float(f"{self.cost:.2g}")))
+        listed = " and ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
+        return f"{'about' if self.is_whole else 'at least'} {listed} are left"
+
+
+R = TypeVar("R", bound=Record)
+
+GIVE_UP = 20
+"""So many failures one after the other mean that the model is not there at all."""
+
+_AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
+
+
+def is_away(status: str, usage: Usage) -> bool:
+    """Tell whether a failure says that a model is not there, rather than how it answers.
+
+    Args:
+        status: One of :data:`fairqr.agents.replies.Status`, or another one.
+        usage: What the question cost: a refusal without tokens is that of a server, such as of a
+            key, and no reply of the model.
+    """
+    if status == "refused":
+        return not (usage.prompt_tokens or usage.completion_tokens or usage.cached_calls)
+    return status in _AWAY
+
+
+class Patience:
+    """Counts the failures of a model one after the other.
+
+    Args:
+        name: Of the model, for the sentences.
+
+    Attributes:
+        has_answered: Whether the model ever answered, now or in an earlier run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failures = 0
+        self._last: tuple[str, str] | None = None
+        self.has_answered = False
+
+    def answered(self) -> None:
+        """Take that the model answered."""
+        self._failures = 0
+        self.has_answered = True
+
+    def failed(self, status: str, message: str, times: int = 1) -> None:
+        """Take that the model failed.
+
+        Args:
+            status: Of the last failure.
+            message: Of the last failure, for people.
+            times: How often it failed, one after the other.
+
+        Raises:
+            ModelError: It failed so often that going on would only write down that it was not
+                there.
+        """
+        self._failures += times
+        self._last = (status, one_line(message, 200).rstrip("."))
+        if self._failures >= GIVE_UP:
+            raise ModelError(
+                status,
+                f"{self._name} failed {self._failures} times in a row, lastly with: "
+                f"{self._last[1]}; mend it and run again, what was answered until then is kept.",
+            )
+
+    def at_the_end(self) -> None:
+        """Take that nothing more is asked.
+
+        Raises:
+            ModelError: The model never answered, as with a wrong key in a short run.
+        """
+        if self._last is not None and not self.has_answered:
+            status, message = self._last
+            raise ModelError(
+                status,
+                f"{self._name} answered none of {self._failures} questions, lastly with: {message};"
+                " mend it and run again.",
+            )
+
+
+class Cautious(Generic[R]):
+    """Writes records; those with failures only once the model has answered again.
+
+    So a model that goes away leaves no failures behind: what it was asked last is asked again when
+    the run goes on.
+
+    Args:
+        lines: Where they are written.
+    """
+
+    def __init__(self, lines: Lines[R]) -> None:
+        self._lines = lines
+        self._held: list[R] = []
+
+    @contextlib.contextmanager
+    def writing(self, *, is_last: bool = True) -> Iterator[None]:
+        """Open the file; what is still held is written at the end, unless an error ends it.
+
+        Args:
+            is_last: Whether the model is asked nothing more; else what is held is dropped.
+        """
+        with self._lines.writing():
+            yield
+            if is_last:
+                self._release()
+
+    def add(self, record: R, *, has_failures: bool, is_back: bool) -> None:
+        """Take a record.
+
+        Args:
+            record: To be written.
+            has_failures: Whether the model was away for a question of it.
+            is_back: Whether the model has answered what it was asked after its last failure.
+        """
+        if has_failures:
+            self._held.append(record)
+        else:
+            self._lines.add(record)
+        if is_back:
+            self._release()
+
+    def _release(self) -> None:
+        while self._held:
+            self._lines.add(self._held.pop(0))
+
 
 N = TypeVar("N")
-R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 

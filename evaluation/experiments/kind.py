@@ -5,8 +5,7 @@ from __future__ import annotations
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure_experiment
-from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.running import run_searches
+from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
 

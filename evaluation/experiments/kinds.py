@@ -203,7 +203,7 @@ KINDS: Mapping[str, Kind] = {
             "fairqr.evaluation.probes.kind",
             models="models",
         ),
-        Kind(LORA_KIND, "on tuning", LoraExperiment, "fairqr.evaluation.probes.tuning_kind"),
+        Kind(LORA_KIND, "on tuning", LoraExperiment, "fairqr.evaluation.probes.tuning"),
     )
 }
 """By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""

@@ -19,7 +19,7 @@ from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.experiments.plan import fingerprints_of
+from fairqr.evaluation.experiments.running import fingerprints_of
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
 from fairqr.evaluation.measures.base import Measure, Need

@@ -1,27 +1,396 @@
-"""Running an experiment with searches: a stage for each cell, a task for each topic."""
+"""An experiment with searches from its plan to its records: a stage for each cell of its tables."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence, Set
+import tempfile
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from fairqr.base.errors import IndexNotFoundError, UnsupportedError
+from fairqr.agents.feedback import FeedbackRefiner
+from fairqr.agents.models import open_language_model, open_model
+from fairqr.agents.replies import Usage
+from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
+from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.topics import Topic
-from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
-from fairqr.evaluation.experiments.plan import Cell, Plan
+from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, is_away, run_stages
+from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.searching import Place, Search, check_needs, open_engine, search
-from fairqr.evaluation.experiments.store import SearchRecord, Store
+from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
+from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.workers.tools import Pool
-from fairqr.graph.search.rankers import ASKED
+from fairqr.evaluation.measures.product import Product
+from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.workers.tools import Pool, Tools
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.rankers import ASKED, Rankers
+from fairqr.graph.search.result import SearchResult
+from fairqr.graph.usage import usage_of
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
+from fairqr.retrieval.encoders.encoder import PROBE
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.tantivy_store import Announce
+from fairqr.retrieval.target import Target
 
-__all__ = ["run_searches"]
+__all__ = [
+    "Place",
+    "Plan",
+    "Search",
+    "fingerprints_of",
+    "make_plan",
+    "run_searches",
+    "search",
+    "search_by",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A system on all topics, for one attribute, form of query and seed."""
+
+    attribute: str
+    form: QueryForm
+    system: System
+    seed: int
+
+    def key(self, topic: Topic) -> tuple[str, str, str, int, str]:
+        """Return the key of the record of a topic."""
+        return self.attribute, str(self.form), self.system.name, self.seed, topic.id
+
+    def settings(self, experiment: Experiment) -> dict[str, object]:
+        """Return the values of the context that searches have."""
+        factors = factors_of(self.attribute)
+        return {
+            "attributes": factors,
+            "intersect": len(factors) > 1,
+            "target": experiment.target,
+            "k": experiment.k,
+            "method": self.system.method,
+            "seed": self.seed,
+            **self.system.settings,
+        }
+
+    def context(self, experiment: Experiment) -> Context:
+        """Return the context that searches have."""
+        return make_context(**self.settings(experiment))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        manifest: What it is done with.
+        topics: Those that are searched for.
+        cells: In the order in which they are done.
+        left_out: Sentences about what the experiment names and the collection lacks.
+    """
+
+    manifest: Manifest
+    topics: tuple[Topic, ...]
+    cells: tuple[Cell, ...]
+    left_out: tuple[str, ...]
+
+
+def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLibrary) -> Plan:
+    """Hold an experiment against a collection.
+
+    Raises:
+        InputError: The collection lacks an attribute or all forms of query, or a target or a
+            context does not fit it.
+    """
+    left_out: list[str] = []
+    schema = collection.corpus.schema
+    named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
+    attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
+    judge = experiment.judge or collection.about.target
+    for attribute in attributes:
+        dimension = Dimension.named(schema, attribute)
+        Target.parse(experiment.target).check([dimension.attribute])
+    longest = max(len(topic.keywords) for topic in collection.topics)
+    forms = [form for form in experiment.query_forms() if not form.keywords or longest]
+    if len(forms) < len(experiment.query_forms()):
+        left_out.append("The topics have no keywords, so only their titles are searched for.")
+    if not forms:
+        raise InputError(
+            f"The topics of '{collection.name}' have no keywords; add 'title' to the queries."
+        )
+    topics = tuple(topic for topic in collection.topics if collection.relevant(topic.id))
+    if missing := len(collection.topics) - len(topics):
+        left_out.append(f"{missing} topics have no relevant document and are left out.")
+    topics = topics[: experiment.topics]
+    left_out += _on_training(experiment, len(topics))
+    left_out += _on_cutoffs(experiment)
+    cells = tuple(_cells(experiment, attributes, forms))
+    for cell in cells:
+        cell.context(experiment)
+    manifest = Manifest(
+        experiment=experiment,
+        collection=collection.name,
+        collection_title=collection.title,
+        collection_note=collection.about.note,
+        fingerprints=fingerprints_of(collection),
+        attributes=attributes,
+        query_forms=tuple(map(str, forms)),
+        topics=tuple(topic.id for topic in topics),
+        judge=judge,
+        prompts=_prompts(experiment, cells, prompts),
+        notes=tuple(left_out),
+    )
+    return Plan(manifest, topics, cells, tuple(left_out))
+
+
+def _cells(
+    experiment: Experiment, attributes: Sequence[str], forms: Sequence[QueryForm]
+) -> Iterator[Cell]:
+    for attribute in attributes:
+        for form in forms:
+            for system in experiment.all_systems():
+                # Only a model has anything to do with the seed.
+                seeds = experiment.seeds if system.asks_a_model else experiment.seeds[:1]
+                for seed in seeds:
+                    yield Cell(attribute, form, system, seed)
+
+
+def _on_training(experiment: Experiment, topics: int) -> Iterator[str]:
+    """Yield a sentence for each system that gets fewer folds than it asks for.
+
+    Raises:
+        InputError: There is one topic only, so nothing to train on for it.
+    """
+    for system in experiment.all_systems():
+        if system.train is None or system.train.folds <= topics:
+            continue
+        if topics < 2:
+            raise InputError(
+                f"'{system.name}' is trained on the other topics, and there is one topic only; "
+                "use at least two, or leave the system out."
+            )
+        yield (
+            f"'{system.name}' is trained in {topics} folds instead of {system.train.folds}, "
+            "since there are no more topics."
+        )
+
+
+def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
+    """Yield a sentence where measures look deeper than systems rank."""
+    measures = parse_measures(experiment.measures)
+    factors = [f for m in measures for f in (m.factors if isinstance(m, Product) else (m,))]
+    deepest = max(factor.k or 0 for factor in factors)
+    if deepest > experiment.k:
+        yield (
+            f"Systems return {experiment.k} documents, and measures look at up to {deepest}: what "
+            "is not returned counts as not there."
+        )
+
+
+def fingerprints_of(collection: Collection) -> dict[str, str]:
+    """Return the hashes of the corpus, the topics and the judgements of a collection."""
+    found = [*collection.folder.glob("topics*.jsonl"), *collection.folder.glob("qrels*.txt")]
+    return {
+        "documents": collection.corpus.sha256(),
+        **{path.name: sha256_of(path) for path in sorted(found)},
+    }
+
+
+def _prompts(
+    experiment: Experiment, cells: Sequence[Cell], prompts: PromptLibrary
+) -> dict[str, str]:
+    """Return the hash of each prompt that a system may use, which must exist."""
+    used: dict[str, str] = {}
+    for cell in cells:
+        kinds = ["refine"] if cell.system.asks_a_model else []
+        kinds += [cell.system.ranker] if cell.system.ranker in ASKED else []
+        for kind in kinds:
+            template = prompts.get(kind, cell.context(experiment).prompts.get(kind))
+            used[f"{kind}={template.version}"] = template.sha256
+    return used
+
+
+Key = tuple[str, str, str, int, str]
+"""See :attr:`fairqr.evaluation.experiments.store.SearchRecord.key`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where is searched, and which model is asked.
+
+    Attributes:
+        corpus: As :meth:`fairqr.retrieval.catalog.Catalog.resolve` takes it.
+        fingerprint: That the engine must have.
+        retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
+        model: What refines or re-ranks; None where nothing does.
+        at_once: How many searches run at the same time, for the record.
+    """
+
+    corpus: str
+    fingerprint: str
+    retriever: str
+    model: str | None
+    at_once: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search to be done.
+
+    Attributes:
+        key: Of its record.
+        query: Of the topic.
+        context: The values of the context that are not the default ones.
+        weights: The content of the file of weights that the final step reads, if any.
+    """
+
+    key: Key
+    query: str
+    context: Mapping[str, Any]
+    weights: bytes | None
+
+
+async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
+    """Start what these cells ask and encode with, before anything is written.
+
+    Raises:
+        ModelUnavailableError: A model or an encoder is not there.
+        ModelError: An encoder fails.
+    """
+    experiment = plan.manifest.experiment
+    systems = [cell.system for cell in cells]
+    asking = {s.model or experiment.model for s in systems if s.asks_a_model}
+    for name in sorted(asking - {FeedbackRefiner.name}):
+        await open_model(name, cache=False).start()
+    rankers = {cell.system.name: cell for cell in cells if cell.system.ranker is not None}
+    for cell in rankers.values():
+        model = None
+        if cell.system.ranker in ASKED:
+            model = open_language_model(cell.system.model or experiment.model, cache=False)
+        ranker = Rankers(None, model, tools.prompts).ranker_for(cell.context(experiment))
+        if ranker is not None:
+            await ranker.start()
+    # A corpus that is named has vectors of its own, and says what encodes queries.
+    encoded = {s.retriever for s in systems if experiment.corpus_of(s) is None}
+    for retriever in sorted(encoded):
+        encoder = Retriever.of(retriever).encoder
+        if encoder is not None:
+            await encoder.encode_query(PROBE)
+
+
+async def open_engine(
+    tools: Tools, corpus: str, retriever: str, progress: Announce | None = None
+) -> SearchEngine:
+    """Return what searches a corpus; it is indexed first where it has to be."""
+    return await tools.keep(
+        f"engine {corpus} {retriever}",
+        corpus,
+        lambda: Catalog().resolve(corpus, retriever=retriever, progress=progress),
+    )
+
+
+async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]:
+    """Do a search; a query that finds nothing is a result too.
+
+    Raises:
+        InputError: The worker has other documents.
+        FairqrError: The search cannot be done.
+    """
+    graph = await tools.keep(f"graph {place}", place, lambda: _open_graph(tools, place))
+    context = dict(task.context)
+    with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
+        if task.weights is not None:
+            path = Path(folder) / "weights.json"
+            path.write_bytes(task.weights)
+            context["options"] = {**context.get("options", {}), "weights": str(path)}
+        return await search_by(
+            graph, task.key, task.query, make_context(**context), at_once=place.at_once
+        )
+
+
+async def search_by(
+    graph: Any, key: Key, query: str, context: Context, *, at_once: int = 1
+) -> Done[SearchRecord]:
+    """Search by a graph; see :func:`search`.
+
+    Args:
+        graph: Which searches.
+        key: Of the record.
+        query: What is searched for.
+        context: Of the search.
+        at_once: How many searches run at the same time, for the record.
+    """
+    parts = dict(zip(SearchRecord.keys, key, strict=True))
+    try:
+        state = await graph.ainvoke({"query": query}, context=context)
+    except QueryError as error:
+        return Done(SearchRecord.model_validate({**parts, "error": str(error)}))
+    result = SearchResult.model_validate(state["result"])
+    usage = usage_of(state["result"])
+    record = SearchRecord.model_validate(
+        {**parts, **_kept(result), **spent(usage), "at_once": at_once}
+    )
+    return Done(record, _replies(result, usage), usage=usage)
+
+
+async def _open_graph(tools: Tools, place: Place) -> Any:
+    engine = await open_engine(tools, place.corpus, place.retriever)
+    if (await engine.info()).fingerprint != place.fingerprint:
+        raise InputError(
+            f"The documents of '{place.corpus}' are others than where the experiment was begun; "
+            "copy them, or the file of the source, from there."
+        )
+
+    model = None
+    if (name := place.model) is not None:
+        # Feedback reads its words from the engine, so each engine has one of its own.
+        kept = f"{name} {place.corpus} {place.retriever}" if name == "feedback" else name
+        model = await tools.started(
+            f"model {kept}", name, lambda: open_model(name, engine=engine, cache=tools.replies)
+        )
+    return build_search_graph(engine, model, prompts=tools.prompts)
+
+
+def _replies(result: SearchResult, usage: Usage) -> tuple[Absence | None, ...]:
+    """Return whether the model was there when it was asked last; nothing if it was not asked."""
+    rounds = [round_.refinements for round_ in result.iterations if round_.refinements]
+    last = result.unused_refinements or (rounds[-1] if rounds else [])
+    statuses = [group.status for group in last]
+    if result.reranking is not None and result.reranking.asked:
+        failures = result.reranking.failures
+        answers = result.reranking.asked - sum(failures.values())
+        statuses = [status for status, times in failures.items() for _ in range(times)]
+        statuses += ["ok"] * answers
+    away = [status for status in statuses if is_away(status, usage)]
+    if away and len(away) == len(statuses):
+        message = result.warnings[0] if result.warnings else f"the status '{away[0]}'"
+        return (Absence(away[0], message, len(away)),)
+    return (None,) if usage.model_calls or usage.cached_calls else ()
+
+
+def _kept(result: SearchResult) -> Mapping[str, Any]:
+    """Return what is kept of a result."""
+    name = next(iter(result.target))
+    usage = result.usage
+    return {
+        "ids": [document.id for document in result.ranking],
+        "rounds": [
+            Round(ids=r.ids, exposure=r.exposure[name], divergence=r.divergence)
+            for r in result.iterations
+        ],
+        "best_round": result.best_iteration,
+        "target": result.target[name],
+        "divergence": result.divergence,
+        "stop_reason": result.stop_reason,
+        "milliseconds": round(usage.milliseconds + usage.cached_milliseconds, 1),
+        "warnings": result.warnings,
+    }
+
 
 LOOKED_UP = 100
 """How many relevant documents a corpus is asked for, to know whether it is the right one."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import zlib
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairqr.base.errors import CorpusError, InputError, first_problem
-from fairqr.evaluation.lamp.json_stream import read_json, refuse
+from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.retrieval.documents import open_text
 
-__all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_outputs"]
+__all__ = ["Entry", "Outputs", "find_files", "is_lamp", "read_entries", "read_json", "read_outputs"]
 
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
@@ -151,3 +152,76 @@ def _checked(kind: type[M], data: object, path: Path, what: str) -> M:
     except ValidationError as error:
         where, reason = first_problem(error)
         refuse(path, f"{what}, {where or 'the whole'}: {reason}")
+
+
+DEEPEST = 100
+MARK = b"\xef\xbb\xbf"
+"""Some editors put it before the first character of a file."""
+
+Event = tuple[str, Any]
+
+
+def read_json(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what a JSON file holds.
+
+    Args:
+        path: The file; unpacked while it is read if its name ends in ``.gz``.
+
+    Yields:
+        Of an object each key with its value, and if that is a list, with each of its entries; of a
+        list each entry, with the key "".
+
+    Raises:
+        CorpusError: The file cannot be read on, or is not valid JSON.
+        InputError: ijson is not installed.
+    """
+    try:
+        import ijson
+    except ImportError:
+        raise InputError(
+            "LaMP's files are read with ijson; install it with: pip install 'fairqr[lamp]'"
+        ) from None
+    with open_text(path) as file:
+        try:
+            if file.read(len(MARK)) != MARK:
+                file.seek(0)
+            yield from _pieces(ijson.basic_parse(file, use_float=True))
+        except ijson.JSONError as error:
+            what = str(error).partition("\n")[0]
+            refuse(path, "it breaks off" if "premature EOF" in what else one_line(what))
+        except RecursionError:
+            refuse(path, "it is nested too deeply")
+        except (OSError, EOFError, zlib.error) as error:
+            refuse(path, f"it breaks off ({one_line(error)})")
+
+
+def refuse(path: Path, why: str) -> NoReturn:
+    """Raise for what is wrong with the file."""
+    raise CorpusError(f"{path} cannot be read as LaMP's JSON: {why}; mend it.") from None
+
+
+def _pieces(events: Iterable[Event]) -> Iterator[tuple[str, Any]]:
+    from ijson.common import ObjectBuilder
+
+    key, depth = "", 0
+    around: list[str] = []
+    piece = ObjectBuilder()
+    for event, value in events:
+        opens, closes = event.startswith("start_"), event.startswith("end_")
+        if not depth:
+            if event == "map_key":
+                key = value
+                continue
+            if closes:
+                around.pop()
+                continue
+            if opens and (not around or (event == "start_array" and around == ["start_map"])):
+                around.append(event)
+                continue
+        piece.event(event, value)
+        depth += opens - closes
+        if depth > DEEPEST:
+            raise RecursionError
+        if not depth:
+            yield key, piece.value
+            piece = ObjectBuilder()

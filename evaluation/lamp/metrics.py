@@ -10,26 +10,24 @@ ratings counts here as none.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.rag.collection import Utility
 
 __all__ = [
-    "HIGHEST_RATING",
-    "LOWEST_RATING",
     "Accuracy",
     "FourMinusError",
     "NamesRelevant",
     "Rouge",
-    "RougeKind",
-    "citation_label",
+    "official_metrics",
     "rating_of",
     "tag_label",
-    "worse_rating",
 ]
 
 LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
@@ -202,3 +200,52 @@ def _words(text: str) -> str:
         if not unicodedata.combining(character)
     )
     return f" {' '.join(_WORD.findall(plain))} "
+
+
+CITATIONS = ("[1]", "[2]")
+
+
+def official_metrics(
+    utility: Utility, answers: Sequence[str], golds: Sequence[str]
+) -> Mapping[str, float]:
+    """Return the official measures of a task by name; none where there are no answers.
+
+    Args:
+        utility: Of the task; other utilities give their mean, under their own name.
+        answers: One for each query; an empty one is wrong, has ROUGE 0, or counts as the worse of
+            the ratings 1 and 5.
+        golds: The gold of each query, in the same order.
+
+    Raises:
+        InputError: ROUGE is asked for, and its library is not installed.
+    """
+    pairs = list(zip(answers, golds, strict=True))
+    if not pairs:
+        return {}
+    if isinstance(utility, FourMinusError):
+        errors = [utility.error(answer, gold) for answer, gold in pairs]
+        return {"MAE": _mean(errors), "RMSE": math.sqrt(_mean([e * e for e in errors]))}
+    measures = (Rouge("rouge1"), Rouge("rougeL")) if isinstance(utility, Rouge) else (utility,)
+    found = {m.name: _mean([m(answer, [gold]) for answer, gold in pairs]) for m in measures}
+    if isinstance(utility, Accuracy):
+        found["F1"] = _macro_f1(utility, pairs)
+    return found
+
+
+def _macro_f1(utility: Accuracy, pairs: Sequence[tuple[str, str]]) -> float:
+    """Return F1 averaged over all labels of the task.
+
+    A label that is neither a gold nor answered counts with F1 0, as in LaMP's evaluation.
+    """
+    labels = [(utility.label(answer), utility.label(gold)) for answer, gold in pairs]
+    scores = []
+    for label in utility.labels or CITATIONS:
+        both = labels.count((label, label))
+        # Twice the true positives over all that are answered or gold: the harmonic mean.
+        total = sum((found == label) + (right == label) for found, right in labels)
+        scores.append(2 * both / total if total else 0.0)
+    return _mean(scores)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -17,8 +17,7 @@ from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.model import RankingModel
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments.care import is_away
-from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, run_stages
+from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import Preparing, open_probe_collections

@@ -6,9 +6,8 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from fairqr.agents.cache import ReplyFile
@@ -25,6 +24,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import Pretrained
 from fairqr.base.statistics import stream
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
+from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
@@ -40,35 +40,31 @@ from fairqr.evaluation.probes.store import (
     StepRecord,
     When,
 )
-from fairqr.evaluation.probes.tuning_measures import MeasuredLora, measure_lora
+from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 
 __all__ = [
+    "STORE",
     "apart",
     "encoder_of",
     "judge_of",
     "make_lora_plan",
-    "run_lora",
+    "measure",
+    "run",
     "split_queries",
-    "tune_plan",
 ]
 
+STORE = LoraStore
+measure = measure_lora
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Which queries are trained on.
+LARGE_TUNING = 6_000
+"""A tuning with more passes of the model needs the user's consent."""
 
-    Attributes:
-        train: Ids.
-        held_out: Ids of the others.
-    """
-
-    train: tuple[str, ...]
-    held_out: tuple[str, ...]
+PAIRS_AT_ONCE = 4
 
 
-def split_queries(ids: Iterable[str], train_share: float, seed: int) -> Split:
+def split_queries(ids: Iterable[str], train_share: float, seed: int) -> tuple[set[str], set[str]]:
     """Deal queries at random.
 
     A query that stands in several probe collections is on one side in all of them.
@@ -77,6 +73,9 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> Split:
         ids: Of the queries; what stands twice counts once. Their order does not matter.
         train_share: The share to train on, in (0, 1); rounded, at least one query is on each side.
         seed: Of the draw.
+
+    Returns:
+        The ids of those to train on, and of those that are held out.
 
     Raises:
         InputError: There are fewer than two queries.
@@ -88,10 +87,8 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> Split:
         )
     order = stream(seed, "split of the queries").permutation(len(known))
     train = min(max(round(train_share * len(known)), 1), len(known) - 1)
-    return Split(
-        tuple(sorted(known[place] for place in order[:train])),
-        tuple(sorted(known[place] for place in order[train:])),
-    )
+    names = [known[place] for place in order]
+    return set(names[:train]), set(names[train:])
 
 
 def apart(queries: Sequence[ProbeQuery], held_out: Collection[str]) -> tuple[list[ProbeQuery], int]:
@@ -171,18 +168,18 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
         )
     prompt = prompts.get("pairwise", experiment.prompts.get("pairwise"))
     collections = await open_probe_collections(experiment, texts=experiment.shown != "title")
-    split = split_queries(
+    train_on, hold_out = split_queries(
         (query.id for collection in collections for query in collection.queries),
         experiment.train_share,
         experiment.seed,
     )
-    held_out = [task for it in collections for task in held_out_tasks(it, split, experiment)]
+    held_out = [task for it in collections for task in held_out_tasks(it, hold_out, experiment)]
     probed = {item.id for it in held_out for item in (it.pair.protected, it.pair.unprotected)}
     training: list[TuningPair] = []
     splits = []
     for collection in collections:
         name = collection.manifest.name
-        queries, left_out = apart(_of(collection, split.train), probed)
+        queries, left_out = apart(_of(collection, train_on), probed)
         pairs = [pair for query in queries for pair in _training_pairs(query, experiment)]
         kinds = Counter(it.pair.kind for it in held_out if it.collection == name)
         if not kinds["relevant"] + kinds["irrelevant"]:
@@ -197,7 +194,7 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
             SplitEntry(
                 collection=name,
                 train=tuple(query.id for query in queries),
-                held_out=tuple(query.id for query in _of(collection, split.held_out)),
+                held_out=tuple(query.id for query in _of(collection, hold_out)),
                 training_pairs=dict(Counter(pair.kind for pair in pairs)),
                 held_out_pairs=dict(kinds),
                 left_out=left_out,
@@ -225,13 +222,13 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
 
 
 def held_out_tasks(
-    collection: ProbeCollection, split: Split, experiment: LoraExperiment
+    collection: ProbeCollection, hold_out: Set[str], experiment: LoraExperiment
 ) -> list[PairTask]:
     """Return the pairs of a collection's held-out queries: relevant, irrelevant and relevance."""
     drawn = (experiment.held_out_pairs, experiment.relevance_pairs, experiment.seed)
     return [
         PairTask(collection.manifest.name, "", query, pair)
-        for query in _of(collection, split.held_out)
+        for query in _of(collection, hold_out)
         for pair in planned_pairs(query, *drawn)
     ]
 
@@ -259,9 +256,8 @@ def _base(model: str) -> str:
     return lasting_name(name)
 
 
-def _of(collection: ProbeCollection, ids: Sequence[str]) -> list[ProbeQuery]:
-    wanted = frozenset(ids)
-    return [query for query in collection.queries if query.id in wanted]
+def _of(collection: ProbeCollection, ids: Set[str]) -> list[ProbeQuery]:
+    return [query for query in collection.queries if query.id in ids]
 
 
 def _training_pairs(query: ProbeQuery, experiment: LoraExperiment) -> list[TuningPair]:
@@ -272,49 +268,35 @@ def _training_pairs(query: ProbeQuery, experiment: LoraExperiment) -> list[Tunin
     ]
 
 
-async def run_lora(
-    experiment: LoraExperiment,
-    folder: Path,
-    watcher: StageWatcher,
-    *,
-    prompts: PromptLibrary | None = None,
-    at_once: int = 4,
-) -> MeasuredLora:
-    """Do all that is not done yet: draw pairs, probe, tune, probe again.
-
-    Args:
-        experiment: What is tuned, and how.
-        folder: Where everything goes; the adapter is in ``adapter``.
-        watcher: Told of each pair and each step.
-        prompts: Where prompts come from.
-        at_once: How many pairs may be under way at the same time.
+async def run(experiment: LoraExperiment, options: RunOptions) -> None:
+    """Do all that is not done yet, and say first how much work that is: probe, tune, probe again.
 
     Raises:
-        FairqrError: What it names is not there, the folder holds another run, or the model cannot
-            be tuned so.
+        FairqrError: What it names is not there, the folder holds another run, the model cannot be
+            tuned so, or the run is costly and the user did not agree.
     """
-    plan = await make_lora_plan(experiment, prompts or PromptLibrary())
-    store = LoraStore(folder)
-    await tune_plan(plan, store, watcher, at_once=at_once)
-    return measure_lora(store)
-
-
-async def tune_plan(
-    plan: LoraPlan, store: LoraStore, watcher: StageWatcher, *, at_once: int = 4
-) -> None:
-    """Do what :func:`run_lora` does with a plan that is made already."""
+    if options.workers.ray:
+        raise InputError("A model is tuned in one process; leave the workers on Ray out.")
+    plan = await make_lora_plan(experiment, options.prompts)
+    store = LoraStore(options.folder)
+    store.check(plan.manifest)
+    for sentence in plan.sentences():
+        options.watcher.note(sentence)
+    if plan.passes > LARGE_TUNING and not (options.yes or store.exists()):
+        raise InputError(
+            f"That is more than {LARGE_TUNING:,} passes; lower pairs or steps, or add --yes to go "
+            "on."
+        )
     with store.locked():
         store.check(plan.manifest)
-        await _probe(plan, store, "before", watcher, at_once)
+        await _probe(plan, store, "before", options.watcher)
         if not store.is_tuned:
-            await _tune(plan, store, watcher)
+            await _tune(plan, store, options.watcher)
         _check_adapter(plan, store)
-        await _probe(plan, store, "after", watcher, at_once)
+        await _probe(plan, store, "after", options.watcher)
 
 
-async def _probe(
-    plan: LoraPlan, store: LoraStore, when: When, watcher: StageWatcher, at_once: int
-) -> None:
+async def _probe(plan: LoraPlan, store: LoraStore, when: When, watcher: StageWatcher) -> None:
     """Ask about the held-out pairs that were not asked about yet."""
     lines = store.pairs(when)
     name = f"{CAUSAL}:{plan.manifest.base}"
@@ -342,7 +324,7 @@ async def _probe(
             pace=name,
         )
 
-    await run_stages(stages, watcher=watcher, at_once=at_once)
+    await run_stages(stages, watcher=watcher, at_once=PAIRS_AT_ONCE)
     store.begin(plan.manifest)
 
 

@@ -15,8 +15,7 @@ from fairqr.agents.attribution.verdicts import Attributor, Pair, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator, open_generator
 from fairqr.agents.replies import TextReply, Usage
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.care import Patience
-from fairqr.evaluation.experiments.engine import Absence, Done
+from fairqr.evaluation.experiments.engine import Absence, Done, Patience
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import mean_with_ends
 from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
-from fairqr.evaluation.lamp.official import official_metrics
+from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge, official_metrics
 from fairqr.evaluation.rag import measures
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import summarise_labels
@@ -270,7 +269,7 @@ def official_of_deterministic(
     Returns:
         By collection, generator and retriever: over how many ``answers`` they are, how many
         generations ``failed`` and are left out, and the measures of
-        :func:`fairqr.evaluation.lamp.official.official_metrics` by name.
+        :func:`fairqr.evaluation.lamp.metrics.official_metrics` by name.
     """
     import pandas as pd
 

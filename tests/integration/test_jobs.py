@@ -17,8 +17,7 @@ from fairqr.agents.cache import ReplyFile
 from fairqr.evaluation.collections.collection import load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.folder import Lines
-from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.running import run_searches
+from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.lamp.tasks import TASKS
 from fairqr.evaluation.probes.collection import write_probe_collection

@@ -12,8 +12,7 @@ import pytest
 
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.measuring import measure_experiment
-from fairqr.evaluation.experiments.plan import make_plan
-from fairqr.evaluation.experiments.running import run_searches
+from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.workers.tools import LocalPool

@@ -99,7 +99,7 @@ def _require_answers(result: ProbeResult) -> None:
     Raises:
         ModelError: It answered no question.
     """
-    from fairqr.evaluation.experiments.care import is_away
+    from fairqr.evaluation.experiments.engine import is_away
     from fairqr.graph.usage import usage_of
 
     asked, failures = 0, Counter[str]()

@@ -63,7 +63,7 @@ def tune(
     """
     from fairqr.cli.tuning_tables import print_measured
     from fairqr.evaluation.experiments.kinds import RunOptions, check_pandas
-    from fairqr.evaluation.probes import tuning_kind
+    from fairqr.evaluation.probes import tuning
     from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
     from fairqr.evaluation.probes.store import LoraStore
     from fairqr.evaluation.probes.tuning_measures import measure_lora
@@ -88,5 +88,5 @@ def tune(
     )
     with Progress() as watcher:
         options = RunOptions(output, watcher, PromptLibrary(prompts), yes=yes)
-        run(tuning_kind.run(experiment, options))
+        run(tuning.run(experiment, options))
     print_measured(measure_lora(LoraStore(output)), output, as_json=as_json)

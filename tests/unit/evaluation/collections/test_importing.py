@@ -22,7 +22,7 @@ from fairqr.evaluation.collections import (
     list_collections,
 )
 from fairqr.evaluation.collections.building import DiskTable, locked
-from fairqr.evaluation.collections.loaders import recognise
+from fairqr.evaluation.collections.finding import recognise
 from tests.unit.evaluation.collections.official import lines, write_2021, write_2022
 
 SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"

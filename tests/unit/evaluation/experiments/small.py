@@ -11,7 +11,7 @@ import yaml
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
-from fairqr.evaluation.experiments.plan import Plan, make_plan
+from fairqr.evaluation.experiments.running import Plan, make_plan
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Round, SearchRecord, Store
 from fairqr.prompts.library import PromptLibrary

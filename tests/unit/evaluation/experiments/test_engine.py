@@ -10,9 +10,16 @@ import pytest
 
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import ModelError
-from fairqr.evaluation.experiments import estimating
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
-from fairqr.evaluation.experiments.estimating import Estimate, Timing
+from fairqr.evaluation.experiments import engine
+from fairqr.evaluation.experiments.engine import (
+    Absence,
+    Done,
+    Estimate,
+    Keep,
+    Stage,
+    Timing,
+    run_stages,
+)
 from fairqr.evaluation.experiments.folder import Lines, Record
 from tests.unit.evaluation.watching import Watcher
 
@@ -79,7 +86,7 @@ def _answered(task: str) -> Done[Note]:
 async def test_a_few_of_each_pace_are_timed_and_nothing_is_done_twice(
     lines: Lines[Note], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimating, "time", Clock())
+    monkeypatch.setattr(engine, "time", Clock())
     tasks = {f"{pace}{n}": [f"{pace}{n} {k}" for k in range(8)] for pace in "ab" for n in range(2)}
     watcher, asked, started = Watcher(), list[str](), list[str]()
 

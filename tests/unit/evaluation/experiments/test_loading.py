@@ -10,7 +10,7 @@ import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.measuring import measure_experiment
-from fairqr.evaluation.experiments.plan import make_plan
+from fairqr.evaluation.experiments.running import make_plan
 from fairqr.evaluation.experiments.store import Store
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import experiment, fill, records_of

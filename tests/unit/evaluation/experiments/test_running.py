@@ -23,9 +23,7 @@ from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.measuring import measure_experiment
-from fairqr.evaluation.experiments.plan import Plan
-from fairqr.evaluation.experiments.running import run_searches
-from fairqr.evaluation.experiments.searching import Place, Search, search
+from fairqr.evaluation.experiments.running import Place, Plan, Search, run_searches, search
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
 from fairqr.evaluation.workers.tools import LocalPool, Tools

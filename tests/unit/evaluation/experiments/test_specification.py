@@ -11,7 +11,7 @@ from fairqr.base.errors import FairqrError, InputError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED, find_experiment, read_experiment
-from fairqr.evaluation.experiments.plan import make_plan
+from fairqr.evaluation.experiments.running import make_plan
 from fairqr.evaluation.experiments.specification import QueryForm
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import (

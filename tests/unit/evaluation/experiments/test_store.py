@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.folder import file_name
-from fairqr.evaluation.experiments.plan import Plan
+from fairqr.evaluation.experiments.running import Plan
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from tests.unit.evaluation.experiments.small import fill, plan_of, records_of
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError
-from fairqr.evaluation.lamp.json_stream import read_json
+from fairqr.evaluation.lamp.files import read_json
 from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.lamp.tasks import TASKS, LampTask, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection

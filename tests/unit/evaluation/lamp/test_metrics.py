@@ -16,10 +16,10 @@ from fairqr.evaluation.lamp.metrics import (
     FourMinusError,
     NamesRelevant,
     Rouge,
+    official_metrics,
     rating_of,
     tag_label,
 )
-from fairqr.evaluation.lamp.official import official_metrics
 from fairqr.evaluation.lamp.tasks import LABELS, TASKS
 from fairqr.evaluation.rag.collection import Utility
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
-from fairqr.evaluation.experiments.care import GIVE_UP, Cautious, Patience, is_away
+from fairqr.evaluation.experiments.engine import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines, Record, spent
 from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.kind import measure

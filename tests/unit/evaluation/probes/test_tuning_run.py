@@ -10,6 +10,7 @@ import pytest
 
 from fairqr.agents.ranking.causal import CausalModel
 from fairqr.base.errors import InputError
+from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.probes.collection import (
     ProbeCollection,
     ProbeItem,
@@ -19,7 +20,8 @@ from fairqr.evaluation.probes.collection import (
 )
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import LoraStore
-from fairqr.evaluation.probes.tuning import make_lora_plan, run_lora
+from fairqr.evaluation.probes.tuning import make_lora_plan, run
+from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.watching import Watcher
 
@@ -167,7 +169,9 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
     told = Watcher()
-    measured = await run_lora(experiment(leaning, probes), tmp_path / "run", told, prompts=prompts)
+    options = RunOptions(tmp_path / "run", told, prompts)
+    await run(experiment(leaning, probes), options)
+    measured = measure_lora(LoraStore(options.folder))
     figures = measured.figures.set_index(["kind", "when"])
     changes = measured.changes.set_index(["kind", "measure"])
     before = figures.loc["both", "before"]
@@ -231,7 +235,7 @@ async def test_a_model_that_is_not_there_leaves_no_folder_behind(
 
     lacking = experiment(tmp_path / "nowhere", probes)
     with pytest.raises(ModelUnavailableError):
-        await run_lora(lacking, tmp_path / "run", Watcher(), prompts=prompts)
+        await run(lacking, RunOptions(tmp_path / "run", Watcher(), prompts))
     assert not LoraStore(tmp_path / "run").exists()
 
 
@@ -240,8 +244,8 @@ async def test_an_adapter_from_elsewhere_is_refused(
 ) -> None:
     few = experiment(leaning, probes, steps=1, held_out_pairs=1, relevance_pairs=0)
     store = LoraStore(tmp_path / "run")
-    await run_lora(few, store.folder, Watcher(), prompts=prompts)
+    await run(few, RunOptions(store.folder, Watcher(), prompts))
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
     store.pairs("after").path.unlink()
     with pytest.raises(InputError, match="is not the adapter of this run"):
-        await run_lora(few, store.folder, Watcher(), prompts=prompts)
+        await run(few, RunOptions(store.folder, Watcher(), prompts))

@@ -17,12 +17,12 @@ ids = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=3
 def test_each_query_is_on_one_side_and_neither_side_is_empty(
     names: list[str], share: float, seed: int
 ) -> None:
-    split = split_queries(names, share, seed)
-    assert sorted([*split.train, *split.held_out]) == sorted(names)
-    assert split.train
-    assert split.held_out
+    train, held_out = split_queries(names, share, seed)
+    assert sorted([*train, *held_out]) == sorted(names)
+    assert train
+    assert held_out
     if 1 <= round(share * len(names)) < len(names):
-        assert len(split.train) == round(share * len(names))
+        assert len(train) == round(share * len(names))
 
 
 @given(ids, st.integers(0, 99))

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import InputError, ModelError
-from fairqr.evaluation.experiments.care import GIVE_UP
-from fairqr.evaluation.experiments.engine import Stage, run_stages
+from fairqr.evaluation.experiments.engine import GIVE_UP, Stage, run_stages
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import (
