@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from fairqr.base.errors import CorpusError, one_line
-from fairqr.base.files import write_beside
+from fairqr.base.files import sha256_of, write_beside
 from fairqr.evaluation.collections.topics import Topic, read_topics
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
@@ -106,6 +106,14 @@ class Collection:
     def relevant_documents(self) -> list[str]:
         """Return the ids of the documents that are relevant for any topic, each once."""
         return list(dict.fromkeys(id_ for topic in self.topics for id_ in self.relevant(topic.id)))
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the hashes of the documents, the topics and the judgements."""
+        found = [*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")]
+        return {
+            "documents": self.corpus.sha256(),
+            **{path.name: sha256_of(path) for path in sorted(found)},
+        }
 
     def topics_without_relevant(self) -> list[str]:
         """Return the ids of the topics for which no document is relevant."""

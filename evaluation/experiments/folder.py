@@ -100,7 +100,7 @@ class FolderManifest(BaseModel):
     """What a run was begun with; more stands in the classes of each kind.
 
     Attributes:
-        identity: The values that must be the same when a run goes on.
+        free: The values that may differ when a run goes on, beside those of this class.
         format: Of the folder.
         versions: Of fairqr, Python and the libraries that results depend on; several, in order,
             where a run was resumed with others.
@@ -109,11 +109,17 @@ class FolderManifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    identity: ClassVar[tuple[str, ...]] = ()
+    free: ClassVar[frozenset[str]] = frozenset({"notes"})
 
     format: Literal[1] = 1
     versions: dict[str, str] = Field(default_factory=_versions)
     started: str = Field(default_factory=_now)
+
+    @classmethod
+    def identity(cls) -> list[str]:
+        """Return the names of the values that must be the same when a run goes on."""
+        free = FolderManifest.model_fields.keys() | cls.free
+        return [name for name in cls.model_fields if name not in free]
 
 
 M = TypeVar("M", bound=FolderManifest)
@@ -268,7 +274,7 @@ class Folder(Generic[M]):
                 )
             return
         begun = self.manifest()
-        for name in self.manifest_type.identity:
+        for name in self.manifest_type.identity():
             # As text, since a file of settings may hold what compares otherwise once it was read.
             if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
                 raise InputError(

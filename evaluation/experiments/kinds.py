@@ -180,12 +180,12 @@ def check_pandas() -> None:
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind(SEARCH, "on searches", Experiment, "fairqr.evaluation.experiments.kind"),
+        Kind(SEARCH, "on searches", Experiment, "fairqr.evaluation.experiments.running"),
         Kind(
             FAIR_RAG,
             "on Fair RAG",
             FairRagExperiment,
-            "fairqr.evaluation.rag.kind",
+            "fairqr.evaluation.rag.running",
             models="generators",
             collections="collections",
         ),
@@ -193,14 +193,14 @@ KINDS: Mapping[str, Kind] = {
             LISTWISE_KIND,
             "on listwise rankers",
             ListwiseExperiment,
-            "fairqr.evaluation.probes.kind",
+            "fairqr.evaluation.probes.running",
             models="rankers",
         ),
         Kind(
             PAIRWISE_KIND,
             "on pairwise rankers",
             PairwiseExperiment,
-            "fairqr.evaluation.probes.kind",
+            "fairqr.evaluation.probes.running",
             models="models",
         ),
         Kind(LORA_KIND, "on tuning", LoraExperiment, "fairqr.evaluation.probes.tuning"),

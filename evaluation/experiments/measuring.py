@@ -19,7 +19,6 @@ from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.experiments.running import fingerprints_of
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
 from fairqr.evaluation.measures.base import Measure, Need
@@ -404,7 +403,7 @@ def measure_experiment(store: Store, collection: Collection) -> MeasuredSearches
         raise InputError(
             f"The experiment was run on '{manifest.collection}', not on '{collection.name}'."
         )
-    if fingerprints_of(collection) != manifest.fingerprints:
+    if collection.fingerprints() != manifest.fingerprints:
         raise InputError(
             f"The files of '{collection.name}' have changed since the experiment was run; "
             "bring the old ones back, or run it again into another folder."

@@ -14,11 +14,13 @@ from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models import open_language_model, open_model
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
-from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
+from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure_experiment
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
@@ -44,12 +46,16 @@ __all__ = [
     "Place",
     "Plan",
     "Search",
-    "fingerprints_of",
     "make_plan",
     "run_searches",
     "search",
     "search_by",
 ]
+
+STORE = Store
+
+LOOKED_UP = 100
+"""How many relevant documents a corpus is asked for, to know whether it is the right one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         collection=collection.name,
         collection_title=collection.title,
         collection_note=collection.about.note,
-        fingerprints=fingerprints_of(collection),
+        fingerprints=collection.fingerprints(),
         attributes=attributes,
         query_forms=tuple(map(str, forms)),
         topics=tuple(topic.id for topic in topics),
@@ -190,15 +196,6 @@ def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
             f"Systems return {experiment.k} documents, and measures look at up to {deepest}: what "
             "is not returned counts as not there."
         )
-
-
-def fingerprints_of(collection: Collection) -> dict[str, str]:
-    """Return the hashes of the corpus, the topics and the judgements of a collection."""
-    found = [*collection.folder.glob("topics*.jsonl"), *collection.folder.glob("qrels*.txt")]
-    return {
-        "documents": collection.corpus.sha256(),
-        **{path.name: sha256_of(path) for path in sorted(found)},
-    }
 
 
 def _prompts(
@@ -392,10 +389,6 @@ def _kept(result: SearchResult) -> Mapping[str, Any]:
     }
 
 
-LOOKED_UP = 100
-"""How many relevant documents a corpus is asked for, to know whether it is the right one."""
-
-
 async def run_searches(
     plan: Plan, collection: Collection, store: Store, pool: Pool, *, watcher: StageWatcher
 ) -> None:
@@ -549,3 +542,22 @@ async def _has_some(engine: SearchEngine, ids: Iterable[str]) -> bool:
     except UnsupportedError:
         return True
     return bool(hits.ids)
+
+
+async def run(experiment: Experiment, options: RunOptions) -> None:
+    """Do all searches that are not done yet, and write the runs and their values."""
+    collection = find_collection(experiment.collection, experiment.split)
+    plan = make_plan(experiment, collection, options.prompts)
+    store = Store(options.folder)
+    for sentence in plan.left_out:
+        options.watcher.note(sentence)
+    async with options.pool(store.replies) as pool:
+        await run_searches(plan, collection, store, pool, watcher=options.watcher)
+    if not options.report:
+        measure_experiment(store, collection).write(store.folder)
+
+
+def measure(store: Store) -> MeasuredSearches:
+    """Measure all searches."""
+    experiment = store.manifest().experiment
+    return measure_experiment(store, find_collection(experiment.collection, experiment.split))

@@ -36,7 +36,7 @@ class Manifest(FolderManifest):
         notes: Sentences about what the experiment names and the collection lacks.
     """
 
-    identity = ("experiment", "collection", "fingerprints", "topics", "judge", "prompts")
+    free = frozenset({"collection_title", "collection_note", "notes"})
 
     experiment: Experiment
     collection: str

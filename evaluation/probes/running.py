@@ -5,9 +5,10 @@ Tasks with a record are not done again. The jobs run in this process or on Ray.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from fairqr.agents.cache import ReplyCache
@@ -19,10 +20,13 @@ from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
+from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import Preparing, open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection
+from fairqr.evaluation.probes.listwise_measures import MeasuredListwise, measure_listwise
 from fairqr.evaluation.probes.pairs import ListTask, PairTask, tasks_of
+from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
 from fairqr.evaluation.probes.rankers import (
     open_probe_ranker,
     parse_ranker,
@@ -46,9 +50,13 @@ __all__ = [
     "compare_pair",
     "cost_in_words",
     "make_probe_plan",
+    "measure",
     "remaining_cost",
+    "run_plan",
     "run_probe",
 ]
+
+STORE = ProbeStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,6 @@ async def make_probe_plan(
     *,
     base_url: str | None = None,
     options: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
     preparing: Preparing | None = None,
 ) -> ProbePlan:
     """Build the probe collections of an experiment, or read them.
@@ -84,7 +91,6 @@ async def make_probe_plan(
         prompts: Where prompts come from.
         base_url: Where an OpenAI-compatible server listens; the providers' own where None.
         options: More for chat models.
-        notes: Sentences for the report.
         preparing: Told what is imported, read and indexed.
 
     Raises:
@@ -113,7 +119,6 @@ async def make_probe_plan(
         collections=tuple(map(CollectionEntry.of, collections)),
         prompts=tuple(entries),
         base_url=base_url,
-        notes=tuple(notes),
     )
     own = {"base_url": base_url} if base_url else {}
     return ProbePlan(manifest, tuple(collections), prompts, {**(options or {}), **own})
@@ -374,3 +379,43 @@ async def _model(tools: Tools, asked: Asked) -> RankingModel:
 
     # One for all windows, since a large model takes long to load.
     return await tools.keep("ranking model", (asked.model, dict(asked.options)), opened)
+
+
+async def run(experiment: ListwiseExperiment | PairwiseExperiment, options: RunOptions) -> None:
+    """Do all that is not done yet, and say first what it will cost at most."""
+    plan = await make_probe_plan(experiment, options.prompts, preparing=options.watcher.count)
+    await run_plan(plan, ProbeStore(options.folder), options)
+
+
+async def run_plan(
+    plan: ProbePlan, store: ProbeStore, options: RunOptions, replies: Path | None = None
+) -> None:
+    """Do the rest of a plan, and say first what it will cost at most.
+
+    Args:
+        plan: What to do.
+        store: Where results go.
+        options: How to do it.
+        replies: The file that keeps replies; by default one in the folder.
+
+    Raises:
+        FairqrError: The folder holds something else, a model fails, or the run is costly and
+            the user did not agree.
+    """
+    cost = remaining_cost(plan, store)
+    options.agree(cost.calls, cost.tokens)
+    options.watcher.note(cost_in_words(cost))
+    async with options.pool(replies or store.replies) as pool:
+        await run_probe(plan, store, pool, watcher=options.watcher)
+
+
+def measure(store: ProbeStore) -> MeasuredListwise | MeasuredPairwise:
+    """Measure all lists or pairs; what was not done yet is counted.
+
+    Raises:
+        InputError: The folder holds no run, or a file of it is damaged.
+    """
+    manifest, collections = store.manifest(), store.collections()
+    if isinstance(manifest.experiment, ListwiseExperiment):
+        return measure_listwise(manifest, collections, store.rankings.read())
+    return measure_pairwise(manifest, collections, store.pairs.read())

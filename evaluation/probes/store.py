@@ -202,8 +202,6 @@ class ProbeRunManifest(FolderManifest):
         notes: Sentences about how the run was made, for the report.
     """
 
-    identity = ("experiment", "collections", "prompts", "base_url")
-
     experiment: Annotated[ListwiseExperiment | PairwiseExperiment, Field(discriminator="kind")]
     collections: tuple[CollectionEntry, ...]
     prompts: tuple[PromptEntry, ...] = ()
@@ -354,17 +352,6 @@ class LoraManifest(FolderManifest):
         steps: Of the training.
         notes: Sentences about how the run was made, for the report.
     """
-
-    identity = (
-        "experiment",
-        "collections",
-        "base",
-        "base_sha256",
-        "prompt",
-        "prompt_sha256",
-        "training",
-        "steps",
-    )
 
     experiment: LoraExperiment
     collections: tuple[CollectionEntry, ...]

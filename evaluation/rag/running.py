@@ -17,10 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairqr.agents.attribution.verdicts import RAW
+from fairqr.agents.attribution.attributors import open_attributor
+from fairqr.agents.attribution.checking import unchecked_warning
+from fairqr.agents.attribution.verdicts import RAW, Attributor
 from fairqr.agents.generators import open_generator
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
+from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.rag.answering import (
     Asked,
@@ -44,6 +47,7 @@ from fairqr.evaluation.rag.labelling import (
     useful_positions,
     why_dropped,
 )
+from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import (
     CollectionEntry,
@@ -59,15 +63,9 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = [
-    "cost_in_words",
-    "cost_of",
-    "make_rag_plan",
-    "open_collections",
-    "remaining_cost",
-    "run_fair_rag",
-    "unchanged_collections",
-]
+__all__ = ["cost_of", "make_rag_plan", "open_collections", "run_fair_rag"]
+
+STORE = RagStore
 
 CHARACTERS_PER_TOKEN = 4
 """An estimate for English text."""
@@ -536,3 +534,40 @@ class _Run:
 
 def _wanted(plan: RagPlan, part: Part, generator: str) -> LabelManifest:
     return label_manifest(part.collection, generator, part.prompt, plan.manifest.experiment.pool)
+
+
+async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
+    """Do all that is not done yet, and say first what it will cost at most."""
+    collections = open_collections(experiment)
+    asked_with = {collection.task.prompt for collection in collections}
+    if unused := sorted(options.prompts_set - asked_with):
+        raise InputError(
+            f"The collections do not ask with the prompt '{one_line(unused[0])}' but with "
+            f"{', '.join(sorted(asked_with))}; set the version of one of these."
+        )
+    store = RagStore(options.folder)
+    attributor = _attributor(experiment.attributor, options.prompts)
+    unchecked = unchecked_warning(attributor) if attributor else None
+    plan = make_rag_plan(
+        experiment,
+        collections,
+        options.prompts,
+        attributor.name if attributor else "",
+        [unchecked] if unchecked else [],
+    )
+    cost = remaining_cost(plan, store, options.labels)
+    for sentence in (*plan.manifest.notes, cost_in_words(cost)):
+        options.watcher.note(sentence)
+    async with options.pool(store.replies) as pool:
+        await run_fair_rag(plan, store, pool, watcher=options.watcher, folders=options.labels)
+
+
+def measure(store: RagStore) -> MeasuredRag:
+    """Measure all answers."""
+    manifest = store.manifest()
+    collections = unchanged_collections(manifest)
+    return measure_fair_rag(manifest, store.lines.read(), store.all_labels(), collections)
+
+
+def _attributor(name: str, prompts: PromptLibrary) -> Attributor | None:
+    return None if name == NO_ATTRIBUTOR else open_attributor(name, cache=False, prompts=prompts)

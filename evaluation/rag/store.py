@@ -213,16 +213,7 @@ class LabelManifest(FolderManifest):
         prompt_sha256: Of its file.
     """
 
-    identity = (
-        "collection",
-        "task",
-        "utility",
-        "fingerprint",
-        "pool",
-        "generator",
-        "prompt",
-        "prompt_sha256",
-    )
+    free = frozenset({"title"})
 
     collection: str
     title: str
@@ -261,8 +252,6 @@ class RagManifest(FolderManifest):
         attributor: What judged, as it names itself; empty where nothing did.
         notes: Sentences about how the run was made, for the report.
     """
-
-    identity = ("experiment", "collections", "attributor")
 
     experiment: FairRagExperiment
     collections: tuple[CollectionEntry, ...]

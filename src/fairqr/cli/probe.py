@@ -108,8 +108,7 @@ def probe(
     from fairqr.agents.cache import ReplyFile
     from fairqr.base.settings import default_model
     from fairqr.evaluation.experiments.kinds import KINDS, RunOptions, check_pandas
-    from fairqr.evaluation.probes.kind import measure, run_plan
-    from fairqr.evaluation.probes.running import make_probe_plan
+    from fairqr.evaluation.probes.running import make_probe_plan, measure, run_plan
     from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
@@ -188,7 +187,7 @@ def _in_cache(manifest: ProbeRunManifest) -> Path:
     """Return the one folder in the cache for runs with these settings."""
     from fairqr.base.settings import cache_dir
 
-    same = manifest.model_dump_json(include=set(manifest.identity))
+    same = manifest.model_dump_json(include=set(manifest.identity()))
     return cache_dir() / "probes" / hashlib.sha256(same.encode()).hexdigest()[:24]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairqr.cli.probe_tables import print_listwise, print_pairwise
-from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
+from fairqr.evaluation.probes.running import measure
 from tests.unit.evaluation.probes.made_probes import (
     begin_listwise,
     begin_pairwise,

@@ -18,7 +18,6 @@ from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import holm
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.listwise_measures import (
     KEYS,
     MeasuredListwise,
@@ -29,6 +28,7 @@ from fairqr.evaluation.probes.listwise_measures import (
     places_of,
     ratio_of_relevance,
 )
+from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.probes.store import RankingRecord, Spent
 from fairqr.retrieval.exposure_ratio import exposure_ratio
 from tests.unit.evaluation.probes.made_probes import (

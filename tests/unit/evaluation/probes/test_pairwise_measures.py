@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
+from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.probes.store import PairRecord, Spent
 from tests.unit.evaluation.probes.made_probes import begin_pairwise, collection
 from tests.unit.evaluation.probes.written_out import (

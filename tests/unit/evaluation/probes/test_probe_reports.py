@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.probes import report
-from fairqr.evaluation.probes.kind import measure
 from fairqr.evaluation.probes.report import figures_of, values_of
+from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.probes.store import LoraStore, ProbeStore
 from fairqr.evaluation.probes.tuning_measures import measure_lora
 from fairqr.evaluation.reports import writer

@@ -11,8 +11,7 @@ from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
 from fairqr.evaluation.experiments.engine import GIVE_UP, Cautious, Patience, is_away
 from fairqr.evaluation.experiments.folder import Lines, Record, spent
 from fairqr.evaluation.probes.collection import write_probe_collection
-from fairqr.evaluation.probes.kind import measure
-from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, run_probe
+from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, measure, run_probe
 from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord
 from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.prompts.library import PromptLibrary
