@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from fairqr.agents.ranking.rankers import RankerName
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.query_targets import as_target
+from fairqr.evaluation.experiments.options import Options
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.search.context import Context, Method, make_context
 
@@ -178,12 +179,13 @@ class System(_Searching):
         return make_context(method=self.method, k=1, **self.settings)
 
 
-class Experiment(_Searching):
+class Experiment(Options, _Searching):
     """An experiment."""
 
+    filled = ("seeds",)
+    distinct = ("attributes",)
+
     kind: Literal["search"] = "search"
-    title: str = Field(description="The title of the report.")
-    about: str = Field("", description="What the experiment asks, for the report.")
     collection: str = Field(
         "notables",
         description="The collection with documents, topics and judgements: a name or a folder.",
@@ -261,13 +263,8 @@ class Experiment(_Searching):
                 raise ValueError(f"two systems are named '{name}'")
         if self.baseline not in names:
             raise ValueError(f"the baseline '{self.baseline}' is none of the systems")
-        if not self.seeds:
-            raise ValueError("there is no seed; write seeds: [0]")
         if not self.queries:
             raise ValueError("there is no form of query; write queries: [title]")
-        for what, listed in (("attribute", self.attributes), ("seed", self.seeds)):
-            if len(set(listed)) < len(listed):
-                raise ValueError(f"one {what} is named twice; name each once")
         return self
 
     def all_systems(self) -> list[System]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairqr.agents.ranking.item_ranker import Asker, Shown
 from fairqr.base.errors import one_line
+from fairqr.evaluation.experiments.options import Count, Options, Seed
 from fairqr.evaluation.probes.collection import Order
 
 __all__ = [
@@ -25,8 +26,6 @@ __all__ = [
 
 LISTWISE_KIND, PAIRWISE_KIND, LORA_KIND = "llm_listwise", "llm_pairwise", "lora"
 
-_Count = Annotated[int, Field(ge=1, strict=True)]
-_Seed = Annotated[int, Field(ge=0, strict=True)]
 _WINDOW = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 
 
@@ -85,13 +84,11 @@ class Window(BaseModel):
         return f"{self.size}/{self.step}"
 
 
-class ProbeExperiment(BaseModel):
+class ProbeExperiment(Options):
     """What all have in common."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    filled: ClassVar[tuple[str, ...]] = ("sources",)
 
-    title: str = Field(description="The title of the report.")
-    about: str = Field("", description="What the experiment asks, for the report.")
     collection: str | None = Field(
         None,
         description="The collection with documents, topics and judgements: a name or a folder.",
@@ -104,31 +101,20 @@ class ProbeExperiment(BaseModel):
     sources: tuple[ProbeSource, ...] = Field(
         description="The probe collections: an attribute and a protected group each, or a folder."
     )
-    queries: _Count | None = Field(
+    queries: Count | None = Field(
         None, description="Use only the first so many queries of each source; all by default."
     )
-    size: _Count = Field(200, description="Items per query, a multiple of 4.")
+    size: Count = Field(200, description="Items per query, a multiple of 4.")
     order: Order | None = Field(
         None,
         description="The initial order of the items: shuffled, bm25 or discriminatory. Defaults "
         "to that of the folder, or to shuffled.",
     )
-    seed: _Seed = Field(0, description="The seed of all random draws.")
+    seed: Seed = Field(0, description="The seed of all random draws.")
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as pairwise=v2."
     )
-    length: _Count = Field(
-        2000, description="Show the model at most so many characters of an item."
-    )
-
-    @field_validator("sources")
-    @classmethod
-    def _are_some(cls, sources: tuple[ProbeSource, ...]) -> tuple[ProbeSource, ...]:
-        if not sources:
-            raise ValueError("the list of sources is empty; name at least one")
-        if len(set(sources)) < len(sources):
-            raise ValueError("one of the sources is named twice; name each once")
-        return sources
+    length: Count = Field(2000, description="Show the model at most so many characters of an item.")
 
     @model_validator(mode="after")
     def _has_a_collection(self) -> ProbeExperiment:
@@ -139,6 +125,8 @@ class ProbeExperiment(BaseModel):
 
 class ListwiseExperiment(ProbeExperiment):
     """Rankers that put whole lists in order, for askers of either group."""
+
+    filled = ("sources", "rankers", "askers", "windows")
 
     kind: Literal["llm_listwise"]
     rankers: tuple[str, ...] = Field(
@@ -160,21 +148,18 @@ class ListwiseExperiment(ProbeExperiment):
         "title_text",
         description="What monoT5 and monoBERT read of an item: title, text or title_text.",
     )
-    k: _Count = Field(20, description="The depth of P@k and nDCG@k.")
+    k: Count = Field(20, description="The depth of P@k and nDCG@k.")
 
     @field_validator("windows")
     @classmethod
     def _are_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(Window.parse(text)) for text in windows)
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> ListwiseExperiment:
-        _check_lists(rankers=self.rankers, askers=self.askers, windows=self.windows)
-        return self
-
 
 class PairwiseExperiment(ProbeExperiment):
     """Models that are asked which of two items is more relevant, in both orders."""
+
+    filled = ("sources", "models")
 
     kind: Literal["llm_pairwise"]
     models: tuple[str, ...] = Field(
@@ -185,7 +170,7 @@ class PairwiseExperiment(ProbeExperiment):
         description="How the answer is read: the probabilities of both labels if the model "
         "gives them, or the reply.",
     )
-    pairs: _Count = Field(
+    pairs: Count = Field(
         50, description="At most so many pairs of each kind per query; no item is in two of them."
     )
     relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = Field(
@@ -200,11 +185,6 @@ class PairwiseExperiment(ProbeExperiment):
         "neutral", description="For whom the model compares: neutral, unprotected or protected."
     )
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> PairwiseExperiment:
-        _check_lists(models=self.models)
-        return self
-
 
 class LoraExperiment(ProbeExperiment):
     """Tuning a causal model by LoRA on balanced pairs, and probing it before and after."""
@@ -214,8 +194,8 @@ class LoraExperiment(ProbeExperiment):
         description="The causal model to tune: causal: and a hub id, a folder, a GGUF file or "
         "embedded weights."
     )
-    pairs: _Count = Field(50, description="At most so many pairs of each kind per training query.")
-    held_out_pairs: _Count = Field(
+    pairs: Count = Field(50, description="At most so many pairs of each kind per training query.")
+    held_out_pairs: Count = Field(
         50, description="At most so many pairs of each kind per held-out query."
     )
     relevance_pairs: Annotated[int, Field(ge=0, strict=True)] = Field(
@@ -226,14 +206,14 @@ class LoraExperiment(ProbeExperiment):
     train_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.8, description="The share of the queries to train on; the others are held out."
     )
-    steps: _Count | None = Field(
+    steps: Count | None = Field(
         None, description="Training steps; by default as many as the epochs need."
     )
-    epochs: _Count = Field(1, description="How often to train on each pair.")
+    epochs: Count = Field(1, description="How often to train on each pair.")
     batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = Field(
         4, description="Examples per step; even, because both orders of a pair share a batch."
     )
-    rank: _Count = Field(1, description="The rank of the adapter.")
+    rank: Count = Field(1, description="The rank of the adapter.")
     alpha: Annotated[float, Field(gt=0)] = Field(
         1.0, description="The adapter is scaled by alpha/rank."
     )
@@ -253,14 +233,3 @@ class LoraExperiment(ProbeExperiment):
     shown: Shown = Field(
         "title", description="What the model reads of an item: title, text or title_text."
     )
-
-
-def _check_lists(**lists: tuple[str, ...]) -> None:
-    for name, values in lists.items():
-        if not values:
-            raise ValueError(f"the list of {name} is empty; name at least one")
-        if len(set(values)) < len(values):
-            raise ValueError(f"one of the {name} is named twice; name each once")
-        for value in values:
-            if not value.strip() or not value.isprintable():
-                raise ValueError(f"'{one_line(value)}' is no name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -101,34 +102,10 @@ class RagPlan:
     draws: tuple[Draw, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What is still to be done, at most: queries may be dropped, and rankings be equal.
-
-    Attributes:
-        labels: Answers that labels need.
-        answers: Those from sampled rankings.
-        attributions: Pairs of a document and an answer that are judged.
-        tokens: That generators read and write, roughly, before long prompts are cut.
-    """
-
-    labels: int = 0
-    answers: int = 0
-    attributions: int = 0
-    tokens: int = 0
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether all is done."""
-        return not (self.labels or self.answers)
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.labels + other.labels,
-            self.answers + other.answers,
-            self.attributions + other.attributions,
-            self.tokens + other.tokens,
-        )
+Cost = Counter[str]
+"""What is still to be done, at most: queries may be dropped, and rankings be equal. The parts are
+answers for ``labels`` and from ``rankings``, ``attributions`` that are judged, and ``tokens`` that
+generators read and write, roughly, before long prompts are cut."""
 
 
 def open_collections(experiment: FairRagExperiment) -> list[RagCollection]:
@@ -221,11 +198,12 @@ def make_rag_plan(
 
 def cost_in_words(cost: Cost) -> str:
     """Say what a run will cost at most."""
-    if cost.is_nothing:
+    answers = cost["labels"] + cost["rankings"]
+    if not answers:
         return "nothing is left to ask"
     return (
-        f"at most {cost.labels + cost.answers:,} answers ({cost.labels:,} of them for labels), "
-        f"{cost.attributions:,} attributions, about {cost.tokens:,} tokens"
+        f"at most {answers:,} answers ({cost['labels']:,} of them for labels), "
+        f"{cost['attributions']:,} attributions, about {cost['tokens']:,} tokens"
     )
 
 
@@ -291,7 +269,7 @@ def _of_answers(
     documents = places * sum(lengths) / len(lengths)
     read = answers * (_asked(query, prompt) + documents)
     return Cost(
-        answers=answers,
+        rankings=answers,
         attributions=0 if experiment.attributor == NO_ATTRIBUTOR else answers * places,
         tokens=_tokens(read) + answers * prompt.defaults.max_tokens,
     )

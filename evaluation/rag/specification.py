@@ -6,9 +6,10 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
+from pydantic import Field, Strict, field_validator, model_validator
 
 from fairqr.base.errors import one_line
+from fairqr.evaluation.experiments.options import Count, Options, Seed
 
 __all__ = ["NO_ATTRIBUTOR", "FairRagExperiment", "Form"]
 
@@ -18,22 +19,18 @@ Form = Literal["logits", "worths"]
 NO_ATTRIBUTOR = "none"
 """Attribution is left out."""
 
-# A switch such as "true" is no number.
-_Count = Annotated[int, Field(ge=1, strict=True)]
-_Seed = Annotated[int, Field(ge=0, strict=True)]
 _Alpha = Annotated[float, Strict()]
 
 _RETRIEVER = re.compile(r"bm25|(?:splade|contriever|dense)(?::.+)?")
 
 
-class FairRagExperiment(BaseModel):
+class FairRagExperiment(Options):
     """Retrievers, generators and stochastic policies, compared on the queries of collections."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    filled = ("retrievers", "generators", "alphas", "seeds")
+    distinct = ("collections",)
 
     kind: Literal["fair_rag"]
-    title: str = Field(description="The title of the report.")
-    about: str = Field("", description="What the experiment asks, for the report.")
     collections: tuple[str, ...] = Field(
         (), description="The collections: names, folders of LaMP, or JSON Lines files."
     )
@@ -41,12 +38,12 @@ class FairRagExperiment(BaseModel):
         None,
         description="The task of the collections, such as LaMP-5, if their files do not name it.",
     )
-    queries: _Count = Field(
+    queries: Count = Field(
         1000,
         description="Use only the first so many queries of each collection, before those with "
         "too few useful documents are dropped.",
     )
-    pool: _Count | None = Field(
+    pool: Count | None = Field(
         None,
         description="Use only the first so many documents of each query's pool; all by default.",
     )
@@ -74,20 +71,18 @@ class FairRagExperiment(BaseModel):
     form: Form = Field(
         "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
     )
-    samples: _Count = Field(100, description="How many rankings to draw from each policy.")
-    generated: _Count | None = Field(
+    samples: Count = Field(100, description="How many rankings to draw from each policy.")
+    generated: Count | None = Field(
         None,
         description="Generate answers from only the first so many samples; from all by default. "
         "Exposure is measured on all samples.",
     )
-    k: _Count = Field(5, description="How many documents the generator reads.")
-    seeds: tuple[_Seed, ...] = Field(
-        (0,), description="The seeds of the sampling; each repeats it."
-    )
+    k: Count = Field(5, description="How many documents the generator reads.")
+    seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as lamp5=v2."
     )
-    min_useful: _Count = Field(2, description="Drop queries with fewer useful documents.")
+    min_useful: Count = Field(2, description="Drop queries with fewer useful documents.")
 
     @field_validator("retrievers")
     @classmethod
@@ -108,28 +103,10 @@ class FairRagExperiment(BaseModel):
                 raise ValueError(f"α is {alpha:g}; give numbers that are 0 or more and finite")
         return alphas
 
-    @field_validator("generators", "collections", "attributor")
-    @classmethod
-    def _are_plain(cls, names: tuple[str, ...] | str) -> tuple[str, ...] | str:
-        for name in (names,) if isinstance(names, str) else names:
-            if not name.strip() or not name.isprintable():
-                raise ValueError(f"'{one_line(name)}' is no name")
-        return names
-
     @model_validator(mode="after")
     def _is_whole(self) -> FairRagExperiment:
-        listed: dict[str, tuple[object, ...]] = {
-            "retrievers": self.retrievers,
-            "generators": self.generators,
-            "alphas": self.alphas,
-            "seeds": self.seeds,
-        }
-        for name, values in listed.items():
-            if not values:
-                raise ValueError(f"the list of {name} is empty; name at least one")
-        for name, values in {**listed, "collections": self.collections}.items():
-            if len(set(values)) < len(values):
-                raise ValueError(f"one of the {name} is named twice; name each once")
+        if not self.attributor.strip() or not self.attributor.isprintable():
+            raise ValueError(f"'{one_line(self.attributor)}' is no name")
         if self.generated is not None and self.generated > self.samples:
             raise ValueError(
                 f"{self.generated} of {self.samples} samples cannot be generated from; "
