@@ -194,6 +194,21 @@ def test_the_interval_of_a_ratio_holds_the_true_one_about_as_often_as_it_says() 
     assert held / 300 == pytest.approx(0.95, abs=0.04)
 
 
+@pytest.mark.parametrize(("count", "often"), [(6, 0.85), (10, 0.89), (40, 0.93)])
+def test_the_interval_of_a_share_holds_the_true_one_as_often_as_reports_say(
+    count: int, often: float
+) -> None:
+    random = np.random.default_rng(1)
+    held = 0
+    for _ in range(600):
+        pairs = random.integers(2, 8, count)
+        wins = random.binomial(pairs, random.beta(4, 2, count))
+        interval = bootstrap_ratio(wins, pairs, random, resamples=400)
+        assert interval is not None
+        held += interval.low <= 2 / 3 <= interval.high
+    assert held / 600 == pytest.approx(often, abs=0.03)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8))
 def test_the_interval_of_a_ratio_is_finite(counts: list[tuple[int, int]]) -> None:
