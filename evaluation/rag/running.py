@@ -62,6 +62,7 @@ from fairqr.evaluation.rag.store import (
 from fairqr.evaluation.workers.tools import Pool
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
+from fairqr.retrieval.encoders.opening import default_encoder_of
 from fairqr.retrieval.exposure import FloatArray
 
 __all__ = ["cost_of", "make_rag_plan", "open_collections", "run_fair_rag"]
@@ -191,6 +192,7 @@ def make_rag_plan(
             CollectionEntry.of(part.collection, part.prompt, part.hypothesis) for part in parts
         ),
         attributor=attributor,
+        encoder=default_encoder_of(experiment.retrievers),
         notes=(*notes, *_notes(experiment, collections)),
     )
     return RagPlan(manifest, parts, tuple(draws_of(experiment)))

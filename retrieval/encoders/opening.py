@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,7 @@ from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["Retriever", "as_encoder", "default_encoder", "open_encoder"]
+__all__ = ["Retriever", "as_encoder", "default_encoder", "default_encoder_of", "open_encoder"]
 
 EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncoder)}
 
@@ -23,6 +24,14 @@ EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncode
 def default_encoder() -> str:
     """Return the encoder that ``dense`` stands for: ``minilm`` if pulled, else ``wordllama``."""
     return MiniLmEncoder.name if is_pulled(MiniLmEncoder.name) else WordllamaEncoder.name
+
+
+def default_encoder_of(retrievers: Iterable[str]) -> str:
+    """Return the default encoder if one of these retrievers searches with it, else nothing.
+
+    Runs note it, since it changes once MiniLM is pulled.
+    """
+    return default_encoder() if {"dense", "hybrid"} & set(retrievers) else ""
 
 
 def open_encoder(name: str | None = None) -> Encoder:

@@ -15,7 +15,7 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights.cache import pull, remove, verify, weights_path
 from fairqr.retrieval.encoders import minilm as module
 from fairqr.retrieval.encoders.encoder import encode_documents, encode_query
-from fairqr.retrieval.encoders.opening import encoder_of, open_encoder
+from fairqr.retrieval.encoders.opening import Retriever, open_encoder
 
 LONG = "A very long text about rivers and their fish. " * 80
 
@@ -98,13 +98,15 @@ async def test_any_query_has_a_vector() -> None:
 
 
 def test_dense_means_minilm_once_it_is_pulled(minilm_cache: Path) -> None:
-    encoder = encoder_of("dense")
-    assert encoder is not None
-    assert encoder.name == "minilm"
+    def chosen(retriever: str) -> str:
+        encoder = Retriever.of(retriever).encoder
+        assert encoder is not None
+        return encoder.name
+
+    assert chosen("dense") == chosen("hybrid") == "minilm"
+    assert chosen("dense:wordllama") == "wordllama"
     (minilm_cache / "weights/minilm/tokenizer.json").unlink()
-    fallback = encoder_of("dense")
-    assert fallback is not None
-    assert fallback.name == "wordllama"
+    assert chosen("dense") == chosen("hybrid") == "wordllama"
 
 
 @pytest.mark.parametrize(
