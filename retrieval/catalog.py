@@ -33,6 +33,9 @@ from fairqr.retrieval.source import Source, TantivySource, is_source_file, load_
 
 __all__ = ["Catalog", "check_name", "info_of"]
 
+MOST_NAMED = 10
+"""How many indexes an error names."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
@@ -385,9 +388,11 @@ class Catalog:
             raise InputError(f"'{name}' is the name of {taken}; choose another one for this index.")
 
     def _no_such(self, name: str) -> IndexNotFoundError:
-        known = ", ".join([*BUILT_IN, *(other for other in self.names() if other not in BUILT_IN)])
+        known = [*BUILT_IN, *(other for other in self.names() if other not in BUILT_IN)]
+        if len(known) > MOST_NAMED:
+            known[MOST_NAMED:] = [f"{len(known) - MOST_NAMED} others ('fairqr index list')"]
         return IndexNotFoundError(
-            f"There is no index '{name}'; there are {known}, and "
+            f"There is no index '{name}'; there are {', '.join(known)}, and "
             "'fairqr index create NAME PATH' makes one."
         )
 

@@ -36,9 +36,14 @@ from tests.integration.model_server import write_people
 PLAIN = Context(attributes=("gender",), k=5, max_iterations=0)
 
 
-@pytest.fixture
-async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SearchEngine]:
+@pytest.fixture(autouse=True)
+def own_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that tests name are indexed beside them, not among the user's indexes."""
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     engine = await open_engine(write_people(tmp_path))
     yield engine
     await engine.aclose()

@@ -439,6 +439,15 @@ async def test_what_is_not_there_is_said_in_one_sentence(
         await catalog.resolve(corpus)
 
 
+async def test_of_many_indexes_only_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
+    for number in range(12):
+        await catalog.create(f"people-{number:02}", write(tmp_path / "c", "text"))
+    with pytest.raises(
+        IndexNotFoundError, match=r"people-08, 3 others \('fairqr index list'\), and"
+    ):
+        await catalog.resolve("nobody")
+
+
 # --- writing ----------------------------------------------------------------------------------
 
 
