@@ -7,7 +7,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fairqr.agents.cache import ReplyFile
@@ -235,15 +235,8 @@ def held_out_tasks(
 
 def lora_options(experiment: LoraExperiment) -> LoraOptions:
     """Return how the adapter is trained."""
-    return LoraOptions(
-        rank=experiment.rank,
-        alpha=experiment.alpha,
-        dropout=experiment.dropout,
-        modules=experiment.modules,
-        learning_rate=experiment.learning_rate,
-        schedule=experiment.schedule,
-        seed=experiment.seed,
-    )
+    named = [field.name for field in fields(LoraOptions)]
+    return LoraOptions(**{it: getattr(experiment, it) for it in named if hasattr(experiment, it)})
 
 
 def _base(model: str) -> str:

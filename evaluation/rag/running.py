@@ -75,17 +75,29 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A collection in an experiment.
+    """A generator on a collection.
 
     Attributes:
         collection: Which one.
         prompt: Which asks for answers.
         hypothesis: The template that makes answers into hypotheses.
+        generator: As the experiment names it.
     """
 
     collection: RagCollection
     prompt: PromptTemplate
     hypothesis: str
+    generator: str
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The names of the collection and of the generator."""
+        return self.collection.name, self.generator
+
+    @property
+    def asked(self) -> Asked:
+        """What is asked, as a job needs it."""
+        return Asked(self.generator, self.collection.task, self.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,7 @@ class RagPlan:
 
     Attributes:
         manifest: What it is done with.
-        parts: One for each collection.
+        parts: One for each generator and collection, in the order in which they are done.
         draws: The policies of each query.
     """
 
@@ -178,23 +190,23 @@ def make_rag_plan(
     for name, version in experiment.prompts.items():
         # Also of those that these collections do not ask with: a name may be misspelt.
         prompts.get(name, version)
-    parts = tuple(
-        Part(
+    each = [
+        (
             collection,
             prompts.get(collection.task.prompt, experiment.prompts.get(collection.task.prompt)),
             collection.task.hypothesis if experiment.hypothesis == "task" else RAW,
         )
         for collection in collections
-    )
+    ]
     manifest = RagManifest(
         experiment=experiment,
-        collections=tuple(
-            CollectionEntry.of(part.collection, part.prompt, part.hypothesis) for part in parts
-        ),
+        collections=tuple(CollectionEntry.of(*described) for described in each),
         attributor=attributor,
         encoder=default_encoder_of(experiment.retrievers),
         notes=(*notes, *_notes(experiment, collections)),
     )
+    # One generator after the other, since large models do not fit side by side.
+    parts = tuple(Part(*it, generator) for generator in experiment.generators for it in each)
     return RagPlan(manifest, parts, tuple(draws_of(experiment)))
 
 
@@ -225,30 +237,28 @@ def _notes(experiment: FairRagExperiment, collections: Sequence[RagCollection]) 
 
 def cost_of(
     part: Part,
-    generator: str,
     experiment: FairRagExperiment,
     *,
     labelled: Collection[str],
     kept: Collection[str] | None,
     done: Collection[Hashable],
 ) -> Cost:
-    """Estimate what is still to be done for a collection and a generator, at most.
+    """Estimate what is still to be done for a generator on a collection, at most.
 
     Args:
-        part: The collection.
-        generator: Its name.
+        part: Both of them.
         experiment: What is asked.
         labelled: The ids of the queries that have labels.
         kept: The ids of those that have enough useful documents; None where it is not known.
         done: The keys of the records that are there.
     """
-    name = part.collection.name
     cost = Cost()
     for query in part.collection.queries:
         if query.id not in labelled:
             cost += _of_labels(query, part.prompt)
         if kept is None or query.id not in labelled or query.id in kept:
-            todo = [d for d in draws_of(experiment) if d.key(name, generator, query.id) not in done]
+            draws = draws_of(experiment)
+            todo = [draw for draw in draws if draw.key(*part.name, query.id) not in done]
             cost += _of_answers(query, part.prompt, todo, experiment)
     return cost
 
@@ -301,24 +311,18 @@ def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:
         InputError: A folder holds no labels, those of another collection, generator or prompt, or
             has not looked at all documents of the pools.
     """
-    wanted = [
-        _wanted(plan, part, generator)
-        for part in plan.parts
-        for generator in plan.manifest.experiment.generators
-    ]
-    queries = {part.collection.name: part.collection.queries for part in plan.parts}
+
+    def differences(found: LabelManifest, part: Part) -> int:
+        wanted = _wanted(plan, part).model_dump().items()
+        return sum(getattr(found, name) != value for name, value in wanted)
+
     matched: dict[tuple[str, str], Sequence[LabelRecord]] = {}
     for folder in folders:
         given = LabelStore(folder)
-        found = given.manifest().model_dump()
         # The one that differs least, so that the sentence is about what is wrong.
-        nearest = min(
-            wanted,
-            key=lambda one: sum(found[name] != value for name, value in one.model_dump().items()),
-        )
-        check_labels(given, nearest)
-        labels = given_labels(folder, queries[nearest.collection])
-        matched[nearest.collection, nearest.generator] = labels
+        nearest = min(plan.parts, key=partial(differences, given.manifest()))
+        check_labels(given, _wanted(plan, nearest))
+        matched[nearest.name] = given_labels(folder, nearest.collection.queries)
     return matched
 
 
@@ -339,12 +343,10 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     done = store.lines.done()
     total = Cost()
     for part in plan.parts:
-        for generator in experiment.generators:
-            pair = (part.collection.name, generator)
-            labels = [*given.get(pair, ()), *store.labels(*pair).lines.read()]
-            found = {label.query: label for label in labels}
-            kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
-            total += cost_of(part, generator, experiment, labelled=found, kept=kept, done=done)
+        labels = [*given.get(part.name, ()), *store.labels(*part.name).lines.read()]
+        found = {label.query: label for label in labels}
+        kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
+        total += cost_of(part, experiment, labelled=found, kept=kept, done=done)
     return total
 
 
@@ -385,64 +387,42 @@ class _Run:
     _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
 
     async def stages(self) -> AsyncIterator[Stage[Any, Any]]:
-        """Yield the labels and then the rankings of each generator and collection.
-
-        One generator after the other, since large models do not fit side by side.
-        """
-        for generator in self.plan.manifest.experiment.generators:
-            for part in self.plan.parts:
-                policies = self._policies(part, generator)
-                labels = self.store.labels(part.collection.name, generator)
-                given = self._given(part, generator, labels)
-                start = partial(self._start, part, policies, labels, given)
-                labelling = label_stage(
-                    part.collection,
-                    policies.asked,
-                    labels,
-                    self.pool,
-                    start,
-                    [label.query for label in given],
+        """Yield the labels and then the rankings of each part."""
+        for part in self.plan.parts:
+            labels = self.store.labels(*part.name)
+            there = {label.query for label in labels.lines.read()}
+            given = [it for it in self.given.get(part.name, ()) if it.query not in there]
+            start = partial(self._start, part, labels, given)
+            labelling = label_stage(
+                part.collection, part.asked, labels, self.pool, start, [it.query for it in given]
+            )
+            yield labelling
+            found = {label.query: label for label in [*given, *labels.lines.read()]}
+            rankings = self._rankings(part, found, start)
+            dropped = len(found) - len(rankings.tasks)
+            if dropped and (labelling.left or rankings.left):
+                note = (
+                    f"{', '.join(part.name)}: {dropped} of {len(found)} queries are left out, "
+                    f"since they have fewer than {self._least} useful documents or could not be "
+                    "labelled."
                 )
-                yield labelling
-                found = {label.query: label for label in [*given, *labels.lines.read()]}
-                rankings = self._rankings(part, policies, found, start)
-                dropped = len(found) - len(rankings.tasks)
-                if dropped and (labelling.left or rankings.left):
-                    note = (
-                        f"{part.collection.name}, {generator}: {dropped} of {len(found)} queries "
-                        f"are left out, since they have fewer than {self._least} useful documents "
-                        "or could not be labelled."
-                    )
-                    rankings = replace(rankings, note=note)
-                yield rankings
+                rankings = replace(rankings, note=note)
+            yield rankings
 
     @property
     def _least(self) -> int:
         return self.plan.manifest.experiment.min_useful
 
-    def _policies(self, part: Part, generator: str) -> Policies:
-        return Policies(
-            self.plan.manifest.experiment,
-            part.collection.name,
-            Asked(generator, part.collection.task, part.prompt),
-            self.plan.manifest.attributor,
-            part.hypothesis,
-        )
+    def _policies(self, part: Part) -> Policies:
+        manifest, name = self.plan.manifest, part.collection.name
+        return Policies(manifest.experiment, name, part.asked, manifest.attributor, part.hypothesis)
 
-    def _given(self, part: Part, generator: str, labels: LabelStore) -> list[LabelRecord]:
-        """Return the given labels that the folder does not have."""
-        there = {label.query for label in labels.lines.read()}
-        given = self.given.get((part.collection.name, generator), ())
-        return [label for label in given if label.query not in there]
-
-    async def _start(
-        self, part: Part, policies: Policies, labels: LabelStore, given: Sequence[LabelRecord]
-    ) -> None:
+    async def _start(self, part: Part, labels: LabelStore, given: Sequence[LabelRecord]) -> None:
         """Make the models ready, and then begin the folders."""
-        open_generator(policies.asked.generator, cache=False)  # a wrong name is an error here
-        await self.pool.do(open_policies, policies)
+        open_generator(part.generator, cache=False)  # a wrong name is an error here
+        await self.pool.do(open_policies, self._policies(part))
         self.store.begin(self.plan.manifest)
-        labels.begin(_wanted(self.plan, part, policies.asked.generator))
+        labels.begin(_wanted(self.plan, part))
         there = {label.query for label in labels.lines.read()}
         with labels.lines.writing():
             for label in given:
@@ -450,14 +430,10 @@ class _Run:
                     labels.lines.add(label)
 
     def _rankings(
-        self,
-        part: Part,
-        policies: Policies,
-        found: Mapping[str, LabelRecord],
-        start: Callable[[], Awaitable[None]],
+        self, part: Part, found: Mapping[str, LabelRecord], start: Callable[[], Awaitable[None]]
     ) -> Stage[RagQuery, PolicyRecord]:
         """Return the stage that makes the records of the queries that are kept."""
-        name, generator = part.collection.name, policies.asked.generator
+        policies = self._policies(part)
         kept = [
             query
             for query in part.collection.queries
@@ -465,12 +441,12 @@ class _Run:
         ]
         before: dict[str, list[PolicyRecord]] = {}
         for record in self.store.lines.read():
-            if (record.collection, record.generator) == (name, generator):
+            if (record.collection, record.generator) == part.name:
                 before.setdefault(record.query, []).append(record)
         done = {record.key for records in before.values() for record in records}
 
         def keys(query: RagQuery) -> list[Key]:
-            return [draw.key(name, generator, query.id) for draw in self.plan.draws]
+            return [draw.key(*part.name, query.id) for draw in self.plan.draws]
 
         answers = [draw.answered(policies.experiment) for draw in self.plan.draws]
         work: dict[Hashable, float] = {
@@ -481,9 +457,9 @@ class _Run:
             known = {a.ranking: a for record in before.get(query.id, ()) for a in record.answers}
             useful = useful_positions(query, found[query.id])
             for draw in self.plan.draws:
-                if draw.key(name, generator, query.id) in done:
+                if draw.key(*part.name, query.id) in done:
                     continue
-                scores = await self._score(draw.retriever, name, query) if draw.retriever else None
+                scores = await self._score(draw, part, query)
                 task = PolicyTask(query, useful, draw, scores, tuple(known.values()))
                 answered = await self.pool.do(answer_policy, policies, task)
                 known |= {answer.ranking: answer for answer in answered.record.answers}
@@ -491,29 +467,30 @@ class _Run:
                     return
 
         return Stage(
-            title=f"{name}, {generator}: rankings",
-            model=generator,
+            title=f"{', '.join(part.name)}: rankings",
+            model=part.generator,
             tasks=kept,
             keys=keys,
             done=done,
             start=start,
             do=do,
             lines=self.store.lines,
-            pace=f"{name} {generator} rankings",
+            pace=f"{' '.join(part.name)} rankings",
             work=work.__getitem__,
             more=sum(answers) * (len(part.collection.queries) - len(found)),
         )
 
-    async def _score(self, retriever: str, collection: str, query: RagQuery) -> FloatArray:
+    async def _score(self, draw: Draw, part: Part, query: RagQuery) -> FloatArray | None:
         """Return a retriever's scores of a pool, which are the same for every generator."""
-        key = (retriever, collection, query.id)
-        if key not in self._scores:
-            self._scores[key] = await self.pool.do(score_pool, retriever, query)
-        return self._scores[key]
+        key = (draw.retriever, part.collection.name, query.id)
+        if draw.retriever and key not in self._scores:
+            self._scores[key] = await self.pool.do(score_pool, draw.retriever, query)
+        return self._scores.get(key)
 
 
-def _wanted(plan: RagPlan, part: Part, generator: str) -> LabelManifest:
-    return label_manifest(part.collection, generator, part.prompt, plan.manifest.experiment.pool)
+def _wanted(plan: RagPlan, part: Part) -> LabelManifest:
+    pool = plan.manifest.experiment.pool
+    return label_manifest(part.collection, part.generator, part.prompt, pool)
 
 
 async def run(experiment: FairRagExperiment, options: RunOptions) -> None:

@@ -255,13 +255,13 @@ async def test_the_cost_that_is_printed_is_never_exceeded() -> None:
         for draw in draws_of(experiment):
             await work.record(draw, scores)
         plan = make_rag_plan(experiment, [collection_of(query)], PromptLibrary(), "letters")
-        cost = cost_of(plan.parts[0], "namer", experiment, labelled=["q0"], kept=["q0"], done=())
+        cost = cost_of(plan.parts[0], experiment, labelled=["q0"], kept=["q0"], done=())
         assert cost["labels"] == 0
         assert len(namer.asked) <= cost["rankings"] <= math.perm(4, 2)
         assert len(judge.pairs) <= cost["attributions"] <= 2 * math.perm(4, 2)
-    new = cost_of(plan.parts[0], "namer", experiment, labelled=(), kept=(), done=())
+    new = cost_of(plan.parts[0], experiment, labelled=(), kept=(), done=())
     assert (new["labels"], new["rankings"]) == (5, 12)
-    dropped = cost_of(plan.parts[0], "namer", experiment, labelled=["q0"], kept=(), done=())
+    dropped = cost_of(plan.parts[0], experiment, labelled=["q0"], kept=(), done=())
     assert not dropped.total()
 
 
