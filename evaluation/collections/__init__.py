@@ -5,7 +5,7 @@
 of each topic.
 """
 
-from fairqr.evaluation.collections.collection import About, Collection, load_collection
+from fairqr.evaluation.collections.collection import About, Collection, Topic, load_collection
 from fairqr.evaluation.collections.finding import (
     LOADERS,
     find_collection,
@@ -20,7 +20,6 @@ from fairqr.evaluation.collections.query_targets import (
     query_targets,
     work_weights,
 )
-from fairqr.evaluation.collections.topics import Topic
 
 __all__ = [
     "LOADERS",

@@ -25,9 +25,12 @@ from fairqr.evaluation.collections.collection import (
     read_about,
     splits_of,
 )
-from fairqr.evaluation.collections.from_ir_datasets import import_ir_dataset
 from fairqr.evaluation.collections.plain import import_jsonl, import_subset, is_subset
-from fairqr.evaluation.collections.trec_fair import import_trec_fair, is_trec_fair
+from fairqr.evaluation.collections.trec_fair import (
+    import_ir_dataset,
+    import_trec_fair,
+    is_trec_fair,
+)
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.documents import Progress
 

@@ -13,9 +13,10 @@ from fairqr.evaluation.collections.collection import (
     About,
     missing_files,
     read_about,
+    read_topics,
     splits_of,
+    write_topics,
 )
-from fairqr.evaluation.collections.topics import read_topics, write_topics
 from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.corpus import DOCUMENTS, SCHEMA, Corpus
 from fairqr.retrieval.documents import Progress, numbered_lines, parse_document, parse_line

@@ -15,7 +15,6 @@ from fairqr.base.statistics import mean_with_ends
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
-from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
@@ -26,6 +25,7 @@ from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.qrels import Qrels
+from fairqr.evaluation.results import compare
 from fairqr.evaluation.scores import Score, Undefined
 from fairqr.retrieval.dimension import factors_of
 from fairqr.retrieval.ranking import Ranking

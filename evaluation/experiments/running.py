@@ -14,9 +14,8 @@ from fairqr.agents.feedback import FeedbackRefiner
 from fairqr.agents.models import open_language_model, open_model
 from fairqr.agents.replies import Usage
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
-from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, is_away, run_stages
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions

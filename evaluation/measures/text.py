@@ -15,9 +15,8 @@ from typing import Any
 
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.evaluation.measures.base import Measure
-from fairqr.evaluation.measures.divergences import AWRF, JS, KL, NDKL
 from fairqr.evaluation.measures.expected import EED, EEL, EER
-from fairqr.evaluation.measures.exposure import Exposure, ExposureRatio
+from fairqr.evaluation.measures.groups import AWRF, JS, KL, NDKL, Exposure, ExposureRatio
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
 from fairqr.retrieval.exposure import Discount

@@ -20,9 +20,8 @@ import numpy as np
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.statistics import stream
-from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.collections.topics import Topic
 from fairqr.evaluation.probes.collection import (
     CELLS,
     Cell,

@@ -116,10 +116,10 @@ def evaluate(
     if schema is not None and documents is None:
         raise InputError("A --schema belongs to --documents; name these too.")
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
-    from fairqr.evaluation.comparison import compare as compare_runs
     from fairqr.evaluation.evaluate import evaluate_all
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
+    from fairqr.evaluation.results import compare as compare_runs
 
     grouped = documents is not None or corpus is not None
     if not measures and qrels is None:

@@ -16,8 +16,7 @@ from fairqr.evaluation.measures.text import MEASURES, parse_measure
 from fairqr.evaluation.scores import Undefined
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.comparison import Comparisons
-    from fairqr.evaluation.results import Evaluation, MeasureResult
+    from fairqr.evaluation.results import Comparisons, Evaluation, MeasureResult
 
 __all__ = ["print_comparisons", "print_evaluation", "print_measures"]
 

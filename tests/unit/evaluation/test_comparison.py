@@ -9,9 +9,8 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.base.statistics import holm, paired_t
-from fairqr.evaluation.comparison import compare
 from fairqr.evaluation.evaluate import evaluate_all
-from fairqr.evaluation.results import Evaluation
+from fairqr.evaluation.results import Evaluation, compare
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import Run
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.measures.base import Measure, Need
-from fairqr.evaluation.measures.divergences import AWRF, JS, KL, NDKL
 from fairqr.evaluation.measures.expected import EED, EEL, EER
-from fairqr.evaluation.measures.exposure import Exposure, ExposureRatio
+from fairqr.evaluation.measures.groups import AWRF, JS, KL, NDKL, Exposure, ExposureRatio
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
 from fairqr.evaluation.measures.text import MEASURES, parse_measure, parse_measures

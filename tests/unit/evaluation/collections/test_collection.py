@@ -9,8 +9,7 @@ import pytest
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError, SchemaError
 from fairqr.evaluation.collections import Topic, find_collection, load_collection
-from fairqr.evaluation.collections.collection import About, is_standard
-from fairqr.evaluation.collections.topics import read_topics, write_topics
+from fairqr.evaluation.collections.collection import About, is_standard, read_topics, write_topics
 
 SCHEMA = """attributes:
   gender:
