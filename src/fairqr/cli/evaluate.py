@@ -144,6 +144,7 @@ def evaluate(
         attributes=attribute or (),
         missing=missing,  # type: ignore[arg-type]
         level=1 - alpha,
+        by_group=attribute or (tuple(scan.schema.attributes) if scan else ()),
     )
     comparisons = None
     if len(runs) > 1:

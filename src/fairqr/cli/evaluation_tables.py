@@ -16,6 +16,7 @@ from fairqr.evaluation.measures.text import MEASURES, parse_measure
 from fairqr.evaluation.scores import Undefined
 
 if TYPE_CHECKING:
+    from fairqr.evaluation.by_group import GroupShare
     from fairqr.evaluation.results import Comparisons, Evaluation, MeasureResult
 
 __all__ = ["print_comparisons", "print_evaluation", "print_measures"]
@@ -41,6 +42,10 @@ def print_evaluation(evaluation: Evaluation, *, by_query: bool = False) -> None:
     if any(result.undefined() for result in results):
         heads.append(Column("no value", overflow="fold", style="yellow"))
     console.print(table(heads, (_cells(result)[: len(heads)] for result in results)))
+    if evaluation.by_group:
+        names = ("share of exposure", "of the relevant", "ratio", "95% interval", "over")
+        heads = ["group", *map(number, names)]
+        console.print(table(heads, map(_group_cells, evaluation.by_group)))
     if by_query:
         heads = ["query", "measure", number("value"), Column("", style="yellow", overflow="fold")]
         console.print(table(heads, _values(evaluation)))
@@ -85,6 +90,18 @@ def _cells(result: MeasureResult) -> tuple[str, ...]:
         str(result.count),
         _SHORT.get(result.measure.best, result.measure.best.split()[0]),
         ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in undefined),
+    )
+
+
+def _group_cells(share: GroupShare) -> tuple[str, ...]:
+    interval = "" if share.low is None else f"{share.low:.2f} to {share.high:.2f}"
+    return (
+        f"{share.attribute}: {share.group}",
+        f"{share.exposure:.4f}",
+        f"{share.relevant:.4f}",
+        decimal(share.ratio, 2),
+        interval,
+        str(share.queries),
     )
 
 

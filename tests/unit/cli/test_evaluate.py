@@ -71,8 +71,20 @@ def test_it_prints_means_and_what_they_are_over(fairqr: Fairqr) -> None:
     measures = [line.split()[0] for line in lines[2:5]]
     assert measures == ["nDCG@20", "AWRF@20(attribute=gender)", "P@2"]
     assert lines[4].split()[1] == "0.0000"
-    assert "target relevance:0.5,population:0.5" in lines[5]
+    assert lines[5].split()[:4] == ["group", "share", "of", "exposure"]
+    assert [line.split()[1] for line in lines[6:8]] == ["female", "male"]
+    assert "target relevance:0.5,population:0.5" in lines[8]
     assert stderr == "fairqr: 1 of 5 documents ranked by low have no known gender.\n"
+
+
+def test_who_gets_seen_is_told_of_each_run(fairqr: Fairqr) -> None:
+    _, stdout, _ = fairqr(*ASKED, "--measures", "AWRF@2", "--compare", "high.run")
+    low, high = (line.split() for line in stdout.splitlines() if line.startswith("gender: f"))
+    assert low[2] != high[2]
+    assert low[3] == high[3]
+    _, stdout, _ = fairqr(*ASKED, "--measures", "AWRF@2", "--compare", "high.run", "--json")
+    shares = [run["by_group"][0]["exposure"] for run in json.loads(stdout)["runs"]]
+    assert [f"{share:.4f}" for share in shares] == [low[2], high[2]]
 
 
 def test_without_measures_the_usual_ones_are_computed(fairqr: Fairqr) -> None:
