@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Kind
+from fairqr.retrieval.schema import load_yaml
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -116,7 +116,9 @@ def read_experiment(name: str | Path) -> ExperimentFile:
         InputError: There is none of this name, or the file is no experiment.
     """
     path = find_experiment(str(name))
-    values = _read(path)
+    values = load_yaml(path, "experiment", InputError)
+    if not isinstance(values, dict):
+        raise InputError(f"The experiment {path} is no mapping of names to values; mend it.")
     kind = values.get("kind", SEARCH)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(
@@ -200,17 +202,3 @@ def load_experiment(folder: str | Path) -> LoadedExperiment:
     """
     kind = KINDS[kind_of_folder(Path(folder))]
     return LoadedExperiment(Path(folder), kind.name, kind.spec_of(Path(folder)))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The experiment {path} cannot be read ({one_line(error)}).") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"The experiment {path}{where} is not valid YAML; mend it.") from None
-    if not isinstance(data, dict):
-        raise InputError(f"The experiment {path} is no mapping of names to values; mend it.")
-    return data

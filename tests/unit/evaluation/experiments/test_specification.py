@@ -152,7 +152,7 @@ def test_each_error_has_its_sentence(
         (b"kind: poem", "is of the unknown kind 'poem'; write one of search, fair_rag, "),
         (b"kind: [search]", "is of the unknown kind"),
         (b"title: !!python/object:os.system {}", "is not valid YAML; mend it."),
-        (b"[" * 5000, "is not valid YAML; mend it."),
+        (b"[" * 5000, "is nested too deeply; mend it."),
     ],
 )
 def test_what_is_no_experiment_at_all(tmp_path: Path, content: bytes, sentence: str) -> None:
