@@ -27,14 +27,7 @@ from fairqr.retrieval.exposure import (
     normalise,
 )
 
-__all__ = [
-    "Unit",
-    "awrf",
-    "awrf_of",
-    "exposure_per_member",
-    "ndkl",
-    "prefix_divergences",
-]
+__all__ = ["Unit", "awrf", "awrf_of", "exposure_per_member", "ndkl", "prefix_divergences"]
 
 Unit = Literal["nats", "bits"]
 

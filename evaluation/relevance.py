@@ -16,13 +16,7 @@ from numpy.typing import ArrayLike
 
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray
 
-__all__ = [
-    "average_precision",
-    "ndcg",
-    "precision",
-    "recall",
-    "reciprocal_rank",
-]
+__all__ = ["average_precision", "ndcg", "precision", "recall", "reciprocal_rank"]
 
 
 def ndcg(

@@ -41,15 +41,7 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
 from fairqr.retrieval.target import Target
 
-__all__ = [
-    "Place",
-    "Plan",
-    "Search",
-    "make_plan",
-    "run_searches",
-    "search",
-    "search_by",
-]
+__all__ = ["Place", "Plan", "Search", "make_plan", "run_searches", "search", "search_by"]
 
 STORE = Store
 

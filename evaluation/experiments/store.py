@@ -7,13 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fairqr.evaluation.experiments.folder import (
-    Folder,
-    FolderManifest,
-    Lines,
-    Record,
-    file_name,
-)
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
 from fairqr.evaluation.experiments.specification import Experiment
 
 __all__ = ["Manifest", "Round", "SearchRecord", "Store"]

@@ -11,12 +11,7 @@ import numpy as np
 from fairqr.base.statistics import too_few
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.probes.collection import CELLS
-from fairqr.evaluation.probes.listwise_measures import (
-    KEYS,
-    LEVEL,
-    MeasuredListwise,
-    ranker_name,
-)
+from fairqr.evaluation.probes.listwise_measures import KEYS, LEVEL, MeasuredListwise, ranker_name
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry, PromptEntry

@@ -27,11 +27,7 @@ from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise, measure_listwise
 from fairqr.evaluation.probes.pairs import ListTask, PairTask, tasks_of
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
-from fairqr.evaluation.probes.rankers import (
-    open_probe_ranker,
-    parse_ranker,
-    windows_of,
-)
+from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of
 from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
 from fairqr.evaluation.probes.store import (
     CollectionEntry,

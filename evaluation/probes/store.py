@@ -11,13 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.agents.ranking.item_ranker import Asker
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.folder import (
-    Folder,
-    FolderManifest,
-    Lines,
-    Record,
-    file_name,
-)
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
 from fairqr.evaluation.probes.collection import (
     ProbeCollection,
     ProbeManifest,

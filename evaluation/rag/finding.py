@@ -36,13 +36,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.lamp.files import is_lamp
 from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
-from fairqr.evaluation.rag.collection import (
-    PoolDocument,
-    RagCollection,
-    RagQuery,
-    RagTask,
-    Utility,
-)
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
 from fairqr.retrieval.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.pools.bm25 import MemoryIndex
 from fairqr.retrieval.schema import Schema, load_schema, load_yaml, validated

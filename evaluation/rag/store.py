@@ -12,13 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairqr.evaluation.experiments.folder import (
-    Folder,
-    FolderManifest,
-    Lines,
-    Record,
-    file_name,
-)
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.template import PromptTemplate
