@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.measuring import (
     Measured,
     measure_experiment,
@@ -130,6 +131,8 @@ def test_a_reconstruction_is_called_one(collection: Collection, tmp_path: Path) 
     _, measured = _measured(collection, tmp_path, systems=systems)
     described = values_of(measured)["systems"].set_index("system")
     assert "a linear reconstruction from the abstract" in described.method["DLF"]
+    shipped = read_experiment("fair_qr_table").spec().systems
+    assert [s.name for s in shipped if s.method == "dlf"] == ["DLF, reconstructed"], "all tables"
 
 
 def test_equal_topics_have_one_table(collection: Collection, tmp_path: Path) -> None:
