@@ -13,7 +13,7 @@ from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.reports.drawing import FAMILIES, can_draw
-from fairqr.evaluation.reports.plots import Line, Panel, Point, draw_panels, draw_trade_off
+from fairqr.evaluation.reports.plots import draw_panels, draw_trade_off
 from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import (
     Markdown,
@@ -381,6 +381,8 @@ def figures_of(measured: MeasuredSearches) -> list[Figure]:
 
 
 def _trade_off(table: Table) -> Iterator[Figure]:
+    import pandas as pd
+
     x, y = table.relevance, table.fairness
     if x is None or y is None:
         return
@@ -389,20 +391,17 @@ def _trade_off(table: Table) -> Iterator[Figure]:
         for system in table.experiment.all_systems()
     }
     means = table.means(table.scores).set_index(["measure", "system"])
-    points = [
-        Point(
-            name,
-            families[name],
-            across["mean"],
-            upward["mean"],
-            (across.low, across.high),
-            (upward.low, upward.high),
-        )
-        for name in table.evaluations
-        for across, upward in [(means.loc[x, name], means.loc[y, name])]
-        if across.topics and upward.topics
-    ]
-    if not points:
+    columns = {"mean": "", "low": "_low", "high": "_high", "topics": "_topics"}
+    points = pd.concat(
+        [
+            means.loc[name][list(columns)].rename(columns=lambda it, axis=axis: axis + columns[it])
+            for axis, name in (("x", x), ("y", y))
+        ],
+        axis=1,
+    ).loc[list(table.evaluations)]
+    points["family"] = [families[name] for name in points.index]
+    points = points[(points.x_topics > 0) & (points.y_topics > 0)]
+    if points.empty:
         return
     up = table.measures[y].higher_is_better
     main, both = table.measures[table.main], {str(table.measures[name]) for name in (x, y)}
@@ -413,7 +412,7 @@ def _trade_off(table: Table) -> Iterator[Figure]:
         if product
         else ""
     )
-    listed = "; ".join(f"{point.name} {point.x:.4f}, {point.y:.4f}" for point in points)
+    listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
     yield Figure(
         _name("trade_off", table),
         f"{_title(table)}: relevance ({x}) against fairness ({y}) of each system, means over "
@@ -432,14 +431,16 @@ def _exposure(table: Table) -> Iterator[Figure]:
     shown, hidden = groups[:MOST_GROUPS], len(groups) - MOST_GROUPS
     if not shown:
         return
-    panels, told = [], []
-    for system, found in rounds.groupby("system", sort=False):
-        lines = [
-            Line(group, *_series(found, f"exposure of {group}"), found[f"target of {group}"].mean())
+    panels = {
+        str(system): {
+            group: _lines(found, f"exposure of {group}").assign(
+                target=found[f"target of {group}"].mean()
+            )
             for group in shown
-        ]
-        panels.append(Panel(str(system), tuple(lines)))
-        told.append(f"{system}: {_said(lines[0])}")
+        }
+        for system, found in rounds.groupby("system", sort=False)
+    }
+    told = "; ".join(f"{system}: {_said(lines[shown[0]])}" for system, lines in panels.items())
     left = f" {hidden} groups with a lower target are not shown." if hidden > 0 else ""
     yield Figure(
         _name("exposure", table),
@@ -448,8 +449,8 @@ def _exposure(table: Table) -> Iterator[Figure]:
         "search estimates it. Means over the topics that still ran and had a labelled document, "
         "whose number stands below the round: those that were near the target have stopped."
         f"{left}",
-        f"Lines by round, one panel for each system. Exposure of {shown[0]}: {'; '.join(told)}.",
-        draw_panels(panels, "share of exposure", context=False, zero=True),
+        f"Lines by round, one panel for each system. Exposure of {shown[0]}: {told}.",
+        draw_panels(panels, "share of exposure", context=False),
     )
 
 
@@ -476,27 +477,27 @@ def _drift(table: Table) -> Iterator[Figure]:
 
 
 def _by_round(table: Table, kind: str, column: str, what: str, label: str) -> Iterator[Figure]:
-    panels = [
-        Panel(str(system), (Line(str(system), *_series(found, column)),))
+    panels = {
+        str(system): {str(system): _lines(found, column)}
         for system, found in table.rounds.groupby("system", sort=False)
-    ]
+    }
     if not panels:
         return
-    told = "; ".join(f"{panel.title}: {_said(panel.lines[0])}" for panel in panels)
+    told = "; ".join(f"{system}: {_said(lines[system])}" for system, lines in panels.items())
     yield Figure(
         _name(kind, table),
         f"{_title(table)}: {what}. Means over the topics that still ran and had a value, whose "
         "number stands below the round; the other systems are grey.",
         f"Lines by round, one panel for each system. Means: {told}.",
-        draw_panels(panels, label, context=True, zero=True),
+        draw_panels(panels, label, context=True),
     )
 
 
-def _series(found: DataFrame, column: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _lines(found: DataFrame, column: str) -> DataFrame:
     """Return the mean by round, and over how many topics it is."""
-    by_round = found.groupby("round")[column].agg(["mean", "count"])
-    return tuple(by_round["mean"]), tuple(by_round["count"])
+    by_round: DataFrame = found.groupby("round")[column].agg(["mean", "count"])
+    return by_round
 
 
-def _said(line: Line) -> str:
-    return ", ".join(value(mean) for mean in line.values)
+def _said(line: DataFrame) -> str:
+    return ", ".join(map(value, line["mean"]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "Line",
-    "Panel",
-    "Point",
     "draw_dots",
     "draw_histograms",
     "draw_panels",
@@ -149,49 +145,17 @@ LETTER, HANDLE = 5.5, 48.0
 """In points, how wide a letter of the legend is, and what stands before its names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A value by round.
-
-    Attributes:
-        name: In the legend.
-        values: From round 0 on; NaN where there is none.
-        counts: Over how many topics each value is.
-        target: Where it should be, if something says so.
-    """
-
-    name: str
-    values: tuple[float, ...]
-    counts: tuple[int, ...]
-    target: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A system.
-
-    Attributes:
-        title: Its name.
-        lines: What is drawn of it; below the rounds stand the counts of the first line.
-    """
-
-    title: str
-    lines: tuple[Line, ...]
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Over how many topics the values of each round are."""
-        return self.lines[0].counts
-
-
-def draw_panels(panels: Sequence[Panel], y_label: str, *, context: bool, zero: bool) -> str:
-    """Draw the panels, with one scale for all.
+def draw_panels(
+    panels: Mapping[str, Mapping[str, DataFrame]], y_label: str, *, context: bool
+) -> str:
+    """Draw a panel for each system, with one scale for all, which begins at 0.
 
     Args:
-        panels: The systems.
+        panels: By system and name in the legend a line: the ``mean`` of each round, from 0 on; over
+            how many topics it is (``count``), which stands below the rounds for the first line; and
+            if it has one its ``target``, the same in each row.
         y_label: What the values are.
         context: Whether each panel has the lines of the others behind its own, in grey.
-        zero: Whether the scale begins at 0.
 
     Returns:
         An SVG file.
@@ -200,51 +164,50 @@ def draw_panels(panels: Sequence[Panel], y_label: str, *, context: bool, zero: b
     rows = -(-len(panels) // columns)
     with new_figure(max(2.7 * columns, 4.2), 2.5 * rows + 0.5) as figure:
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-        for axes, panel in zip(grid, panels, strict=False):
+        # All panels have the same rounds, each with its own number of topics.
+        most = max(len(line) for lines in panels.values() for line in lines.values())
+        for axes, (title, lines) in zip(grid, panels.items(), strict=False):
             bare(axes)
             if context:
-                for line in (line for other in panels for line in other.lines):
-                    axes.plot(line.values, color=GREY, linewidth=1.2, alpha=0.6, zorder=1)
-            _draw_panel(axes, panel)
-            axes.set_title(wrapped(panel.title, 32, 3), fontsize=9, loc="left", parse_math=False)
-            # All panels have the same rounds, each with its own number of topics.
-            most = max(len(other.counts) for other in panels)
-            ticks = [
-                f"{number}\n{panel.counts[number] if number < len(panel.counts) else ''}"
-                for number in range(most)
-            ]
-            axes.set_xticks(range(most), ticks)
+                for line in (line for other in panels.values() for line in other.values()):
+                    axes.plot(list(line["mean"]), color=GREY, linewidth=1.2, alpha=0.6, zorder=1)
+            _draw_lines(axes, lines)
+            axes.set_title(wrapped(title, 32, 3), fontsize=9, loc="left", parse_math=False)
+            counts = list(next(iter(lines.values()))["count"])
+            below = [*counts, *[""] * (most - len(counts))]
+            axes.set_xticks(range(most), [f"{number}\n{it}" for number, it in enumerate(below)])
             axes.set_xlim(-0.3, most - 0.7)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        if zero:
-            grid[0].set_ylim(bottom=0)
+        grid[0].set_ylim(bottom=0)
         figure.supxlabel("round, and below it the number of topics", fontsize=9)
         figure.supylabel(y_label, fontsize=9, parse_math=False)
         _draw_lines_legend(figure, panels)
         return svg_of(figure)
 
 
-def _draw_panel(axes: Any, panel: Panel) -> None:
-    for line, (colour, marker) in zip(panel.lines, LINES, strict=False):
-        axes.plot(line.values, color=colour, marker=marker, markersize=4, linewidth=1.4, zorder=3)
-        if line.target is not None:
-            axes.axhline(line.target, color=colour, linestyle="--", linewidth=0.9, zorder=2)
+def _draw_lines(axes: Any, lines: Mapping[str, DataFrame]) -> None:
+    for line, (colour, marker) in zip(lines.values(), LINES, strict=False):
+        means = list(line["mean"])
+        axes.plot(means, color=colour, marker=marker, markersize=4, linewidth=1.4, zorder=3)
+        if "target" in line:
+            axes.axhline(line.target[0], color=colour, linestyle="--", linewidth=0.9, zorder=2)
 
 
-def _draw_lines_legend(figure: Any, panels: Sequence[Panel]) -> None:
+def _draw_lines_legend(figure: Any, panels: Mapping[str, Mapping[str, DataFrame]]) -> None:
     from matplotlib.lines import Line2D
 
-    longest = max(panels, key=lambda panel: len(panel.lines)).lines
-    if len(longest) < 2 and longest[0].target is None:
+    longest = max(panels.values(), key=len)
+    has_target = any("target" in line for line in longest.values())
+    if len(longest) < 2 and not has_target:
         return
     handles = [
         Line2D([], [], color=colour, marker=marker, markersize=4, linewidth=1.4)
         for _, (colour, marker) in zip(longest, LINES, strict=False)
     ]
-    names = [line.name for line in longest]
+    names = list(longest)
     width = max(map(len, names)) * LETTER + HANDLE
-    if any(line.target is not None for line in longest):
+    if has_target:
         handles.append(Line2D([], [], color=INK, linestyle="--", linewidth=0.9))
         names.append("target")
     draw_legend(
@@ -252,39 +215,19 @@ def _draw_lines_legend(figure: Any, panels: Sequence[Panel]) -> None:
     )
 
 
-Ends = tuple[float, float]
-
 NEAR = 0.04
 """Points that differ by at most this share of each axis have one label."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A system.
-
-    Attributes:
-        name: Its name.
-        family: One of :data:`fairqr.evaluation.reports.drawing.FAMILIES`.
-        x: Its mean relevance.
-        y: Its mean fairness.
-        x_interval, y_interval: The ends of the intervals of these means; missing ends are NaN.
-    """
-
-    name: str
-    family: str
-    x: float
-    y: float
-    x_interval: Ends
-    y_interval: Ends
-
-
 def draw_trade_off(
-    points: Sequence[Point], x_label: str, y_label: str, *, product: bool, y_up: bool
+    points: DataFrame, x_label: str, y_label: str, *, product: bool, y_up: bool
 ) -> str:
     """Draw the plot.
 
     Args:
-        points: The systems; each has its number beside it, and its name in the legend.
+        points: By system, which has its number beside its point and its name in the legend, the
+            ``family`` (one of :data:`fairqr.evaluation.reports.drawing.FAMILIES`), the means ``x``
+            and ``y``, and the ends of their intervals, ``x_low`` and so on; missing ends are NaN.
         x_label: What x is.
         y_label: What y is.
         product: Whether to draw curves on which the product of x and y is the same.
@@ -297,11 +240,11 @@ def draw_trade_off(
         axes = figure.subplots()
         bare(axes)
         handles = []
-        for point in points:
+        for point in points.itertuples():
             _, colour, marker = FAMILIES[point.family]
             axes.errorbar(
-                point.x, point.y, xerr=_bars(point.x, point.x_interval),
-                yerr=_bars(point.y, point.y_interval), color=colour, fmt="none",
+                point.x, point.y, xerr=_bars(point.x, point.x_low, point.x_high),
+                yerr=_bars(point.y, point.y_low, point.y_high), color=colour, fmt="none",
                 elinewidth=0.8, alpha=0.35, zorder=2,
             )  # fmt: skip
             handles += axes.plot(
@@ -321,19 +264,18 @@ def draw_trade_off(
             _draw_products(axes)
         axes.set_xlabel(x_label, parse_math=False)
         axes.set_ylabel(y_label, parse_math=False)
-        names = [f"{number}  {shortened(p.name)}" for number, p in enumerate(points, start=1)]
+        names = [
+            f"{number}  {shortened(name)}" for number, name in enumerate(points.index, start=1)
+        ]
         draw_legend(figure, handles, names, "outside right upper", handletextpad=0.2)
         return svg_of(figure)
 
 
-def _labels(points: Sequence[Point]) -> list[tuple[str, Point]]:
+def _labels(points: DataFrame) -> list[tuple[str, Any]]:
     """Return the numbers beside points; points that lie close together share one label."""
-    width, height = (
-        NEAR * (max(values) - min(values))
-        for values in ([point.x for point in points], [point.y for point in points])
-    )
-    labels: list[tuple[list[int], Point]] = []
-    for number, point in enumerate(points, start=1):
+    width, height = (NEAR * (points[axis].max() - points[axis].min()) for axis in ("x", "y"))
+    labels: list[tuple[list[int], Any]] = []
+    for number, point in enumerate(points.itertuples(), start=1):
         for numbers, other in labels:
             if abs(point.x - other.x) <= width and abs(point.y - other.y) <= height:
                 numbers.append(number)
@@ -343,9 +285,8 @@ def _labels(points: Sequence[Point]) -> list[tuple[str, Point]]:
     return [(", ".join(map(str, numbers)), point) for numbers, point in labels]
 
 
-def _bars(mean: float, ends: Ends) -> Any:
+def _bars(mean: float, low: float, high: float) -> Any:
     """Return how far the interval goes to either side; None if there is none."""
-    low, high = ends
     return None if low != low or high != high else [[mean - low], [high - mean]]
 
 
