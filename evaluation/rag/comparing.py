@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream
+from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stream, too_few
 from fairqr.evaluation.rag.measuring import Name
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ def _family(
     found["tests"] = sum(row[-1] is not None for row in rows)
     found["p"] = np.array(corrected_by_holm([row[-1] for row in rows]), dtype=np.float64)
     found["holds"] = found.p <= LEVEL
-    least = [None if row[-1] is None else 2.0 ** (1 - row[-2]) for row in rows]
-    found["too_few"] = ~(np.array(corrected_by_holm(least), dtype=np.float64) <= LEVEL)
+    found["too_few"] = [
+        too_few(row.queries, LEVEL / max(1, row.tests)) and not row.holds
+        for row in found.itertuples()
+    ]
     return found.astype({name: values[name].dtype for name in keys if name in values})
 
 
