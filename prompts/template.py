@@ -211,7 +211,7 @@ def load_template(path: Path) -> PromptTemplate:
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # a date such as 2001-99-99 is the second
-        raise PromptError(f"The prompt {path} is not valid YAML; mend it.") from None
+        raise PromptError(f"The prompt {path} is not valid YAML; fix it.") from None
     if not isinstance(data, dict):
         raise PromptError(f"The prompt {path} is not a mapping with id, version and messages.")
     try:

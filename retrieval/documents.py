@@ -254,7 +254,7 @@ class DocumentLines:
             try:
                 document = parse_line(line)
             except ValueError as error:
-                raise SourceError(f"{path}, line {number}: {error}; mend the line.") from None
+                raise SourceError(f"{path}, line {number}: {error}; fix the line.") from None
             if document.id not in wanted:
                 continue
             if (first := lines.setdefault(document.id, number)) != number:

@@ -71,4 +71,4 @@ def _columns(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _wrong(path: Path, number: int, what: str) -> SourceError:
-    return SourceError(f"The queries {path}, line {number}: {what}; mend the line.")
+    return SourceError(f"The queries {path}, line {number}: {what}; fix the line.")

@@ -99,16 +99,15 @@ def read_run(path: Path, *, ties: Ties = "rank") -> Run:
             raise wrong_line(
                 path,
                 number,
-                f"its tag '{one_line(tag)}' is another run's than '{one_line(name)}', "
-                "and a file holds one run",
+                f"its tag '{one_line(tag)}' belongs to another run than '{one_line(name)}', "
+                "and a file holds a single run",
             )
         ranking = found.setdefault(query, {}).setdefault(tag, {})
         if document in ranking:
             raise wrong_line(
                 path,
                 number,
-                f"the document '{one_line(document)}' is in line {ranking[document].line} already, "
-                "and a ranking has each once",
+                f"the document '{one_line(document)}' is already in line {ranking[document].line}",
             )
         ranking[document] = place
     if not found:
@@ -243,7 +242,7 @@ def _finite(path: Path, number: int, score: str) -> float:
     with suppress(ValueError):
         if _is_plain(score) and math.isfinite(value := float(score)):
             return value
-    raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is no finite number")
+    raise wrong_line(path, number, f"its score '{one_line(score, 60)}' is not a finite number")
 
 
 def whole_number(path: Path, number: int, name: str, text: str) -> int:
@@ -255,7 +254,7 @@ def whole_number(path: Path, number: int, name: str, text: str) -> int:
     with suppress(ValueError):
         if _is_plain(text):
             return int(text)
-    raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is no whole number")
+    raise wrong_line(path, number, f"its {name} '{one_line(text, 60)}' is not a whole number")
 
 
 def _is_plain(number: str) -> bool:
@@ -265,4 +264,4 @@ def _is_plain(number: str) -> bool:
 
 def wrong_line(path: Path, number: int, what: str) -> CorpusError:
     """Return the error about a line."""
-    return CorpusError(f"{path}, line {number}: {what}; mend the line.")
+    return CorpusError(f"{path}, line {number}: {what}; fix the line.")

@@ -499,7 +499,7 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = SchemaError)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise error_type(f"The {what} {path}{where} is not valid YAML; mend it.") from None
+        raise error_type(f"The {what} {path}{where} is not valid YAML; fix it.") from None
     except Exception as error:
         # A value such as the date 2001-99-99, on which the parser fails with whatever it meets.
         raise error_type(

@@ -169,7 +169,7 @@ def _copy_documents(corpus: Corpus, writer: DocumentWriter) -> None:
         try:
             document = parse_document(line, corpus.schema)
         except ValueError as error:
-            raise CorpusError(f"{corpus.path}, line {number}: {error}; mend the line.") from None
+            raise CorpusError(f"{corpus.path}, line {number}: {error}; fix the line.") from None
         if not writer.write(document.id, document.title, document.text, document.fields):
             first = next(
                 n for n, line in numbered_lines(corpus.path) if parse_line(line).id == document.id

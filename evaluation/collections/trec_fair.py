@@ -477,7 +477,7 @@ def _page_id(value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         page = None
     if page is None or isinstance(value, bool) or (isinstance(value, float) and page != value):
-        raise ValueError("its page id is no whole number")
+        raise ValueError("its page id is not a whole number")
     return page
 
 

@@ -118,7 +118,7 @@ def read_experiment(name: str | Path) -> ExperimentFile:
     path = find_experiment(str(name))
     values = load_yaml(path, "experiment", InputError)
     if not isinstance(values, dict):
-        raise InputError(f"The experiment {path} is no mapping of names to values; mend it.")
+        raise InputError(f"The experiment {path} must be a mapping of names to values; fix it.")
     kind = values.get("kind", SEARCH)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(

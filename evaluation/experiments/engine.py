@@ -186,8 +186,8 @@ class Patience:
         if self._failures >= GIVE_UP:
             raise ModelError(
                 status,
-                f"{self._name} failed {self._failures} times in a row, lastly with: "
-                f"{self._last[1]}; mend it and run again, what was answered until then is kept.",
+                f"{self._name} failed {self._failures} times in a row, the last time with: "
+                f"{self._last[1]}; fix this and run again, the answers so far are kept.",
             )
 
     def at_the_end(self) -> None:
@@ -200,8 +200,8 @@ class Patience:
             status, message = self._last
             raise ModelError(
                 status,
-                f"{self._name} answered none of {self._failures} questions, lastly with: {message};"
-                " mend it and run again.",
+                f"{self._name} answered none of {self._failures} questions, the last time with: "
+                f"{message}; fix this and run again.",
             )
 
 

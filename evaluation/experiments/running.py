@@ -122,7 +122,7 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         )
     topics = tuple(topic for topic in collection.topics if collection.relevant(topic.id))
     if missing := len(collection.topics) - len(topics):
-        left_out.append(f"{missing} topics have no relevant document and are left out.")
+        left_out.append(f"Left out are topics without a relevant document: {missing}.")
     topics = topics[: experiment.topics]
     left_out += _on_training(experiment, len(topics))
     left_out += _on_cutoffs(experiment)
@@ -333,8 +333,8 @@ async def _open_graph(tools: Tools, place: Place) -> Any:
     engine = await open_engine(tools, place.corpus, place.retriever)
     if (await engine.info()).fingerprint != place.fingerprint:
         raise InputError(
-            f"The documents of '{place.corpus}' are others than where the experiment was begun; "
-            "copy them, or the file of the source, from there."
+            f"The documents of '{place.corpus}' differ from those that the experiment began with; "
+            "copy those documents, or the file of the source, to this machine."
         )
 
     model = None

@@ -62,7 +62,7 @@ class QueryForm(_Part):
         """
         match = _FORM.fullmatch(text)
         if not match:
-            raise ValueError(f"'{text}' is no form of query; write title or title+10")
+            raise ValueError(f"'{text}' is not a form of query; write title or title+10")
         return cls(keywords=int(match[1] or 0))
 
 

@@ -273,7 +273,7 @@ def check_labels(given: LabelStore, wanted: LabelManifest) -> None:
     for name, difference in what.items():
         if getattr(found, name) != getattr(wanted, name):
             raise InputError(
-                f"The labels in {given.folder} are {difference}; make them anew with "
+                f"The labels in {given.folder} are {difference}; make them again with "
                 "'fairqr lamp label', or leave them out."
             )
 

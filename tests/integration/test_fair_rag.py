@@ -383,8 +383,8 @@ def test_a_model_that_is_not_there_stops_the_run(
     run = here(*arguments, **server)
     assert run.code == 2
     last = run.stderr.splitlines()[-1]
-    assert last.startswith("fairqr: openai:fake failed 20 times in a row, lastly with: ")
-    assert last.endswith("; mend it and run again, what was answered until then is kept.")
+    assert last.startswith("fairqr: openai:fake failed 20 times in a row, the last time with: ")
+    assert last.endswith("; fix this and run again, the answers so far are kept.")
 
     model_server.does(first_title)
     resumed = here(*arguments, **server)

@@ -300,7 +300,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     arguments = pairwise(folk, model_server, "-o", folder, "--set", "pairs=2")
     run = here(*arguments)
     assert run.code == 2
-    assert "failed 20 times in a row, lastly with" in run.stderr.splitlines()[-1]
+    assert "failed 20 times in a row, the last time with" in run.stderr.splitlines()[-1]
     kept = ProbeStore(folder).pairs.read()
     assert 8 <= len(kept) <= 15
     assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
@@ -381,8 +381,9 @@ def test_a_model_that_was_never_there_leaves_nothing_behind(
     run = here(*arguments)
     assert run.code == 2
     assert run.stderr.splitlines()[-1] == (
-        "fairqr: openai:fake answered none of 10 questions, lastly with: The model openai:fake "
-        "refused the API key (401); check the key of the provider; mend it and run again."
+        "fairqr: openai:fake answered none of 10 questions, the last time with: The model "
+        "openai:fake refused the API key (401); check the key of the provider; "
+        "fix this and run again."
     )
     model_server.does(ranks)
     mended = here(*arguments)
@@ -401,7 +402,9 @@ def test_a_wrong_key_is_no_verdict_on_pairs(
     model_server.does(failure(401, "No such key."))
     run = here(*arguments)
     assert run.code == 2
-    assert "answered none of 8 questions, lastly with: The model" in run.stderr.splitlines()[-1]
+    assert (
+        "answered none of 8 questions, the last time with: The model" in run.stderr.splitlines()[-1]
+    )
     model_server.does(says("A"))
     before = len(model_server.asked)
     mended = here(*arguments)

@@ -58,7 +58,7 @@ class Progress:
                 what, total=total, completed=done, amount=_of(done, total)
             )
         else:
-            typer.echo(f"{what}: {total}, of which {done} are done", err=True)
+            typer.echo(f"{what}: {done} of {total} done", err=True)
         self._total, self._before, self._steps = total, done, 0
         self._next_line, self._started = FIRST, time.monotonic()
 

@@ -29,7 +29,7 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
         for _ in range(100):
             stages.advance()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "answers: 110, of which 10 are done"
+    assert lines[0] == "answers: 10 of 110 done"
     assert [line.split(",")[0] for line in lines[1:]] == [
         f"  {done} of 110" for done in (15, 26, 37, 48, 59, 70, 81, 92, 103)
     ]
@@ -44,8 +44,8 @@ def test_stages_of_a_few_steps_say_no_more_than_that_they_begin(
         stages.advance(3)
         stages.stage("none", 0, 0)
     assert capsys.readouterr().err.splitlines() == [
-        "few: 3, of which 0 are done",
-        "none: 0, of which 0 are done",
+        "few: 0 of 3 done",
+        "none: 0 of 0 done",
     ]
 
 

@@ -245,7 +245,7 @@ class TestReading:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("id: refine", "id: [", "is not valid YAML; mend it"),
+            ("id: refine", "id: [", "is not valid YAML; fix it"),
             ("id: refine", "id: !!python/name:os.system x", "is not valid YAML"),
             ("version: v1", "version: 2001-99-99", "is not valid YAML"),
             ("version: v1", "version: 1", "is wrong at version"),

@@ -196,7 +196,7 @@ async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None
         tmp_path, CorpusError, documents="no.jsonl", attributes=BY_FIELD
     )
     (tmp_path / "bad.run").write_text("t1 Q0 a 1 1e999 s\n")
-    assert "bad.run, line 1: its score '1e999' is no finite number" in await refused(
+    assert "bad.run, line 1: its score '1e999' is not a finite number" in await refused(
         tmp_path, CorpusError, runs="bad.run"
     )
 

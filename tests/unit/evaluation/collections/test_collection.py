@@ -141,7 +141,7 @@ def test_a_bad_topic_is_named_by_its_line(folder: Path, line: str, words: str) -
         ("topics.jsonl", b"\n\n", "topics.jsonl are empty; each line is a topic"),
         ("topics.jsonl", b"\xff\xfe", "line 1: it is not valid JSON"),
         ("qrels.txt", b"7 0 1 1\n7 0 1\n", "qrels.txt, line 2: it has 3 fields, not the 4"),
-        ("qrels.txt", b"7 0 1 x\n", "qrels.txt, line 1: its grade 'x' is no whole number"),
+        ("qrels.txt", b"7 0 1 x\n", "qrels.txt, line 1: its grade 'x' is not a whole number"),
         ("qrels.txt", b"7 0 1 1\n7 0 1 0\n", "line 2: the document '1' is judged twice"),
         ("qrels.txt", b"7 0 1 0\nx 0 1 1\n", "has no relevant document for any topic"),
         ("qrels.txt", b"", "has no relevant document for any topic"),

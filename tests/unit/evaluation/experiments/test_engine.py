@@ -112,7 +112,9 @@ async def test_a_model_that_is_away_from_the_start_leaves_nothing(lines: Lines[N
         return Done(Note(name=task), (Absence("timeout", "It was slow."),))
 
     stages = _stages(lines, {"a": [str(number) for number in range(10)]}, answer)
-    with pytest.raises(ModelError, match="model answered none of 13 questions, lastly with: It"):
+    with pytest.raises(
+        ModelError, match="model answered none of 13 questions, the last time with: It"
+    ):
         await run_stages(stages, watcher=Watcher(), at_once=1)
     assert lines.read() == []
 

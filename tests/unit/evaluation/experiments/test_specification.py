@@ -84,7 +84,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
         ({"title": None}, "at title: Field required."),
         ({"titel": "t"}, "at titel: Extra inputs are not permitted."),
         ({"topics": 0}, "at topics: Input should be greater than or equal to 1."),
-        ({"queries": ["text"]}, "'text' is no form of query; write title or title+10."),
+        ({"queries": ["text"]}, "'text' is not a form of query; write title or title+10."),
         ({"queries": []}, "there is no form of query; write queries: [title]."),
         ({"seeds": []}, "the list of seeds is empty; name at least one."),
         ({"seeds": [-1]}, "at seeds.0: Input should be greater than or equal to 0."),
@@ -145,13 +145,13 @@ def test_each_error_has_its_sentence(
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"title: [", "line 1 is not valid YAML; mend it."),
-        (b"- title", "is no mapping of names to values; mend it."),
-        (b"", "is no mapping of names to values; mend it."),
+        (b"title: [", "line 1 is not valid YAML; fix it."),
+        (b"- title", "must be a mapping of names to values; fix it."),
+        (b"", "must be a mapping of names to values; fix it."),
         (b"title: \xff", "cannot be read ("),
         (b"kind: poem", "is of the unknown kind 'poem'; write one of search, fair_rag, "),
         (b"kind: [search]", "is of the unknown kind"),
-        (b"title: !!python/object:os.system {}", "is not valid YAML; mend it."),
+        (b"title: !!python/object:os.system {}", "is not valid YAML; fix it."),
         (b"[" * 5000, "is nested too deeply; mend it."),
     ],
 )

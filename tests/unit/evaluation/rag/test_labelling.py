@@ -127,7 +127,7 @@ async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
     with pytest.raises(ModelError, match=f"namer failed {GIVE_UP} times in a row") as caught:
         await _label(tmp_path / "l", collection, Namer({"": "fails"}), 1)
     assert caught.value.status == "timeout"
-    assert "It took too long; mend it and run again" in str(caught.value)
+    assert "It took too long; fix this and run again" in str(caught.value)
     assert not LabelStore(tmp_path / "l").lines.read()
     labels = await _label(tmp_path / "l", collection, Namer())
     assert [label.gains for label in labels] == [label.gains for label in whole]
