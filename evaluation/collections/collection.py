@@ -39,6 +39,10 @@ __all__ = [
     "write_topics",
 ]
 
+ABOUT = "collection.yaml"
+DEFAULT_TARGET = "relevance:0.5,population:0.5"
+_QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -135,11 +139,6 @@ def write_topics(path: Path, topics: Iterable[Topic]) -> None:
         for topic in topics
     )
     write_beside(path, "".join(f"{line}\n" for line in lines))
-
-
-ABOUT = "collection.yaml"
-DEFAULT_TARGET = "relevance:0.5,population:0.5"
-_QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 
 
 class About(BaseModel):

@@ -43,6 +43,11 @@ __all__ = [
     "recognise",
 ]
 
+LAYOUT = 1
+"""Raise it when the layout of imports changes, so that folders are imported again."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
 
 @dataclass(frozen=True, slots=True)
 class Loader:
@@ -113,12 +118,6 @@ def recognise(folder: Path) -> Loader | None:
         if loader.recognises is not None and loader.recognises(folder):
             return loader
     return None
-
-
-LAYOUT = 1
-"""Raise it when the layout of imports changes, so that folders are imported again."""
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
 def find_collection(

@@ -50,6 +50,38 @@ _RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual":
 _MAPPED = ("page_id", "gender", "geographic_locations")
 _MAPPED_2022 = ("page_subcont_regions", "source_subcont_regions")
 
+TEXTS = ("plain", "text", "html")
+"""The fields that an article's text stands in, the first one being preferred."""
+
+LONGEST_LINE = 1 << 28
+"""How much of a file is read to recognise it. A file of topics has a line of 18 MB."""
+
+SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_EVAL = re.compile(r"(?<![a-z])eval")
+Page = tuple[str, str, str, str, dict[str, Any] | None]
+"""Id, title, text, address, and the labels; None for a page that the metadata lack."""
+
+ABOUT: dict[Year, About] = {
+    2021: About(
+        title="TREC Fair Ranking 2021",
+        source="The TREC 2021 Fair Ranking Track, fair-trec.github.io/2021: English Wikipedia",
+        licence="The articles are CC BY-SA, as Wikipedia's.",
+        note="Labels as in the track's evaluation code; the text is wiki markup.",
+        target="trec2021",
+        loader="trec-fair-2021",
+    ),
+    2022: About(
+        title="TREC Fair Ranking 2022",
+        source="The TREC 2022 Fair Ranking Track, fair-trec.github.io: English Wikipedia",
+        licence="The articles are CC BY-SA, as Wikipedia's.",
+        note="Labels as in the track's evaluation code; most pages have no gender.",
+        target="trec2022",
+        loader="trec-fair-2022",
+    ),
+}
+_TEXT_FIELDS = ("doc_id", "title", "text", "marked_up_text", "url")
+_NAME = re.compile(r"trec-fair/(2021|2022)")
+
 
 def schema_of(year: Year) -> Path:
     """Return the file with the attributes of a year, and the populations of the track."""
@@ -149,16 +181,6 @@ def _weighted(label: Any) -> dict[str, float]:
 def _is_weight(weight: object) -> bool:
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     return is_number and 0 <= float(weight) < float("inf")  # type: ignore[arg-type]
-
-
-TEXTS = ("plain", "text", "html")
-"""The fields that an article's text stands in, the first one being preferred."""
-
-LONGEST_LINE = 1 << 28
-"""How much of a file is read to recognise it. A file of topics has a line of 18 MB."""
-
-SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
-_EVAL = re.compile(r"(?<![a-z])eval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,29 +358,6 @@ def _documents(value: Any) -> list[str]:
     return [str(id_) for id_ in ids]
 
 
-Page = tuple[str, str, str, str, dict[str, Any] | None]
-"""Id, title, text, address, and the labels; None for a page that the metadata lack."""
-
-ABOUT: dict[Year, About] = {
-    2021: About(
-        title="TREC Fair Ranking 2021",
-        source="The TREC 2021 Fair Ranking Track, fair-trec.github.io/2021: English Wikipedia",
-        licence="The articles are CC BY-SA, as Wikipedia's.",
-        note="Labels as in the track's evaluation code; the text is wiki markup.",
-        target="trec2021",
-        loader="trec-fair-2021",
-    ),
-    2022: About(
-        title="TREC Fair Ranking 2022",
-        source="The TREC 2022 Fair Ranking Track, fair-trec.github.io: English Wikipedia",
-        licence="The articles are CC BY-SA, as Wikipedia's.",
-        note="Labels as in the track's evaluation code; most pages have no gender.",
-        target="trec2022",
-        loader="trec-fair-2022",
-    ),
-}
-
-
 def is_trec_fair(folder: Path, year: Year) -> bool:
     """Return whether a folder has the official files of a year."""
     try:
@@ -485,10 +484,6 @@ def _bad(path: Path, number: int, what: str) -> CorpusError:
     return CorpusError(f"{path}, line {number}: {what}; fetch the file again.")
 
 
-_TEXTS = ("doc_id", "title", "text", "marked_up_text", "url")
-_NAME = re.compile(r"trec-fair/(2021|2022)")
-
-
 def import_ir_dataset(
     paths: Sequence[Path], folder: Path, progress: Progress | None = None
 ) -> ImportReport:
@@ -557,6 +552,8 @@ def _topics(name: str) -> TopicSet:
 
 
 def _page_of(document: Any, year: Year, report: ImportReport) -> Page:
-    record = {n: v for n, v in document._asdict().items() if n not in _TEXTS and v is not None}
+    record = {
+        n: v for n, v in document._asdict().items() if n not in _TEXT_FIELDS and v is not None
+    }
     labels = labels_of(record, year, report.unrecognised) if record else None
     return document.doc_id, document.title, document.text, document.url, labels

@@ -46,6 +46,19 @@ __all__ = [
     "run_stages",
 ]
 
+R = TypeVar("R", bound=Record)
+GIVE_UP = 20
+"""So many failures one after the other mean that the model is not there at all."""
+
+_AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
+N = TypeVar("N")
+T = TypeVar("T")
+TIMED = 3
+"""At least so many records of a stage come first, to be timed."""
+
+WORTH_TIMING = 2
+"""A stage is timed if it has at least so many times more records left than come first."""
+
 
 @dataclass(slots=True)
 class Timing:
@@ -125,14 +138,6 @@ class Estimate:
             parts.append(configured_prices().text_of(float(f"{self.cost:.2g}")))
         listed = " and ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
         return f"{'about' if self.is_whole else 'at least'} {listed} are left"
-
-
-R = TypeVar("R", bound=Record)
-
-GIVE_UP = 20
-"""So many failures one after the other mean that the model is not there at all."""
-
-_AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
 
 
 def is_away(status: str, usage: Usage) -> bool:
@@ -251,13 +256,9 @@ class Cautious(Generic[R]):
             self._lines.add(self._held.pop(0))
 
 
-N = TypeVar("N")
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A model that did not answer because it was away; see :func:`care.is_away`.
+    """A model that did not answer because it was away; see :func:`is_away`.
 
     Attributes:
         status: Of the failure.
@@ -294,12 +295,6 @@ class Done(Generic[R]):
 
 Keep = Callable[[Done[R]], bool]
 """Takes what is done, keeps its record, and returns whether the task may go on with more."""
-
-TIMED = 3
-"""At least so many records of a stage come first, to be timed."""
-
-WORTH_TIMING = 2
-"""A stage is timed if it has at least so many times more records left than come first."""
 
 
 def _one(key: Hashable) -> float:

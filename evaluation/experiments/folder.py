@@ -24,7 +24,7 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
 
-__all__ = ["Folder", "FolderManifest", "Lines", "Record", "file_name", "spent"]
+__all__ = ["Folder", "FolderManifest", "Lines", "Record", "file_name", "read_settings", "spent"]
 
 LIBRARIES = (
     "fairqr",
@@ -122,6 +122,7 @@ class FolderManifest(BaseModel):
         return [name for name in cls.model_fields if name not in free]
 
 
+B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound=FolderManifest)
 
 
@@ -193,6 +194,33 @@ class Lines(Generic[R]):
         self._open.flush()
 
 
+def read_settings(path: Path, kind: type[B], what: str, made_with: str, again: str) -> B:
+    """Read the settings of a folder.
+
+    Args:
+        path: The file in the folder.
+        kind: The class of the settings.
+        what: What the folder should hold.
+        made_with: What to do if there is none.
+        again: What to do into another folder if they are damaged.
+
+    Raises:
+        InputError: There are none, or they are damaged or of another version.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{path.parent} holds no {what} ({error.strerror}); {made_with}."
+        ) from None
+    except ValidationError as error:
+        where, _ = first_problem(error)
+        at = f" (at {one_line(where)})" if where else ""
+        raise InputError(
+            f"{path} is damaged or of another version{at}; {again} into another folder."
+        ) from None
+
+
 class Folder(Generic[M]):
     """A folder with the settings of a run.
 
@@ -227,20 +255,9 @@ class Folder(Generic[M]):
         Raises:
             InputError: There is no run, or one of another version.
         """
-        try:
-            return self.manifest_type.model_validate_json(self._manifest.read_bytes())
-        except OSError as error:
-            raise InputError(
-                f"{self.folder} holds no {self.what} ({error.strerror}); "
-                f"make one with '{self.made_with}'."
-            ) from None
-        except ValidationError as error:
-            where, _ = first_problem(error)
-            at = f" (at {one_line(where)})" if where else ""
-            raise InputError(
-                f"{self._manifest} is damaged or of another version{at}; "
-                f"run the {self.what} into another folder."
-            ) from None
+        again = f"run the {self.what}"
+        made_with = f"make one with '{self.made_with}'"
+        return read_settings(self._manifest, self.manifest_type, self.what, made_with, again)
 
     def begin(self, manifest: M) -> M:
         """Write what it is run with, or check that it is what the folder was begun with.

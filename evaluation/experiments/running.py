@@ -48,6 +48,9 @@ STORE = Store
 LOOKED_UP = 100
 """How many relevant documents a corpus is asked for, to know whether it is the right one."""
 
+Key = tuple[str, str, str, int, str]
+"""See :attr:`fairqr.evaluation.experiments.store.SearchRecord.key`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -204,10 +207,6 @@ def _prompts(
             template = prompts.get(kind, cell.context(experiment).prompts.get(kind))
             used[f"{kind}={template.version}"] = template.sha256
     return used
-
-
-Key = tuple[str, str, str, int, str]
-"""See :attr:`fairqr.evaluation.experiments.store.SearchRecord.key`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,12 @@ QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
 M = TypeVar("M", bound=BaseModel)
 
+DEEPEST = 100
+MARK = b"\xef\xbb\xbf"
+"""Some editors put it before the first character of a file."""
+
+Event = tuple[str, Any]
+
 
 class Entry(BaseModel):
     """An entry of a file of questions.
@@ -152,13 +158,6 @@ def _checked(kind: type[M], data: object, path: Path, what: str) -> M:
     except ValidationError as error:
         where, reason = first_problem(error)
         refuse(path, f"{what}, {where or 'the whole'}: {reason}")
-
-
-DEEPEST = 100
-MARK = b"\xef\xbb\xbf"
-"""Some editors put it before the first character of a file."""
-
-Event = tuple[str, Any]
 
 
 def read_json(path: Path) -> Iterator[tuple[str, Any]]:

@@ -39,6 +39,8 @@ _WORD = re.compile(r"[^\W_]+")
 # An optional sign, digits, optional decimals; not part of a word or of a longer number.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?!\w|\.\d)")
 
+CITATIONS = ("[1]", "[2]")
+
 
 def citation_label(answer: str) -> str | None:
     """Return ``[1]`` or ``[2]``, whichever an answer to LaMP-1 names; None if neither or both.
@@ -200,9 +202,6 @@ def _words(text: str) -> str:
         if not unicodedata.combining(character)
     )
     return f" {' '.join(_WORD.findall(plain))} "
-
-
-CITATIONS = ("[1]", "[2]")
 
 
 def official_metrics(

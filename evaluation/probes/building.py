@@ -52,6 +52,11 @@ __all__ = [
     "source_fingerprint",
 ]
 
+Preparing = Callable[[str], Progress]
+"""Called with what begins, and gives what is told how many documents are done."""
+
+TELL_EVERY = 10_000
+
 
 async def build_probe_collection(
     collection: Collection,
@@ -173,10 +178,6 @@ def _check(
         raise InputError(f"The seed must be 0 or more, not {seed}.")
     if queries is not None and queries < 1:
         raise InputError(f"The number of queries must be 1 or more, not {queries}.")
-
-
-Preparing = Callable[[str], Progress]
-"""Called with what begins, and gives what is told how many documents are done."""
 
 
 async def open_probe_collections(
@@ -318,9 +319,6 @@ async def _engine(collection: Collection, preparing: Preparing | None) -> Search
         collection.corpus_name,
         progress=(lambda name: preparing(f"indexing {name}")) if preparing else None,
     )
-
-
-TELL_EVERY = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.files import write_beside
+from fairqr.evaluation.experiments.folder import read_settings
 
 __all__ = [
     "CELLS",
@@ -54,6 +55,9 @@ Short = dict[Cell, dict[Literal["queries", "items"], int]]
 """By cell, how many queries lack items in it, and how many items that is together."""
 
 _Count = Annotated[int, Field(ge=0)]
+
+MANIFEST, QUERIES = "probe.json", "queries.jsonl"
+BUILT_WITH = "fairqr probe build"
 
 
 class ProbeItem(BaseModel):
@@ -189,10 +193,6 @@ def shortfalls(queries: Iterable[ProbeQuery]) -> Short:
     return {cell: found[cell] for cell in CELLS if cell in found}
 
 
-MANIFEST, QUERIES = "probe.json", "queries.jsonl"
-BUILT_WITH = "fairqr probe build"
-
-
 def write_probe_collection(collection: ProbeCollection, folder: Path) -> None:
     """Write a probe collection; the same one gives the same bytes.
 
@@ -281,21 +281,9 @@ def read_probe_collection(folder: Path) -> ProbeCollection:
 
 
 def _manifest(folder: Path) -> ProbeManifest:
-    path = folder / MANIFEST
-    try:
-        return ProbeManifest.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"{folder} holds no probe collection ({error.strerror}); build one with "
-            f"'{BUILT_WITH} -o {folder}'."
-        ) from None
-    except ValidationError as error:
-        where, _ = first_problem(error)
-        at = f" (at {one_line(where)})" if where else ""
-        raise InputError(
-            f"{path} is damaged or of another version{at}; build the collection again into "
-            "another folder."
-        ) from None
+    again = "build the collection again"
+    made_with = f"build one with '{BUILT_WITH} -o {folder}'"
+    return read_settings(folder / MANIFEST, ProbeManifest, "probe collection", made_with, again)
 
 
 def _query(line: bytes, where: str, manifest: ProbeManifest) -> ProbeQuery:

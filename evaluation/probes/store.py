@@ -43,6 +43,8 @@ PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
 """The statuses of failures that say nothing of a model; what failed so is asked again when a run
 goes on."""
 
+When = Literal["before", "after"]
+
 
 class Spent(BaseModel):
     """What asking cost; what the cache answered counts as when it was first asked.
@@ -291,9 +293,6 @@ def collection_sha256(collection: ProbeCollection) -> str:
     for query in collection.queries:
         digest.update(b"\n" + query.model_dump_json().encode())
     return digest.hexdigest()
-
-
-When = Literal["before", "after"]
 
 
 class StepRecord(Record):

@@ -49,6 +49,19 @@ POOL = 25
 FOUND = 300
 """So many of the first documents that BM25 finds are looked at."""
 
+METRICS: dict[str, Utility] = {
+    "rouge-l": Rouge("rougeL"),
+    "rouge-1": Rouge("rouge1"),
+    "names": NamesRelevant(),
+}
+"""What answers can be judged by: text like a gold, or a gold's full name in the answer."""
+
+DEFAULT_METRIC = "rouge-l"
+NO_SCHEMA = Schema.model_construct(attributes={})
+"""One without attributes, which a file of a schema may not be."""
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
 
 def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
     """Make questions of the topics; it takes about a second.
@@ -156,19 +169,6 @@ def _pool_document(document: Document, schema: Schema) -> PoolDocument:
         text=_text(document),
         groups=shares_of(document, schema),
     )
-
-
-METRICS: dict[str, Utility] = {
-    "rouge-l": Rouge("rougeL"),
-    "rouge-1": Rouge("rouge1"),
-    "names": NamesRelevant(),
-}
-"""What answers can be judged by: text like a gold, or a gold's full name in the answer."""
-
-DEFAULT_METRIC = "rouge-l"
-NO_SCHEMA = Schema.model_construct(attributes={})
-"""One without attributes, which a file of a schema may not be."""
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _About(BaseModel):

@@ -45,6 +45,11 @@ __all__ = [
 
 Normalization = Literal["bounds", "fair-rag"]
 
+Scope = Literal["all", "retriever"]
+"""``all``, the paper's text: answers over oracle rankings, every α, every retriever and the
+deterministic rankings. ``retriever``, the paper's code: the oracle, and every α of that retriever.
+"""
+
 
 def machine_user(samples: ArrayLike, useful: ArrayLike, k: int) -> ExpectedExposure:
     """Return EE-D, EE-R and EE-L of sampled rankings, not normalised, with what can be reached.
@@ -388,12 +393,6 @@ def group_exposure(
         answered=(nothing if answered is None else answered) @ memberships,
         attributed=(nothing if attributed is None else attributed) @ memberships,
     )
-
-
-Scope = Literal["all", "retriever"]
-"""``all``, the paper's text: answers over oracle rankings, every α, every retriever and the
-deterministic rankings. ``retriever``, the paper's code: the oracle, and every α of that retriever.
-"""
 
 
 def is_answer(answer: AnswerRecord) -> bool:

@@ -57,6 +57,23 @@ __all__ = [
     "policy_name",
 ]
 
+_LAMP = (Accuracy, FourMinusError, Rouge)
+POLICY = ["collection", "generator", "retriever", "policy"]
+KEYS = [*POLICY, "seed", "query"]
+"""The columns that say what a row is of. The oracle has no retriever."""
+
+COST = ("model_calls", "tokens", "milliseconds")
+OF_GROUPS = {
+    "EE-D by group": "disparity",
+    "EE-R by group": "relevance",
+    "EE-L by group": "loss",
+    "EAE-D by group": "attributed_disparity",
+}
+SHARES = ["exposure", "target", "useful_exposure", "attributed"]
+_ORDER: tuple[Policy, ...] = ("plackett-luce", "deterministic", "oracle")
+LabelKey = tuple[str, str]
+"""The names of the collection and of the generator."""
+
 
 class Name(StrEnum):
     """A measure of one policy on one query; the report's template says what each one is."""
@@ -251,9 +268,6 @@ def _count(record: PolicyRecord, answers: _Answers | None) -> dict[str, Any]:
     }
 
 
-_LAMP = (Accuracy, FourMinusError, Rouge)
-
-
 def official_of_deterministic(
     records: Sequence[PolicyRecord], collections: Mapping[str, RagCollection]
 ) -> DataFrame:
@@ -299,24 +313,6 @@ def _official(collection: RagCollection, records: Mapping[str, PolicyRecord]) ->
             golds.append(query.golds[0])
     values = official_metrics(collection.task.utility, answers, golds)
     return {"answers": len(answers), "failed": len(records) - len(answers), **values}
-
-
-POLICY = ["collection", "generator", "retriever", "policy"]
-KEYS = [*POLICY, "seed", "query"]
-"""The columns that say what a row is of. The oracle has no retriever."""
-
-COST = ("model_calls", "tokens", "milliseconds")
-OF_GROUPS = {
-    "EE-D by group": "disparity",
-    "EE-R by group": "relevance",
-    "EE-L by group": "loss",
-    "EAE-D by group": "attributed_disparity",
-}
-SHARES = ["exposure", "target", "useful_exposure", "attributed"]
-_ORDER: tuple[Policy, ...] = ("plackett-luce", "deterministic", "oracle")
-
-LabelKey = tuple[str, str]
-"""The names of the collection and of the generator."""
 
 
 @dataclass(frozen=True, slots=True)

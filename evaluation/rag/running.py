@@ -72,6 +72,14 @@ STORE = RagStore
 CHARACTERS_PER_TOKEN = 4
 """An estimate for English text."""
 
+Cost = Counter[str]
+"""What is still to be done, at most: queries may be dropped, and rankings be equal. The parts are
+answers for ``labels`` and from ``rankings``, ``attributions`` that are judged, and ``tokens`` that
+generators read and write, roughly, before long prompts are cut."""
+
+GivenLabels = Mapping[tuple[str, str], Sequence[LabelRecord]]
+"""Labels that another run made, by the names of the collection and the generator."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -113,12 +121,6 @@ class RagPlan:
     manifest: RagManifest
     parts: tuple[Part, ...]
     draws: tuple[Draw, ...]
-
-
-Cost = Counter[str]
-"""What is still to be done, at most: queries may be dropped, and rankings be equal. The parts are
-answers for ``labels`` and from ``rankings``, ``attributions`` that are judged, and ``tokens`` that
-generators read and write, roughly, before long prompts are cut."""
 
 
 def open_collections(experiment: FairRagExperiment) -> list[RagCollection]:
@@ -298,10 +300,6 @@ def _lengths(query: RagQuery) -> list[int]:
 
 def _tokens(characters: float) -> int:
     return math.ceil(characters / CHARACTERS_PER_TOKEN)
-
-
-GivenLabels = Mapping[tuple[str, str], Sequence[LabelRecord]]
-"""Labels that another run made, by the names of the collection and the generator."""
 
 
 def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:

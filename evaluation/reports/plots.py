@@ -47,6 +47,19 @@ APART = 0.16
 Dot = tuple[float, float, float]
 """A share and both ends of its interval; what is missing is NaN."""
 
+BINS = 20
+WIDTH, HEIGHT = 2.3, 1.7
+"""Of a histogram, in inches."""
+
+COLUMNS = 3
+"""At most so many panels by round stand side by side."""
+
+LETTER, HANDLE = 5.5, 48.0
+"""In points, how wide a letter of the legend is, and what stands before its names."""
+
+NEAR = 0.04
+"""Points that differ by at most this share of each axis have one label."""
+
 
 def draw_dots(titles: Sequence[str], series: Mapping[str, Sequence[Dot]], x_label: str) -> str:
     """Draw rows of dots from top to bottom.
@@ -87,10 +100,6 @@ def _draw_dots(axes: Any, dots: Sequence[Dot], style: tuple[str, str], shift: fl
         color=colour, marker=marker, markersize=5, linewidth=0, zorder=3,
     )  # fmt: skip
     return handle
-
-
-BINS = 20
-WIDTH, HEIGHT = 2.3, 1.7
 
 
 def shares_of(places: Sequence[float]) -> Any:
@@ -138,11 +147,6 @@ def _draw_histogram(axes: Any, asker: str, places: Sequence[float], colour: str)
         edges[:-1], shares_of(places), 1 / BINS, align="edge", color=colour, alpha=0.75, zorder=2
     )
     axes.axhline(1 / BINS, color=INK, linestyle="--", linewidth=1.1, zorder=3)
-
-
-COLUMNS = 3
-LETTER, HANDLE = 5.5, 48.0
-"""In points, how wide a letter of the legend is, and what stands before its names."""
 
 
 def draw_panels(
@@ -213,10 +217,6 @@ def _draw_lines_legend(figure: Any, panels: Mapping[str, Mapping[str, DataFrame]
     draw_legend(
         figure, handles, names, ncols=max(1, min(len(handles), int(figure.bbox.width / width)))
     )
-
-
-NEAR = 0.04
-"""Points that differ by at most this share of each axis have one label."""
 
 
 def draw_trade_off(

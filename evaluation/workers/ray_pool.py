@@ -33,6 +33,11 @@ RETRIES = 2
 SAVING_SECONDS = 10.0
 LOAD_AT_ONCE = 1000
 
+FOUND = "ray"
+LOCAL = "ray://local"
+CONNECT_SECONDS = 5.0
+OBJECT_STORE_BYTES = 256 * 2**20
+
 
 @dataclass(slots=True)
 class _Actor:
@@ -217,12 +222,6 @@ def _end(handles: list[Any]) -> None:
         # Where Ray has gone, they have too.
         with contextlib.suppress(Exception):
             ray.kill(handle)
-
-
-FOUND = "ray"
-LOCAL = "ray://local"
-CONNECT_SECONDS = 5.0
-OBJECT_STORE_BYTES = 256 * 2**20
 
 
 @contextlib.contextmanager
