@@ -60,13 +60,8 @@ class Graph:
     def add_and_normalise(self, rows: str, skipped: str, name: str, output: str) -> str:
         """Add what skipped a layer to its output, and normalise the sum."""
         scale = [self.weight(f"{name}.weight", WIDTH), self.weight(f"{name}.bias", WIDTH)]
-        return self.node(
-            "SkipLayerNormalization",
-            [self.batch(rows), skipped, *scale],
-            output,
-            domain=FUSED,
-            epsilon=EPSILON,
-        )
+        total = self.node("Add", [self.batch(rows), skipped], f"{output}_sum")
+        return self.node("LayerNormalization", [total, *scale], output, axis=-1, epsilon=EPSILON)
 
 
 def build() -> bytes:
