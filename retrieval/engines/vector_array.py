@@ -112,9 +112,13 @@ class VectorFolder(NamedTuple):
             InputError: Another encoder of that name made them.
         """
         rows, done = self.rows(), 0 if loaded is None else len(loaded)
-        vectors = np.empty((rows, self.mark.dimensions), dtype=np.float32)
-        if loaded is not None:
-            vectors[:done] = loaded[:rows]
+        vectors = None if loaded is None else loaded.base
+        if vectors is None or len(vectors) < rows:
+            # With room for more, which takes no memory before it is used; so a search after a few
+            # documents were added need not copy all. Rows that are in use do not change.
+            vectors = np.empty((rows + rows // 8, self.mark.dimensions), dtype=np.float32)
+            if loaded is not None:
+                vectors[:done] = loaded[:rows]
         stored = self._stored(rows)
         block = max(1, BLOCK_BYTES // (4 * self.mark.dimensions))
         for start in range(done, rows, block):
@@ -122,8 +126,8 @@ class VectorFolder(NamedTuple):
             # Rounding to half precision has changed their lengths.
             lengths = np.sqrt(np.vecdot(some, some))[:, None]
             np.divide(some, lengths, out=some, where=lengths > 0)
-            vectors[start : start + block] = some
-        return vectors
+            vectors[start : start + len(some)] = some
+        return vectors[:rows]
 
     def append(
         self, rows: int, numbers: Sequence[int], digests: Sequence[bytes], vectors: Float32Array

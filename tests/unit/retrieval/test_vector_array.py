@@ -187,6 +187,21 @@ def test_what_was_loaded_before_is_not_read_again(tmp_path: Path) -> None:
     assert stored.load(marked)[:20].tobytes() == marked.tobytes()
 
 
+def test_memory_grows_by_steps_and_what_is_in_use_stays(tmp_path: Path) -> None:
+    """A search that goes on while rows are added reads what it began with."""
+    stored = written(tmp_path, list(range(40)))
+    first = stored.load()
+    seen, copies, loaded = first.tobytes(), 0, first
+    for number in range(40, 100):
+        stored.append(number, [number], digests_of([number]), vectors_of([number]))
+        before, loaded = loaded, stored.load(loaded)
+        copies += not np.shares_memory(before, loaded)
+        assert len(loaded) == number + 1
+    assert copies < 10
+    assert first.tobytes() == seen
+    assert loaded.tobytes() == stored.load().tobytes()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["vectors", "texts"]), st.integers(0, 200), st.binary(max_size=40))
 def test_what_a_killed_write_left_behind_is_dropped(name: str, kept: int, garbage: bytes) -> None:
