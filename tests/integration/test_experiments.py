@@ -275,7 +275,9 @@ def test_a_shipped_experiment_on_notables(
     written = [Path(line.removeprefix("written: ")) for line in report.stdout.splitlines()]
     assert written[:2] == [folder / "report.md", folder / "report.html"]
     assert all(path.stat().st_size > 1000 for path in written)
-    assert len(written) == 5
+    assert written[-1] == folder / "measures.csv"
+    assert {path.suffix for path in written[2:-1]} == {".svg"}
+    assert len(written) == 6
     text = (folder / "report.md").read_text()
     for heading in ("In short", "Results", "Rounds", "Drift from what was asked", "Cost"):
         assert f"\n## {heading}\n" in text

@@ -340,7 +340,7 @@ def test_labels_are_taken_where_they_fit(
     other = here(*another, "--model", "openai:other", **server)
     assert other.complaint().endswith(
         f"The labels in {folder} are of the generator openai:fake, not of openai:other; make them "
-        "anew with 'fairqr lamp label', or leave them out."
+        "again with 'fairqr lamp label', or leave them out."
     )
     few = here(*run_arguments(questions, "few"), "--labels", small, **server)
     assert few.complaint() == (

@@ -418,7 +418,7 @@ def test_a_model_that_goes_away_is_named_with_the_reason(
     model_server.does(failure(400, "The context of 512 tokens is too small."))
     run = here(*listwise(folk, model_server))
     assert run.code == 2
-    assert "The context of 512 tokens is too small); mend it" in run.stderr.splitlines()[-1]
+    assert "The context of 512 tokens is too small); fix this" in run.stderr.splitlines()[-1]
 
 
 def test_comparisons_of_a_ranker_keep_to_the_limit(
