@@ -46,13 +46,15 @@ __all__ = [
     "run_stages",
 ]
 
+N = TypeVar("N")
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
 GIVE_UP = 20
 """So many failures one after the other mean that the model is not there at all."""
 
 _AWAY = frozenset({"invalid_request", "rate_limited", "timeout", "unavailable"})
-N = TypeVar("N")
-T = TypeVar("T")
+
 TIMED = 3
 """At least so many records of a stage come first, to be timed."""
 
