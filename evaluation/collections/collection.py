@@ -179,7 +179,7 @@ class Collection:
     """Documents, topics and judgements.
 
     Attributes:
-        name: What :func:`fairqr.evaluation.collections.find_collection` finds it by.
+        name: What :func:`fairqr.evaluation.collections.finding.find_collection` finds it by.
         folder: Where it is.
         corpus: The documents and their schema; nothing of them is held in memory.
         topics: In the order of the file.

@@ -234,7 +234,7 @@ async def open_probe_collection(
 
     Args:
         source: The folder, or the attribute and its protected groups.
-        collection_name: What :func:`fairqr.evaluation.collections.find_collection` finds.
+        collection_name: What :func:`fairqr.evaluation.collections.finding.find_collection` finds.
         split: Its judgements, where there are several.
         size: Items of a query, a multiple of 4.
         order: Initial; where None, that of the folder, or ``shuffled``.

@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Collections with topics and judgem
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the built-in and the imported collections."""
-    from fairqr.evaluation.collections import list_collections
+    from fairqr.evaluation.collections.finding import list_collections
 
     found = list_collections()
     if as_json:
@@ -44,7 +44,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show what a collection holds: its sizes, groups, coverage of labels, and targets."""
-    from fairqr.evaluation.collections import find_collection
+    from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.collections.statistics import describe_collection
 
     with Progress() as progress:
@@ -87,7 +87,7 @@ def import_(
     ] = False,
 ) -> None:
     """Import files as a collection."""
-    from fairqr.evaluation.collections import find_loader, import_collection
+    from fairqr.evaluation.collections.finding import find_loader, import_collection
 
     chosen = find_loader(loader)
     with Progress() as progress:

@@ -111,7 +111,7 @@ def test_mistakes_are_one_sentence(arguments: tuple[str, ...], words: str) -> No
 
 def test_the_help_names_all_loaders() -> None:
     """It is written by hand, since the loaders load numpy."""
-    from fairqr.evaluation.collections import LOADERS
+    from fairqr.evaluation.collections.finding import LOADERS
 
     command = typer.main.get_command(app)
     shown = command.commands["import"].params[0].help  # type: ignore[attr-defined]

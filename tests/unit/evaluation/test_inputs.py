@@ -16,7 +16,7 @@ import yaml
 
 import fairqr
 from fairqr.base.errors import InputError
-from fairqr.evaluation.collections import QueryTargets
+from fairqr.evaluation.collections.query_targets import QueryTargets
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.dimension import Dimension

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError, SchemaError
-from fairqr.evaluation.collections import Topic, find_collection, load_collection
-from fairqr.evaluation.collections.collection import About, is_standard, read_topics, write_topics
+from fairqr.evaluation.collections.collection import (
+    About,
+    Topic,
+    is_standard,
+    load_collection,
+    read_topics,
+    write_topics,
+)
+from fairqr.evaluation.collections.finding import find_collection
 
 SCHEMA = """attributes:
   gender:

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import BuildInProgressError, CorpusError, FairqrError, InputError
-from fairqr.evaluation.collections import (
+from fairqr.evaluation.collections.building import DiskTable, locked
+from fairqr.evaluation.collections.finding import (
     LOADERS,
     find_collection,
     find_loader,
     import_collection,
     list_collections,
+    recognise,
 )
-from fairqr.evaluation.collections.building import DiskTable, locked
-from fairqr.evaluation.collections.finding import recognise
 from tests.unit.evaluation.collections.official import lines, write_2021, write_2022
 
 SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"
@@ -312,7 +312,7 @@ def test_what_a_killed_import_left_is_removed_by_the_next(tmp_path: Path) -> Non
 STUCK = """
 import sys
 from pathlib import Path
-from fairqr.evaluation.collections import LOADERS, import_collection
+from fairqr.evaluation.collections.finding import LOADERS, import_collection
 
 def wait(count):
     print("at work", flush=True)
@@ -377,7 +377,7 @@ def test_a_folder_of_a_loader_is_imported_on_the_fly(tmp_path: Path) -> None:
 FINDER = """
 import sys
 from pathlib import Path
-from fairqr.evaluation.collections import find_collection
+from fairqr.evaluation.collections.finding import find_collection
 told = []
 found = find_collection(Path(sys.argv[1]), "train", data=Path(sys.argv[2]), progress=told.append)
 print(found.name, len(found.topics), len(told))
@@ -414,7 +414,7 @@ def test_the_table_on_disk_tells_keys_apart(tmp_path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from fairqr.evaluation.collections import LOADERS, find_collection, import_collection
+from fairqr.evaluation.collections.finding import LOADERS, find_collection, import_collection
 from fairqr.evaluation.collections.statistics import describe_collection
 raw, data = map(Path, sys.argv[1:])
 import_collection(LOADERS["trec-fair-2022"], [raw], "x", data=data)

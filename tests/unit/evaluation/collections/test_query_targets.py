@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError, TargetError, UnknownAttributeError
-from fairqr.evaluation.collections import (
-    LOADERS,
-    Collection,
-    as_target,
-    find_collection,
-    import_collection,
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import LOADERS, find_collection, import_collection
+from fairqr.evaluation.collections.labels import (
+    UnknownPolicy,
     labels_from_engine,
-    query_targets,
     scan_corpus,
+    schema_with_unknown,
 )
-from fairqr.evaluation.collections.labels import UnknownPolicy, schema_with_unknown
-from fairqr.evaluation.collections.query_targets import work_weights
+from fairqr.evaluation.collections.query_targets import as_target, query_targets, work_weights
 from fairqr.evaluation.collections.statistics import describe_collection
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.dimension import Dimension

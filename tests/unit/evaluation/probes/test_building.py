@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, InputError
-from fairqr.evaluation.collections import LOADERS, find_collection, import_collection
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import LOADERS, find_collection, import_collection
 from fairqr.evaluation.probes.building import build_probe_collection, draw_items, source_fingerprint
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, write_probe_collection
 from fairqr.retrieval.corpus import Corpus

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.collections import find_collection
+from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.probes.building import (
     build_probe_collection,
     first_queries,
