@@ -40,10 +40,6 @@ AnyExperiment = (
 )
 
 
-def _agreed(calls: int, tokens: int) -> None:
-    """Agree to everything."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How an experiment runs; none of it changes the results.
@@ -69,7 +65,7 @@ class RunOptions:
     prompts_set: frozenset[str] = frozenset()
     yes: bool = False
     report: bool = False
-    agree: Callable[[int, int], None] = _agreed
+    agree: Callable[[int, int], None] = lambda calls, tokens: None
 
     def pool(self, replies: Path) -> AbstractAsyncContextManager[Pool]:
         """Connect to the workers.

@@ -361,7 +361,7 @@ class MeasuredSearches(Measured):
 
         columns = ["attribute", "queries", "system", "topic", "measure", "value", "undefined"]
         rows = [
-            (table.attribute, table.queries, name, topic, str(result.measure), *_value(score))
+            (table.attribute, table.queries, name, topic, str(result.measure), *_number(score))
             for table in self.tables
             for name, evaluation in table.evaluations.items()
             for result in evaluation.results.values()
@@ -471,7 +471,3 @@ def _table(
 
 def _number(score: Score) -> tuple[float, str]:
     return (np.nan, str(score.reason)) if isinstance(score, Undefined) else (score, "")
-
-
-def _value(score: Score) -> tuple[object, str]:
-    return ("", str(score.reason)) if isinstance(score, Undefined) else (score, "")

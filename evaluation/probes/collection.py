@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -40,12 +40,7 @@ Cell = Literal[
 ]
 """Where an item of a query belongs (FORMULAS L3; DELTR, Zehlike & Castillo 2020)."""
 
-CELLS: tuple[Cell, ...] = (
-    "relevant_unprotected",
-    "relevant_protected",
-    "irrelevant_unprotected",
-    "irrelevant_protected",
-)
+CELLS: tuple[Cell, ...] = get_args(Cell)
 """In the order in which the discriminatory list has them."""
 
 Order = Literal["shuffled", "bm25", "discriminatory"]
