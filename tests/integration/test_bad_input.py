@@ -426,6 +426,8 @@ class TestIndexes:
             (["--backend", "magic"], "no backend 'magic'; choose tantivy or elasticsearch"),
             (["--backend", "tantivy", "--url", "http://x"], "takes no --url"),
             (["--credentials", "production"], "add --backend elasticsearch"),
+            (["--vectors", "magic"], "no encoder 'magic'; choose minilm or wordllama"),
+            (["--vectors", "minilm"], "run pip install 'fairqr[dense]' and 'fairqr models pull"),
         ],
     )
     def test_a_place_that_is_none(
