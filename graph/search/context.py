@@ -45,6 +45,7 @@ Method = Literal[
     "fairqr",
     "fair-qr",
     "plain",
+    "greedy",
     "mmr",
     "xquad",
     "pm2",
@@ -57,10 +58,13 @@ Method = Literal[
     "monobert",
 ]
 Pool = Literal["last", "union", "per_group"]
-Order = Literal["original_query", "fusion", "none"]
+Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
-FinalStep = Literal["exposure-aware", "mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf", "none"]
+Ask = Literal["auto", "always", "never"]
+FinalStep = Literal[
+    "relevance-aware", "exposure-aware", "mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf", "none"
+]
 """A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
 
 
@@ -77,8 +81,11 @@ class Strategy:
             groups that lack exposure get a refined query.
         pool: The documents to re-rank: those of the ``last`` refined queries, the ``union`` of all
             rounds, or the best of each group's refined query (``per_group``).
-        rerank: How to order the pool: by the ``original_query`` (the paper), by ``fusion`` of all
-            rankings, or ``none``.
+        ask: When to ask the model: ``always``, ``never``, or only if the documents found so far do
+            not reach the target, and more relevant ones may be there (``auto``).
+        rerank: How to order the pool: by ``relevance`` to the original query; by the
+            ``original_query``, whose scores an engine must be able to give (the paper); by
+            ``fusion`` of all rankings; or ``none``.
         ranker: A model that then re-ranks the best of the pool by the original query; one of
             :data:`fairqr.agents.ranking.rankers.RANKERS`, or None.
         reads: How many documents the ranker reads; the others keep their places below.
@@ -91,6 +98,7 @@ class Strategy:
 
     about: str
     refines: bool = False
+    ask: Ask = "always"
     groups: Groups = "all"
     pool: Pool = "union"
     rerank: Order = "none"
@@ -118,12 +126,15 @@ def _ranked(ranker: RankerName) -> Strategy:
 
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
-        "the default: asks about all groups at once, refines toward those that lack exposure, "
-        "fuses the rankings, and fills the ranks toward the target",
+        "the default: the most relevant ranking that is near the target; a model refines the "
+        "query where the documents found do not suffice",
         refines=True,
-        rerank="fusion",
-        final_step="exposure-aware",
+        ask="auto",
+        groups="lacking",
+        rerank="relevance",
+        final_step="relevance-aware",
         evidence=True,
+        depth=500,
     ),
     # A pool that also held the original top k would be the original ranking again, so it is k deep.
     "fair-qr": Strategy(
@@ -136,6 +147,7 @@ METHODS: dict[Method, Strategy] = {
         depth=None,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
+    "greedy": _baseline("exposure-aware"),
     "mmr": _baseline("mmr"),
     "xquad": _baseline("xquad"),
     "pm2": _baseline("pm2"),
@@ -147,6 +159,10 @@ METHODS: dict[Method, Strategy] = {
     "monot5": _ranked("monot5"),
     "monobert": _ranked("monobert"),
 }
+
+
+LEAST_RELEVANCE = 0.5
+"""More likely relevant than not."""
 
 
 class Budget(BaseModel):
@@ -224,9 +240,9 @@ class Context(BaseModel):
     )
     rerank: Rerank | None = Field(
         None,
-        description="How to order the pool: by the original_query, by fusion of all rankings, or "
-        "not at all (none); or the model that re-ranks the method's own order. By default as the "
-        "method does.",
+        description="How to order the pool: by relevance to the original query, by the scores of "
+        "the original_query alone, by fusion of all rankings, or not at all (none); or the model "
+        "that re-ranks the method's own order. By default as the method does.",
     )
     final_step: FinalStep | None = Field(
         None,
@@ -241,6 +257,20 @@ class Context(BaseModel):
         None,
         description="Use only keywords that the index shows to belong to the topic or the group; "
         "by default as the method does.",
+    )
+    ask: Ask | None = Field(
+        None,
+        description="When to ask the model to refine the query: always, never, or only if the "
+        "documents found do not reach the target and more may be there (auto); by default as the "
+        "method does.",
+    )
+    min_relevance: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Put no document forward that is less likely to be relevant than this, where "
+        "the retriever estimates relevance; by default 0.5, and 0 with a target of your own, which "
+        "is tried in full.",
     )
     groups: Groups | None = Field(
         None,
@@ -331,6 +361,7 @@ class Context(BaseModel):
         reads = (self.ranking.depth or self.depth or READS[ranker]) if ranker else 0
         return dataclasses.replace(
             own,
+            ask=self.ask or own.ask,
             groups=self.groups or own.groups,
             pool=self.pool or own.pool,
             rerank=order,
@@ -352,7 +383,15 @@ class Context(BaseModel):
     @property
     def rounds(self) -> int:
         """How many rounds of refinement there may be; none for a method that does not refine."""
-        return self.max_iterations if self.strategy.refines else 0
+        strategy = self.strategy
+        return self.max_iterations if strategy.refines and strategy.ask != "never" else 0
+
+    @property
+    def least_relevance(self) -> float:
+        """The probability of relevance below which no document is put forward."""
+        if self.min_relevance is not None:
+            return self.min_relevance
+        return LEAST_RELEVANCE if self.target == DEFAULT_TARGET else 0.0
 
 
 C = TypeVar("C", bound=Context)

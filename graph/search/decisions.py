@@ -19,7 +19,18 @@ NEGLIGIBLE = 0.01
 
 
 def best_iteration(iterations: Sequence[IterationRecord]) -> int:
-    """Return the index of the round with the lowest divergence, the first one of several."""
+    """Return the index of the round with the lowest divergence, the first one of several.
+
+    If the final step was taken after each round, the divergence that it reached counts.
+    """
+
+    def badness(record: IterationRecord) -> tuple[float, tuple[int, float], int]:
+        reached = record.get("reached")
+        own = rank_key(record["divergences"])
+        return (own[1] if reached is None else reached), own, record["index"]
+
+    if any(record.get("reached") is not None for record in iterations):
+        return min(iterations, key=badness)["index"]
     best = min(iterations, key=lambda record: (rank_key(record["divergences"]), record["index"]))
     return best["index"]
 
@@ -61,17 +72,35 @@ def budget_is_spent(budget: Budget, usage: Usage, seconds: float) -> bool:
 
 
 def decide_stop(
-    iterations: Sequence[IterationRecord], context: Context, usage: Usage, seconds: float
+    iterations: Sequence[IterationRecord],
+    context: Context,
+    usage: Usage,
+    seconds: float,
+    *,
+    exhausted: bool = False,
 ) -> StopReason | None:
-    """Return why the loop ends after these rounds, or None if it goes on."""
-    last = iterations[-1]
+    """Return why the loop ends after these rounds, or None if it goes on.
+
+    Args:
+        iterations: The rounds.
+        context: The context of the run.
+        usage: What the run has cost so far.
+        seconds: How long it has taken.
+        exhausted: Whether no document beyond those found is likely to be relevant.
+    """
+    last, asks = iterations[-1], context.strategy.ask
     undefined, divergence = rank_key(last["divergences"])
     if not undefined and divergence <= context.threshold:
         return "converged"
+    if not context.strategy.refines or asks == "never":
+        return "not_refining"
+    reached = last.get("reached")
+    if asks == "auto" and reached is not None and reached <= context.threshold:
+        return "reached"
+    if asks == "auto" and exhausted:
+        return "nothing_to_find"
     if last["index"] - best_iteration(iterations) >= context.patience:
         return "no_improvement"
-    if not context.strategy.refines:
-        return "not_refining"
     if last["index"] >= context.max_iterations:
         return "max_iterations"
     if budget_is_spent(context.budget, usage, seconds):

@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fairqr.base.errors import InputError
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import Context, FinalStep
 from fairqr.graph.search.decisions import best_iteration
-from fairqr.graph.search.measurement import Measurement, rank_key, vector_of
+from fairqr.graph.search.measurement import (
+    Measurement,
+    by_group,
+    discounted_mean,
+    rank_key,
+    vector_of,
+)
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.round_lists import RoundLists, scores_by_original_query
+from fairqr.graph.search.state import ReachedRecord
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Reranker, candidates_of
+from fairqr.retrieval.rerankers.base import Reranker, candidates_of, read_options
 from fairqr.retrieval.rerankers.registry import open_reranker
+from fairqr.retrieval.rerankers.relevance_aware import RelevanceAwareOptions, supply
 
-__all__ = ["Final", "best_final", "final_step"]
+__all__ = ["Final", "best_final", "final_step", "nearer", "reached_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,8 @@ async def best_final(
 ) -> Final:
     """Return the final ranking of the best round.
 
-    That is the round with the lowest divergence. But the exposure-aware step can bring the lists of
+    The relevance-aware step has been taken while the rounds were measured. Otherwise that is the
+    round with the lowest divergence. But the exposure-aware step can bring the lists of
     many rounds to the target, even the list of the original query. Then we take the best refined
     round that it brings there, because its list rests on more evidence.
 
@@ -55,6 +65,10 @@ async def best_final(
     if context.strategy.final_step == "exposure-aware":
         refined.sort(key=lambda record: rank_key(record["divergences"]))
         rounds = [record["index"] for record in [*refined, first]]
+    reached = state.get("reached")
+    if by_model is None and reached:
+        ranking = Ranking(reached["ids"], reached["scores"])
+        return Final(reached["iteration"], ranking, lists.measured(ranking.ids))
     step = await final_step(engine, context)
     original_scores: Mapping[str, float] = {}
     if context.strategy.rerank == "original_query":
@@ -89,6 +103,56 @@ async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker 
     return Final(number, ranking, lists.measured(ranking.ids), last.warnings)
 
 
+async def reached_by(engine: SearchEngine, lists: RoundLists, number: int) -> ReachedRecord:
+    """Take the relevance-aware step from all that was found up to a round."""
+    state, context = lists.state, lists.context
+    order = lists.retrieved(number)
+    targets = [vector_of(d, state["target"][d.name]) for d in lists.dimensions]
+    candidates = candidates_of(
+        lists.table, order, lists.dimensions, targets, context.discount, estimated=lists.estimated
+    )
+    step = await final_step(engine, context)
+    assert step is not None  # noqa: S101 - the caller has looked
+    taken = (await step.rerank(state["query"], candidates, context.k)).ranking.ids
+    measured = lists.measured(taken)
+    scores = dict(zip(order.ids, order.scores, strict=True))
+    relevance = None
+    if lists.estimated:
+        relevance = discounted_mean([scores[id_] for id_ in taken], context.discount)
+    least = context.least_relevance
+    could = measured.exposure
+    if rank_key(measured.divergences) > (0, context.threshold) or least > 0:
+        options = read_options(
+            "relevance-aware", RelevanceAwareOptions, step_options(context, "relevance-aware")
+        )
+        vectors = supply(candidates, options, context.k)
+        could = {
+            d.name: by_group(d, vector) for d, vector in zip(lists.dimensions, vectors, strict=True)
+        }
+    return ReachedRecord(
+        iteration=number,
+        ids=taken,
+        scores=[scores[id_] for id_ in taken],
+        exposure=measured.exposure,
+        divergences=measured.divergences,
+        relevance=relevance,
+        supply=could,
+        exhausted=lists.estimated and state["rankings"][0]["scores"][-1] < least,
+    )
+
+
+def nearer(one: ReachedRecord | None, other: ReachedRecord, threshold: float) -> ReachedRecord:
+    """Return what came nearer to the target, and within the threshold the more relevant one."""
+    if one is None:
+        return other
+
+    def badness(record: ReachedRecord) -> tuple[int, float, float]:
+        undefined, divergence = rank_key(record["divergences"])
+        return undefined, max(divergence, threshold), -(record["relevance"] or 0.0)
+
+    return min(one, other, key=badness)
+
+
 async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
     """Return the re-ranker of the final step, if there is one.
 
@@ -100,10 +164,20 @@ async def final_step(engine: SearchEngine, context: Context) -> Reranker | None:
         if context.options:
             raise InputError("Options are for a final step, and there is none; leave them out.")
         return None
-    options = context.options
-    if name == "exposure-aware":
-        # It goes as far as the loop asks for, by the loop's own measure.
-        measure = {"smoothing": context.smoothing, "direction": context.direction}
-        options = {"tolerance": context.threshold, **measure, **options}
     # It may read weights from a file.
+    options = step_options(context, name)
     return await asyncio.to_thread(open_reranker, name, options, engine=engine)
+
+
+def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
+    """Return the options of a final step; the fair steps go as far as the loop asks for."""
+    measure = {
+        "tolerance": context.threshold,
+        "smoothing": context.smoothing,
+        "direction": context.direction,
+    }
+    own: dict[FinalStep, dict[str, Any]] = {
+        "exposure-aware": measure,
+        "relevance-aware": measure | {"min_relevance": context.least_relevance},
+    }
+    return {**own.get(name, {}), **context.options}

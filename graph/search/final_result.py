@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from fairqr.agents.refiner import Refiner
 from fairqr.agents.replies import Usage
 from fairqr.graph.search.final_ranking import Final, best_final
-from fairqr.graph.search.measurement import rank_key
+from fairqr.graph.search.measurement import discounted_mean, mean_divergence, rank_key
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.result import (
     Baseline,
+    Gaps,
     Iteration,
     RankedDocument,
     RefinedGroup,
     SearchResult,
+    WithoutModel,
 )
-from fairqr.graph.search.round_lists import RoundLists
-from fairqr.graph.search.state import ranking_of
+from fairqr.graph.search.round_lists import RoundLists, scores_of
+from fairqr.graph.search.state import State, ranking_of
 from fairqr.graph.usage import usage_report
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
@@ -28,6 +30,8 @@ from fairqr.retrieval.schema import Schema
 from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["assemble"]
+
+Shares = Mapping[str, Mapping[str, float]]
 
 _NOT_NEARER = (
     "What the model re-ranked is farther from the target than the plain retrieval, which is shown."
@@ -71,6 +75,19 @@ async def assemble(
         warnings.append(f"The titles of {len(gone)} documents could not be read again.")
     attributes = [factor.name for dimension in lists.dimensions for factor in dimension.factors]
     groups = _groups_of(lists.table, shown, engine.schema, attributes)
+    # The scores of an engine that estimates relevance are the estimates, whatever the method.
+    first = state["rankings"][0]
+    known = "relevance" in engine.capabilities
+    chances = scores_of(first) | state.get("rescored", {}) if known else {}
+    reached = state.get("reached")
+    supply = reached["supply"] if reached else None
+
+    def mean_relevance(ranking: Ranking) -> float | None:
+        values = [chances[id_] for id_ in ranking.ids if id_ in chances]
+        # A method that does not order by relevance has no estimate of what refined queries found.
+        complete = known and len(values) == len(ranking)
+        return discounted_mean(values, context.discount) if complete else None
+
     # The last refinements stand in no round if no query came of them.
     proposed = state["refinements"]
     unused = [] if proposed == state["iterations"][-1]["refinements"] else proposed
@@ -91,19 +108,51 @@ async def assemble(
         iterations=[Iteration.model_validate(record) for record in state["iterations"]],
         best_iteration=best.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",
-        ranking=_places(best.ranking, documents, groups),
+        ranking=_places(best.ranking, documents, groups, chances),
         exposure=best.measured.exposure,
         divergence=best.measured.divergence,
         divergences=best.measured.divergences,
         unknown=best.measured.unknown,
+        relevance=mean_relevance(best.ranking),
+        supply=supply,
+        gaps=_gaps(state["target"], best.measured.exposure, supply),
+        without_model=_without_model(state, best) if refiner else None,
         baseline=Baseline(
-            ranking=_places(original, documents, groups),
+            ranking=_places(original, documents, groups, chances),
             exposure=plain.exposure,
             divergence=plain.divergence,
             divergences=plain.divergences,
+            relevance=mean_relevance(original),
+            gaps=_gaps(state["target"], plain.exposure, supply),
         ),
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,
+    )
+
+
+def _gaps(target: Shares, exposure: Shares, supply: Shares | None) -> Gaps | None:
+    """Split what each group lacks into what was not there and what the ranking withholds."""
+    if supply is None:
+        return None
+    lacks_supply: dict[str, dict[str, float]] = {}
+    withheld: dict[str, dict[str, float]] = {}
+    for name, shares in target.items():
+        got, could = exposure[name], supply[name]
+        lacks_supply[name] = {g: max(0.0, t - max(got[g], could[g])) for g, t in shares.items()}
+        withheld[name] = {g: max(0.0, min(t, could[g]) - got[g]) for g, t in shares.items()}
+    return Gaps(supply=lacks_supply, ranking=withheld)
+
+
+def _without_model(state: State, best: Final) -> WithoutModel | None:
+    """Return what the search would have given, had the model not been asked."""
+    first = state.get("first_reached")
+    if first is None:
+        return None
+    known = set(state["rankings"][0]["ids"])
+    return WithoutModel(
+        divergence=mean_divergence(first["divergences"]),
+        relevance=first["relevance"],
+        documents=sum(id_ not in known for id_ in best.ranking.ids),
     )
 
 
@@ -125,13 +174,19 @@ def _places(
     ranking: Ranking,
     documents: Mapping[str, Document],
     groups: Mapping[str, dict[str, dict[str, float]]],
+    chances: Mapping[str, float],
 ) -> list[RankedDocument]:
     placed = [
         pair for pair in zip(ranking.ids, ranking.scores, strict=True) if pair[0] in documents
     ]
     return [
         RankedDocument(
-            rank=rank, id=id_, title=documents[id_].title, score=score, groups=groups[id_]
+            rank=rank,
+            id=id_,
+            title=documents[id_].title,
+            score=score,
+            groups=groups[id_],
+            relevance=chances.get(id_),
         )
         for rank, (id_, score) in enumerate(placed, start=1)
     ]

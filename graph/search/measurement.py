@@ -10,12 +10,21 @@ import numpy as np
 from fairqr.base.errors import TargetError
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.dimension import Dimension
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.exposure import Discount, FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.table import DocumentTable
 from fairqr.retrieval.target import Part, retrieved_distribution
 
-__all__ = ["TARGET_DEPTH", "Measurement", "by_group", "estimate_target", "rank_key", "vector_of"]
+__all__ = [
+    "TARGET_DEPTH",
+    "Measurement",
+    "by_group",
+    "discounted_mean",
+    "estimate_target",
+    "mean_divergence",
+    "rank_key",
+    "vector_of",
+]
 
 TARGET_DEPTH = 500
 """How many results of the original query the target part ``retrieved`` is estimated from."""
@@ -51,6 +60,12 @@ def rank_key(divergences: Mapping[str, float | None]) -> tuple[int, float]:
     """Return what orders measurements from best to worst; an undefined divergence is the worst."""
     undefined = sum(value is None for value in divergences.values())
     return undefined, mean_divergence(divergences) or 0.0
+
+
+def discounted_mean(values: Sequence[float], discount: Discount) -> float:
+    """Return the mean of a value of each rank, weighted by the discount; 0 without any rank."""
+    weights = discount.weights(len(values))
+    return float(weights @ np.array(values)) / float(weights.sum()) if len(values) else 0.0
 
 
 def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:

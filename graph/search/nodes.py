@@ -33,12 +33,17 @@ from fairqr.graph.search.decisions import (
 )
 from fairqr.graph.search.evidence import checked_refinements
 from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
-from fairqr.graph.search.final_ranking import final_step
+from fairqr.graph.search.final_ranking import final_step, nearer, reached_by
 from fairqr.graph.search.final_result import assemble
-from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target
+from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target, mean_divergence
 from fairqr.graph.search.model_ranking import ModelRanking
 from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
-from fairqr.graph.search.round_lists import RoundLists, hits_of, table_of
+from fairqr.graph.search.round_lists import (
+    RoundLists,
+    hits_of,
+    scores_by_original_query,
+    table_of,
+)
 from fairqr.graph.search.state import (
     GroupKey,
     IterationRecord,
@@ -111,7 +116,7 @@ class Nodes:
                 f"The run was begun with the attributes {', '.join(begun)}; give it the same "
                 "context when it goes on."
             )
-        return RoundLists(dimensions, state, context)
+        return RoundLists(dimensions, state, context, self._engine)
 
     @traced
     async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
@@ -143,9 +148,9 @@ class Nodes:
         refiner = self._refiner_for(context)
         if context.rounds and refiner is None:
             raise ModelUnavailableError(
-                "No model is given to refine with; name one, or set max_iterations to 0."
+                "No model is given to refine with; name one, or set ask to never."
             )
-        if refiner is not None and context.rounds:
+        if refiner is not None and context.rounds and context.strategy.ask == "always":
             await refiner.start()
         # What is wrong with its options, or missing, is better known now.
         await final_step(self._engine, context)
@@ -161,6 +166,9 @@ class Nodes:
             "iteration": 0,
             "pending": [original],
             "rankings": Overwrite([]),
+            "rescored": {},
+            "first_reached": None,
+            "reached": None,
             "iterations": Overwrite([]),
             "warnings": Overwrite(warnings),
             "keywords": {},
@@ -200,7 +208,13 @@ class Nodes:
             for query, hits in zip(pending, rankings, strict=True)
         ]
         if not first:
-            return {"rankings": records, "pending": pending, "warnings": warnings}
+            rescored = await self._rescored(state, context, rankings)
+            return {
+                "rankings": records,
+                "rescored": rescored,
+                "pending": pending,
+                "warnings": warnings,
+            }
         if size is not None and context.k > size:
             raise InputError(
                 f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
@@ -255,6 +269,19 @@ class Nodes:
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
         return found[: len(queries)], found[-1].total if counted else None
 
+    async def _rescored(
+        self, state: State, context: Context, found: Sequence[Hits]
+    ) -> dict[str, float]:
+        """Return the scores by the original query of documents that it did not find itself."""
+        rescored = state.get("rescored", {})
+        if context.strategy.rerank != "relevance" or "rescore" not in self._engine.capabilities:
+            return rescored
+        ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids if id_ not in rescored))
+        original = state["rankings"][0]
+        scores = await scores_by_original_query(self._engine, state["query"], ids, original)
+        known = set(original["ids"])
+        return rescored | {id_: score for id_, score in scores.items() if id_ not in known}
+
     async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
         """Return the shares of all documents, where the target or the keywords need them."""
         evidence = context.rounds and context.strategy.evidence
@@ -272,6 +299,12 @@ class Nodes:
         lists = self._lists(state, context)
         found = lists.retrieved(number)
         measured = lists.measured(found.ids)
+        update: Update = {}
+        if context.strategy.final_step == "relevance-aware":
+            reached = await reached_by(self._engine, lists, number)
+            best = nearer(state.get("reached"), reached, context.threshold)
+            update = {"reached": best} | ({"first_reached": reached} if number == 0 else {})
+            opened.set("fairqr.reached", mean_divergence(reached["divergences"]))
         record = IterationRecord(
             index=number,
             queries=[shown(query) for query in state["pending"]],
@@ -280,11 +313,13 @@ class Nodes:
             exposure=measured.exposure,
             divergences=measured.divergences,
             divergence=measured.divergence,
+            reached=mean_divergence(reached["divergences"]) if update else None,
         )
         iterations = [*state.get("iterations", []), record]
         spent = Usage(**state["usage"])
         loop = for_the_loop(context, state)
-        reason = decide_stop(iterations, loop, spent, running_seconds())
+        exhausted = bool(update) and reached["exhausted"]
+        reason = decide_stop(iterations, loop, spent, running_seconds(), exhausted=exhausted)
         record_divergence(
             opened, measured.divergence, context.threshold, measured.exposure, state["target"]
         )
@@ -300,13 +335,14 @@ class Nodes:
                 for name, share in measured.unknown.items()
                 if share > MOSTLY_UNKNOWN
             ]
-        return {"iterations": [record], "stop_reason": reason, "warnings": warnings}
+        return update | {"iterations": [record], "stop_reason": reason, "warnings": warnings}
 
     @traced
     async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
         """Name the groups to ask about, and those of them that lack exposure."""
         context, opened = self._context(runtime), current_span()
-        exposure = state["iterations"][best_iteration(state["iterations"])]["exposure"]
+        best = state.get("reached") or state["iterations"][best_iteration(state["iterations"])]
+        exposure = best["exposure"]
         limit = context.max_groups
         calls = for_the_loop(context, state).budget.model_calls
         if calls is not None:
@@ -323,6 +359,7 @@ class Nodes:
         refiner = self._refiner_for(context)
         if refiner is None:  # begin() refuses this
             raise ModelUnavailableError("No model is given to refine with.")
+        await refiner.start()
         deadline = seconds_left(context)
         budget = for_the_loop(context, state).budget
         calls = budget.model_calls

@@ -16,11 +16,13 @@ from fairqr.retrieval.exposure import FloatArray, intersection
 
 __all__ = [
     "Baseline",
+    "Gaps",
     "Iteration",
     "RankedDocument",
     "RefinedGroup",
     "Reranking",
     "SearchResult",
+    "WithoutModel",
     "memberships_of",
 ]
 
@@ -37,6 +39,7 @@ class RankedDocument(_Frozen):
         score: The score before the final step: from the retriever, from fusion, or 1/rank if a
             model re-ranked.
         groups: For each attribute, the share of each group in the document; empty if unknown.
+        relevance: The probability that it is relevant; None if the retriever does not estimate it.
     """
 
     rank: int
@@ -44,6 +47,7 @@ class RankedDocument(_Frozen):
     title: str
     score: float
     groups: dict[str, dict[str, float]]
+    relevance: float | None = None
 
 
 class RefinedGroup(_Frozen):
@@ -68,7 +72,9 @@ class Iteration(_Frozen):
     """A round: 0 is the original query, and each later round a refinement.
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
-    divergence are measured on them. See :class:`SearchResult` for what None means.
+    divergence are measured on them. ``reached`` is the divergence that the relevance-aware step
+    then reaches; None if the method has another step. See :class:`SearchResult` for what None
+    means otherwise.
     """
 
     index: int
@@ -78,15 +84,44 @@ class Iteration(_Frozen):
     exposure: dict[str, dict[str, float]]
     divergence: float | None
     divergences: dict[str, float | None]
+    reached: float | None = None
+
+
+class Gaps(_Frozen):
+    """What groups lack of their target, by attribute and group, in shares of the exposure.
+
+    Attributes:
+        supply: What no ranking of the relevant documents found could give.
+        ranking: What this ranking withholds, though such documents were found.
+    """
+
+    supply: dict[str, dict[str, float]]
+    ranking: dict[str, dict[str, float]]
 
 
 class Baseline(_Frozen):
-    """The plain retrieval of the original query."""
+    """The plain retrieval of the original query; see :class:`SearchResult` for the fields."""
 
     ranking: list[RankedDocument]
     exposure: dict[str, dict[str, float]]
     divergence: float | None
     divergences: dict[str, float | None]
+    relevance: float | None = None
+    gaps: Gaps | None = None
+
+
+class WithoutModel(_Frozen):
+    """What the same search gives without asking the model.
+
+    Attributes:
+        divergence: Of the ranking from the target.
+        relevance: The mean relevance of the ranking.
+        documents: How many documents of the ranking only the model's queries found.
+    """
+
+    divergence: float | None
+    relevance: float | None
+    documents: int
 
 
 class Reranking(_Frozen):
@@ -118,7 +153,7 @@ class SearchResult(_Frozen):
         query: The query as given.
         corpus: The index that was searched.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
-        retriever: ``bm25``, or ``dense:…`` for vector search.
+        retriever: ``bm25``, ``dense:…`` for vectors, or ``hybrid:…`` for both.
         model: The model that refined; None if no model was asked.
         prompt: The prompt of the refiner; None if it has none.
         ranker: The ranker and its model; None if no model re-ranked.
@@ -136,6 +171,13 @@ class SearchResult(_Frozen):
         divergence: KL(ε*‖ε) in nats, the mean over the attributes; None if no document has a label.
         divergences: The divergence of each attribute.
         unknown: For each attribute, the share of exposure that went to documents without a label.
+        relevance: The mean probability of relevance in the ranking, weighted by the discount; None
+            if the retriever does not estimate it.
+        supply: For each attribute, the exposure nearest to the target that the relevant documents
+            found could give; None if it was not computed.
+        gaps: What each group still lacks; None without ``supply``.
+        without_model: What the search gives without the model; None if the model was not asked, or
+            the method has no relevance-aware step.
         baseline: The plain retrieval.
         usage: Time, calls and tokens that the run took.
         warnings: What the user should know about this result, in sentences.
@@ -160,6 +202,10 @@ class SearchResult(_Frozen):
     divergence: float | None
     divergences: dict[str, float | None]
     unknown: dict[str, float]
+    relevance: float | None = None
+    supply: dict[str, dict[str, float]] | None = None
+    gaps: Gaps | None = None
+    without_model: WithoutModel | None = None
     baseline: Baseline
     usage: UsageReport
     warnings: list[str] = []

@@ -44,16 +44,23 @@ class RoundLists:
         dimensions: The attributes, or their product, that exposure is measured over.
         state: The state of the run, after its first round was retrieved.
         context: The context of the run.
+        engine: The engine that was searched.
 
     Attributes:
         table: The groups of all documents that were retrieved.
+        estimated: Whether the scores of the pool's order are probabilities of relevance.
     """
 
-    def __init__(self, dimensions: Sequence[Dimension], state: State, context: Context) -> None:
+    def __init__(
+        self, dimensions: Sequence[Dimension], state: State, context: Context, engine: SearchEngine
+    ) -> None:
         self.dimensions = dimensions
         self.state = state
         self.context = context
         self.table = table_of(state["rankings"])
+        by_relevance = context.strategy.rerank == "relevance"
+        self.estimated = by_relevance and "relevance" in engine.capabilities
+        self._by_scores = by_relevance and "rescore" in engine.capabilities
 
     def measured(self, ids: Sequence[str]) -> Measurement:
         """Measure the first k of a list of documents against the target."""
@@ -79,11 +86,15 @@ class RoundLists:
     def retrieved(self, iteration: int) -> Ranking:
         """Return the list of a round before any re-ranking.
 
-        With ``fusion``, that is the fusion of the original ranking and the newest refined ones;
-        otherwise it is what the queries of the round retrieved.
+        With ``relevance``, that is all that was found so far, by the original query. With
+        ``fusion``, it is the fusion of the original ranking and the newest refined ones; otherwise
+        it is what the queries of the round retrieved.
         """
-        rankings = self.state["rankings"]
-        if self.context.strategy.rerank == "fusion":
+        rankings, order = self.state["rankings"], self.context.strategy.rerank
+        if self._by_scores:
+            scores = self.state.get("rescored", {}) | scores_of(rankings[0])
+            return Ranking.of({id_: scores[id_] for id_ in self.pool(iteration) if id_ in scores})
+        if order in ("relevance", "fusion"):
             return self._fused(newest(rankings, iteration))
         return self._fused([record for record in rankings if record["iteration"] == iteration])
 
@@ -180,6 +191,11 @@ def hits_of(record: RankingRecord) -> Hits:
     return Hits(record["ids"], record["scores"], memberships)
 
 
+def scores_of(record: RankingRecord) -> dict[str, float]:
+    """Return the score of each document of a ranking."""
+    return dict(zip(record["ids"], record["scores"], strict=True))
+
+
 async def scores_by_original_query(
     engine: SearchEngine, query: str, ids: Sequence[str], original: RankingRecord
 ) -> dict[str, float]:
@@ -190,7 +206,7 @@ async def scores_by_original_query(
     Raises:
         UnsupportedError: There are such documents, and the engine cannot score them.
     """
-    scores = dict(zip(original["ids"], original["scores"], strict=True))
+    scores = scores_of(original)
     missing = [id_ for id_ in ids if id_ not in scores]
     if missing:
         require(engine, "rescore", "The order 'original_query'")

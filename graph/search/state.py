@@ -20,6 +20,7 @@ __all__ = [
     "OutputState",
     "QueryRecord",
     "RankingRecord",
+    "ReachedRecord",
     "RefinementRecord",
     "State",
     "StopReason",
@@ -27,7 +28,14 @@ __all__ = [
 ]
 
 StopReason = Literal[
-    "converged", "no_improvement", "max_iterations", "budget", "model_failed", "not_refining"
+    "converged",
+    "reached",
+    "nothing_to_find",
+    "no_improvement",
+    "max_iterations",
+    "budget",
+    "model_failed",
+    "not_refining",
 ]
 GroupKey = tuple[str, str]
 """The names of an attribute and of one of its groups."""
@@ -71,6 +79,9 @@ class RefinementRecord(TypedDict):
 class IterationRecord(TypedDict):
     """What a round retrieved by, the first k that it had, and how exposure then was.
 
+    ``reached`` is the divergence that the relevance-aware step reaches with all that was found so
+    far; None if the method has another final step.
+
     ``divergences`` has None for an attribute that no document of the measured list has a label of;
     ``divergence`` is the mean of the others, and None if there is none.
     """
@@ -82,6 +93,25 @@ class IterationRecord(TypedDict):
     exposure: dict[str, dict[str, float]]
     divergences: dict[str, float | None]
     divergence: float | None
+    reached: float | None
+
+
+class ReachedRecord(TypedDict):
+    """What the relevance-aware step made of all documents that were found up to a round.
+
+    ``relevance`` is the mean of the ranking, weighted by the discount, and None if the retriever
+    does not estimate it. ``supply`` is the exposure nearest to the target that the relevant
+    documents could give. ``exhausted`` says that no document beyond these is likely to be relevant.
+    """
+
+    iteration: int
+    ids: list[str]
+    scores: list[float]
+    exposure: dict[str, dict[str, float]]
+    divergences: dict[str, float | None]
+    relevance: float | None
+    supply: dict[str, dict[str, float]]
+    exhausted: bool
 
 
 class CostRecord(TypedDict):
@@ -119,6 +149,9 @@ class State(InputState, OutputState, total=False):
         iteration: The current round; 0 is the round of the original query.
         pending: The queries that ``retrieve`` runs next.
         rankings: All that was retrieved so far.
+        rescored: The scores by the original query of documents that only refined queries found.
+        first_reached: What the relevance-aware step made of the plain retrieval.
+        reached: The best that it has made so far.
         corpus_shares: The share of each group in all documents, by attribute, if it is needed.
         target: ε* by attribute and group.
         iterations: The rounds that were measured.
@@ -137,6 +170,9 @@ class State(InputState, OutputState, total=False):
     iteration: int
     pending: list[QueryRecord]
     rankings: Annotated[list[RankingRecord], operator.add]
+    rescored: dict[str, float]
+    first_reached: ReachedRecord | None
+    reached: ReachedRecord | None
     corpus_shares: dict[str, list[float]]
     target: dict[str, dict[str, float]]
     iterations: Annotated[list[IterationRecord], operator.add]

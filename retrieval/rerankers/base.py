@@ -45,6 +45,8 @@ class Candidates:
         dimensions: The name of each dimension.
         groups: The names of the groups of each dimension.
         discount: The weight of each rank.
+        relevance: The probability that each document is relevant, shape (n,), never increasing;
+            None if the retriever does not estimate it.
     """
 
     ranking: Ranking
@@ -53,6 +55,7 @@ class Candidates:
     dimensions: Sequence[str]
     groups: Sequence[Sequence[str]]
     discount: Discount = LOG2
+    relevance: FloatArray | None = None
 
     def __post_init__(self) -> None:
         shapes = [(len(self.ranking), len(groups)) for groups in self.groups]
@@ -110,6 +113,8 @@ def candidates_of(
     dimensions: Sequence[Dimension],
     targets: Sequence[FloatArray],
     discount: Discount = LOG2,
+    *,
+    estimated: bool = False,
 ) -> Candidates:
     """Put together what is re-ranked.
 
@@ -119,6 +124,7 @@ def candidates_of(
         dimensions: What exposure is measured over.
         targets: ε* of each dimension, shape (G_a,).
         discount: The weight of each rank.
+        estimated: Whether the scores of the ranking are probabilities of relevance.
     """
     return Candidates(
         ranking=ranking,
@@ -127,6 +133,7 @@ def candidates_of(
         dimensions=[dimension.name for dimension in dimensions],
         groups=[dimension.groups for dimension in dimensions],
         discount=discount,
+        relevance=np.array(ranking.scores) if estimated else None,
     )
 
 

@@ -62,6 +62,14 @@ class RerankerEntry:
 
 _ENTRIES = (
     RerankerEntry(
+        "relevance-aware",
+        "the relevance-aware step: the most relevant ranking that is near the target",
+        "fairqr",
+        is_trained=False,
+        module="relevance_aware",
+        options_name="RelevanceAwareOptions",
+    ),
+    RerankerEntry(
         "exposure-aware",
         "the exposure-aware step, which fills the ranks one by one toward the target",
         "fairqr; exposure after Singh & Joachims 2018",
