@@ -20,7 +20,7 @@ import numpy as np
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerank import RRF_K
 
-__all__ = ["CALIBRATION", "Calibration", "relevance_by_rank"]
+__all__ = ["CALIBRATION", "FITTED", "Calibration", "relevance_by_rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,12 @@ class Calibration:
 
 CALIBRATION = Calibration(intercept=-6.216, lexical=2.751, similarity=1.727)
 """Fitted on the 200 best documents of all topics of notables and TREC Fair 2022 together."""
+
+FITTED = {
+    "notables": Calibration(intercept=-7.99, lexical=3.955, similarity=2.176),
+    "trec2022": Calibration(intercept=-4.245, lexical=1.35, similarity=1.311),
+}
+"""The same on one collection alone; each is tested on the other."""
 
 
 def relevance_by_rank(n: int) -> FloatArray:

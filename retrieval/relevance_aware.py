@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, normalise
 
-__all__ = ["most_relevant", "nearest_exposure"]
+__all__ = ["Positions", "most_relevant"]
 
 PRICES = np.array([0.0, *np.geomspace(1 / 32, 64, 14), 1e6])
-STARTS = 3
+STARTS = 2
 """From how many of the filled rankings exchanges are tried."""
 EXCHANGED_RANKS = 50
 """Up to how many ranks exchanges are tried. In longer rankings each rank has little weight, so
@@ -85,42 +85,6 @@ def most_relevant(
         return pool.positions(filled[best[0]])
     ends = [_exchanged(pool, filled[start]) for start in best[:STARTS]]
     return pool.positions(min(ends, key=lambda end: (round(end[0], 9), end[1]))[2])
-
-
-def nearest_exposure(
-    memberships: Sequence[FloatArray],
-    targets: Sequence[FloatArray],
-    *,
-    divergence: Distance,
-    discount: Discount = LOG2,
-    length: int,
-) -> list[FloatArray]:
-    """Return the exposure that comes nearest to the target, whatever the relevance.
-
-    Of documents that are all relevant this is the **supply**: what a fair ranking could give.
-
-    Args:
-        memberships: Those of :func:`most_relevant`.
-        targets: Likewise.
-        divergence: Likewise.
-        discount: The weight of each rank.
-        length: How many ranks there are.
-
-    Returns:
-        One array (G_a,) for each attribute; all zeros if no document has a label.
-    """
-    count = len(memberships[0])
-    order = most_relevant(
-        np.ones(count),
-        memberships,
-        targets,
-        tolerance=0,
-        divergence=divergence,
-        discount=discount,
-        length=length,
-    )
-    weights = discount.weights(len(order))
-    return [normalise(weights @ np.asarray(members)[order]) for members in memberships]
 
 
 class _Pool:
@@ -250,8 +214,8 @@ def _exchanged(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]
         else:
             one, other = first[best - replacing.size], second[best - replacing.size]
             now[one], now[other] = now[other], now[one]
-        given, expected = pool.given(now), pool.expected(now)
-        distance = float(pool.distances(given))
+        given, expected = given + changes[best], expected + float(gains[best])
+        distance = float(distances[best])
     return distance, -expected, now
 
 

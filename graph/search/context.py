@@ -44,6 +44,7 @@ __all__ = [
 Method = Literal[
     "fairqr",
     "fair-qr",
+    "loop",
     "plain",
     "greedy",
     "mmr",
@@ -145,6 +146,14 @@ METHODS: dict[Method, Strategy] = {
         pool="last",
         rerank="original_query",
         depth=None,
+    ),
+    "loop": Strategy(
+        "asks a model about all groups, whatever was found, refines toward those that lack "
+        "exposure, fuses the rankings, and takes the exposure-aware step",
+        refines=True,
+        rerank="fusion",
+        final_step="exposure-aware",
+        evidence=True,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
     "greedy": _baseline("exposure-aware"),

@@ -24,7 +24,8 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Reranker, candidates_of, read_options
 from fairqr.retrieval.rerankers.registry import open_reranker
-from fairqr.retrieval.rerankers.relevance_aware import RelevanceAwareOptions, supply
+from fairqr.retrieval.rerankers.relevance_aware import RelevanceAwareOptions, take_step
+from fairqr.retrieval.target import DEFAULT_TARGET
 
 __all__ = ["Final", "best_final", "final_step", "nearer", "reached_by"]
 
@@ -103,7 +104,7 @@ async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker 
     return Final(number, ranking, lists.measured(ranking.ids), last.warnings)
 
 
-async def reached_by(engine: SearchEngine, lists: RoundLists, number: int) -> ReachedRecord:
+def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
     """Take the relevance-aware step from all that was found up to a round."""
     state, context = lists.state, lists.context
     order = lists.retrieved(number)
@@ -111,24 +112,17 @@ async def reached_by(engine: SearchEngine, lists: RoundLists, number: int) -> Re
     candidates = candidates_of(
         lists.table, order, lists.dimensions, targets, context.discount, estimated=lists.estimated
     )
-    step = await final_step(engine, context)
-    assert step is not None  # noqa: S101 - the caller has looked
-    taken = (await step.rerank(state["query"], candidates, context.k)).ranking.ids
+    options = read_options(
+        "relevance-aware", RelevanceAwareOptions, step_options(context, "relevance-aware")
+    )
+    step = take_step(candidates, options, context.k)
+    taken = order.reordered(step.positions.tolist())
     measured = lists.measured(taken)
     scores = dict(zip(order.ids, order.scores, strict=True))
     relevance = None
     if lists.estimated:
         relevance = discounted_mean([scores[id_] for id_ in taken], context.discount)
-    least = context.least_relevance
-    could = measured.exposure
-    if rank_key(measured.divergences) > (0, context.threshold) or least > 0:
-        options = read_options(
-            "relevance-aware", RelevanceAwareOptions, step_options(context, "relevance-aware")
-        )
-        vectors = supply(candidates, options, context.k)
-        could = {
-            d.name: by_group(d, vector) for d, vector in zip(lists.dimensions, vectors, strict=True)
-        }
+    supply = zip(lists.dimensions, step.supply, strict=True)
     return ReachedRecord(
         iteration=number,
         ids=taken,
@@ -136,8 +130,8 @@ async def reached_by(engine: SearchEngine, lists: RoundLists, number: int) -> Re
         exposure=measured.exposure,
         divergences=measured.divergences,
         relevance=relevance,
-        supply=could,
-        exhausted=lists.estimated and state["rankings"][0]["scores"][-1] < least,
+        supply={dimension.name: by_group(dimension, could) for dimension, could in supply},
+        exhausted=lists.estimated and state["rankings"][0]["scores"][-1] < context.least_relevance,
     )
 
 
@@ -178,6 +172,7 @@ def step_options(context: Context, name: FinalStep) -> dict[str, Any]:
     }
     own: dict[FinalStep, dict[str, Any]] = {
         "exposure-aware": measure,
-        "relevance-aware": measure | {"min_relevance": context.least_relevance},
+        "relevance-aware": measure
+        | {"min_relevance": context.least_relevance, "capped": context.target == DEFAULT_TARGET},
     }
     return {**own.get(name, {}), **context.options}

@@ -53,8 +53,10 @@ async def assemble(
     original = ranking_of(state["rankings"][0]).top(context.k)
     plain = lists.measured(original.ids)
     best = Final(0, original, plain)
-    # A model that failed before it gave anything leaves the plain retrieval.
-    if state["stop_reason"] != "model_failed" or len(state["iterations"]) > 1:
+    # A model that failed before it gave anything leaves the plain retrieval, or what could be made
+    # of it without the model.
+    failed = state["stop_reason"] == "model_failed" and len(state["iterations"]) == 1
+    if not failed or state.get("reached"):
         found = await best_final(engine, lists, by_model)
         is_nearer = rank_key(found.measured.divergences) <= rank_key(plain.divergences)
         if is_nearer or not context.strategy.refines:

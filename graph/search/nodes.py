@@ -301,7 +301,7 @@ class Nodes:
         measured = lists.measured(found.ids)
         update: Update = {}
         if context.strategy.final_step == "relevance-aware":
-            reached = await reached_by(self._engine, lists, number)
+            reached = await asyncio.to_thread(reached_by, lists, number)
             best = nearer(state.get("reached"), reached, context.threshold)
             update = {"reached": best} | ({"first_reached": reached} if number == 0 else {})
             opened.set("fairqr.reached", mean_divergence(reached["divergences"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -9,13 +11,13 @@ from pydantic import Field
 
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.exposure import FloatArray, exposure
 from fairqr.retrieval.relevance import relevance_by_rank
-from fairqr.retrieval.relevance_aware import Distance, most_relevant, nearest_exposure
+from fairqr.retrieval.relevance_aware import Positions, most_relevant
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, by_rank
 from fairqr.retrieval.rerankers.exposure_aware import ExposureAwareOptions
 
-__all__ = ["RelevanceAwareOptions", "RelevanceAwareReranker", "build", "supply"]
+__all__ = ["RelevanceAwareOptions", "RelevanceAwareReranker", "Step", "build", "take_step"]
 
 
 class RelevanceAwareOptions(ExposureAwareOptions):
@@ -28,10 +30,25 @@ class RelevanceAwareOptions(ExposureAwareOptions):
         description="Put no document forward that is less likely to be relevant than this.",
     )
 
-    @property
-    def distance(self) -> Distance:
-        """Measures how far exposures are from a target."""
-        return partial(kullback_leibler, smoothing=self.smoothing, direction=self.direction)
+    capped: bool = Field(
+        True,
+        description="If the documents cannot give the target, stop near what they can give, rather "
+        "than come as near to the target as possible at any price.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the step makes of candidates.
+
+    Attributes:
+        positions: The first k candidates in their new order.
+        supply: The exposure nearest to the target that the candidates which may be put forward
+            could give, one array (G_a,) for each dimension; zeros without any label.
+    """
+
+    positions: Positions
+    supply: list[FloatArray]
 
 
 class RelevanceAwareReranker:
@@ -48,43 +65,43 @@ class RelevanceAwareReranker:
 
     async def rerank(self, query: str, candidates: Candidates, k: int) -> Reranked:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
-        chances = _chances(candidates)
-        eligible = _eligible(candidates, self._options.min_relevance)
-        chosen = eligible[
-            most_relevant(
-                chances[eligible],
-                [members[eligible] for members in candidates.memberships],
-                candidates.targets,
-                tolerance=self._options.tolerance,
-                divergence=self._options.distance,
-                discount=candidates.discount,
-                length=k,
-            )
-        ]
-        others = np.setdiff1d(np.arange(len(candidates)), eligible)
-        order = np.concatenate([chosen, others])[:k]
-        return Reranked(by_rank(candidates.ranking.reordered(order.tolist())))
+        positions = take_step(candidates, self._options, k).positions
+        return Reranked(by_rank(candidates.ranking.reordered(positions.tolist())))
 
 
-def supply(candidates: Candidates, options: RelevanceAwareOptions, k: int) -> list[FloatArray]:
-    """Return the exposure that the relevant candidates could give, nearest to the target.
+def take_step(candidates: Candidates, options: RelevanceAwareOptions, k: int) -> Step:
+    """Take the step.
 
     Args:
         candidates: Documents with their relevance, memberships and targets.
-        options: Those of the step.
+        options: How far to go.
         k: How many ranks there are.
-
-    Returns:
-        One array (G_a,) for each dimension; zeros if no relevant document has a label.
     """
+    chances = _chances(candidates)
     eligible = _eligible(candidates, options.min_relevance)
-    return nearest_exposure(
-        [members[eligible] for members in candidates.memberships],
-        candidates.targets,
-        divergence=options.distance,
-        discount=candidates.discount,
-        length=k,
-    )
+    members = [own[eligible] for own in candidates.memberships]
+    divergence = partial(kullback_leibler, smoothing=options.smoothing, direction=options.direction)
+
+    def nearest(targets: Sequence[FloatArray]) -> Positions:
+        return most_relevant(
+            chances[eligible],
+            members,
+            targets,
+            tolerance=options.tolerance,
+            divergence=divergence,
+            discount=candidates.discount,
+            length=k,
+        )
+
+    # Beyond the tolerance this is the ranking nearest to the target, whatever it costs.
+    chosen = nearest(candidates.targets)
+    supply = [exposure(own[chosen], candidates.discount) for own in members]
+    pairs = list(zip(candidates.targets, supply, strict=True))
+    far = [float(divergence(target, could)) for target, could in pairs if could.any()]
+    if options.capped and far and sum(far) / len(far) > options.tolerance:
+        chosen = nearest([could if could.any() else target for target, could in pairs])
+    others = np.setdiff1d(np.arange(len(candidates)), eligible)
+    return Step(np.concatenate([eligible[chosen], others])[:k], supply)
 
 
 def _chances(candidates: Candidates) -> FloatArray:
@@ -93,7 +110,7 @@ def _chances(candidates: Candidates) -> FloatArray:
     return np.asarray(candidates.relevance, dtype=np.float64)
 
 
-def _eligible(candidates: Candidates, least: float) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _eligible(candidates: Candidates, least: float) -> Positions:
     """Return the positions of the documents that may be put forward."""
     if candidates.relevance is None:
         return np.arange(len(candidates))

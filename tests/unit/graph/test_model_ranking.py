@@ -281,7 +281,14 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: Searc
     assert result.reranking.repairs == {"missing": 4}
 
 
-LOOP = {"target": "population:1", "k": 10, "threshold": 0.0, "max_iterations": 3, "patience": 9}
+LOOP: dict[str, Any] = {
+    "method": "loop",
+    "target": "population:1",
+    "k": 10,
+    "threshold": 0.0,
+    "max_iterations": 3,
+    "patience": 9,
+}
 
 
 async def test_with_refinement_each_list_that_is_tried_is_paid_for(engine: SearchEngine) -> None:

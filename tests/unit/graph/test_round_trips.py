@@ -84,7 +84,9 @@ async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_text
     engine: SearchEngine, context: dict[str, Any]
 ) -> None:
     watched = WatchedEngine(engine)
-    result = await FairSearch(watched, Proposing()).search("science", **{**ASKED, **context})
+    result = await FairSearch(watched, Proposing()).search(
+        "science", **{"method": "loop", **ASKED, **context}
+    )
     assert len(result.iterations) >= 2
     # A round whose keywords come to nothing ends before it searches, and is not measured.
     begun = len(result.iterations) + bool(result.unused_refinements)
@@ -104,7 +106,9 @@ async def test_a_method_that_does_not_refine_searches_once(
 async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEngine) -> None:
     """Keywords are held against the texts that were found, and it is asked nothing it cannot do."""
     watched = WatchedEngine(engine, without=NOTHING)
-    result = await FairSearch(watched, Proposing()).search("science", attribute="gender", **ASKED)
+    result = await FairSearch(watched, Proposing()).search(
+        "science", attribute="gender", **ASKED, method="loop"
+    )
     assert any("scholar" in query for query in result.iterations[1].queries)
     assert result.divergence is not None
     assert result.baseline.divergence is not None
@@ -146,7 +150,9 @@ async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
 ) -> None:
     watched = WatchedEngine(engine, without=NOTHING)
     with pytest.raises(kind, match=sentence) as caught:
-        await FairSearch(watched, model).search("science", attribute="gender", **context)
+        await FairSearch(watched, model).search(
+            "science", **{"attribute": "gender", "method": "loop", **context}
+        )
     assert "\n" not in str(caught.value)
     if kind is UnsupportedError:
         assert watched.round_trips == 0
@@ -155,7 +161,7 @@ async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
 async def test_an_engine_that_is_given_stays_open(engine: SearchEngine) -> None:
     watched = WatchedEngine(engine)
     async with FairSearch.open(watched, Proposing()) as search:
-        await search.search("science", attribute="gender")
+        await search.search("science", attribute="gender", method="loop")
     assert watched.closed == 0
 
 
@@ -173,5 +179,7 @@ async def test_warnings_of_an_engine_reach_the_result_once(
             ]
 
     search = FairSearch(Partial(engine, without=without), Proposing())
-    result = await search.search("science", attribute="gender", k=10, max_iterations=1)
+    result = await search.search(
+        "science", attribute="gender", k=10, max_iterations=1, method="loop"
+    )
     assert result.warnings.count("1 of 5 shards failed.") == 1

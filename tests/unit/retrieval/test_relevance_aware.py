@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import LOG2, Discount, exposure
-from fairqr.retrieval.relevance_aware import most_relevant, nearest_exposure
+from fairqr.retrieval.relevance_aware import most_relevant
 
 Array = NDArray[np.float64]
 PATTERNS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0, 0.4], [0, 0, 0]])
@@ -156,22 +156,18 @@ def test_unlabelled_documents_are_not_pushed_out() -> None:
     assert {0, 2} <= set(order.tolist())
 
 
-def test_the_nearest_exposure_is_the_target_where_there_is_enough() -> None:
-    members = np.eye(2)[[0] * 30 + [1] * 30]
-    (reached,) = nearest_exposure(
-        [members], [np.array([0.3, 0.7])], divergence=kullback_leibler, length=20
-    )
-    assert reached == pytest.approx([0.3, 0.7], abs=0.002)
-    (scarce,) = nearest_exposure(
-        [np.eye(2)[[0] * 30 + [1]]],
+def test_a_scarce_group_gets_the_best_ranks_that_it_needs() -> None:
+    """Beyond the tolerance, the ranking nearest to the target is taken."""
+    members = np.eye(2)[[0] * 30 + [1]]
+    order = most_relevant(
+        np.linspace(1, 0.5, 31),
+        [members],
         [np.array([0.3, 0.7])],
+        tolerance=0.005,
         divergence=kullback_leibler,
         length=20,
     )
-    assert scarce[1] == pytest.approx(1 / LOG2.weights(20).sum(), rel=1e-9), "it stands first"
-    assert not nearest_exposure(
-        [np.zeros((3, 2))], [np.array([0.3, 0.7])], divergence=kullback_leibler, length=20
-    )[0].any()
+    assert order[0] == 30
 
 
 def test_long_rankings_are_filled() -> None:
