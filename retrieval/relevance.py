@@ -13,14 +13,25 @@ well a fit on one collection holds on another (docs/relevance.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerank import RRF_K
 
-__all__ = ["CALIBRATION", "FITTED", "Calibration", "relevance_by_rank"]
+__all__ = [
+    "CALIBRATION",
+    "FITTED",
+    "Calibration",
+    "fused_best",
+    "moved_toward",
+    "relevance_by_rank",
+]
+
+FEEDBACK_DOCUMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,31 @@ FITTED = {
     "trec2022": Calibration(intercept=-4.245, lexical=1.35, similarity=1.311),
 }
 """The same on one collection alone; each is tested on the other."""
+
+
+def moved_toward(query: Float32Array, best: Float32Array) -> Float32Array:
+    """Return the vector of a query, moved halfway toward the documents that answer it best.
+
+    Args:
+        query: Shape (d,), of length 1 or 0.
+        best: Vectors of documents that fused rankings hold to be best, shape (m, d); those of zeros
+            have no say.
+    """
+    known = best[best.any(axis=1)]
+    if not len(known):
+        return query
+    middle = unit_rows([known.astype(np.float64).mean(axis=0)])[0]
+    moved: Float32Array = unit_rows([query + middle])[0]
+    return moved
+
+
+def fused_best(rankings: Sequence[Sequence[int]]) -> list[int]:
+    """Return the ten numbers that reciprocal rank fusion of rankings puts first, ties by number."""
+    fused: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, number in enumerate(ranking, start=1):
+            fused[number] = fused.get(number, 0.0) + 1 / (RRF_K + rank)
+    return sorted(fused, key=lambda number: (-fused[number], number))[:FEEDBACK_DOCUMENTS]
 
 
 def relevance_by_rank(n: int) -> FloatArray:

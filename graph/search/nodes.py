@@ -150,7 +150,7 @@ class Nodes:
             raise ModelUnavailableError(
                 "No model is given to refine with; name one, or set ask to never."
             )
-        if refiner is not None and context.rounds and context.strategy.ask == "always":
+        if refiner is not None and context.rounds:
             await refiner.start()
         # What is wrong with its options, or missing, is better known now.
         await final_step(self._engine, context)
@@ -359,7 +359,6 @@ class Nodes:
         refiner = self._refiner_for(context)
         if refiner is None:  # begin() refuses this
             raise ModelUnavailableError("No model is given to refine with.")
-        await refiner.start()
         deadline = seconds_left(context)
         budget = for_the_loop(context, state).budget
         calls = budget.model_calls

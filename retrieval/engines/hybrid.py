@@ -6,21 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
+from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.engines.engine import Capability, Hits, Query
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.engines.vector_array import Rows, cosines, scores_of
 from fairqr.retrieval.engines.vectors import VectorEngine, live_documents
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import CALIBRATION, Calibration
-from fairqr.retrieval.rerank import RRF_K
+from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
 
 __all__ = ["HybridEngine"]
 
 LEXICAL_DEPTH = 1000
 """How many documents the words find; what comes below has hardly any lexical evidence."""
 FUSED_DEPTH = 200
-FEEDBACK_DOCUMENTS = 10
 
 
 class HybridEngine(VectorEngine):
@@ -82,17 +80,8 @@ def _moved(now: Snapshot, vectors: Float32Array, vector: Float32Array, best: Row
     rows = _highest(similar, FUSED_DEPTH)
     rows = np.array(list(live_documents(now, rows)), dtype=np.int64)
     nearest = rows[np.lexsort((rows, -similar[rows]))]
-    fused: dict[int, float] = {}
-    for ranking in (best, nearest):
-        for rank, row in enumerate(ranking.tolist(), start=1):
-            fused[row] = fused.get(row, 0.0) + 1 / (RRF_K + rank)
-    first = sorted(fused, key=lambda row: (-fused[row], row))[:FEEDBACK_DOCUMENTS]
-    first = [row for row in first if row < len(vectors)]
-    if not first:
-        return vector
-    middle = vectors[first].astype(np.float64).mean(axis=0)
-    moved: Float32Array = unit_rows([vector + unit_rows([middle])[0]])[0]
-    return moved
+    first = fused_best([best.tolist(), nearest.tolist()])
+    return moved_toward(vector, vectors[[row for row in first if row < len(vectors)]])
 
 
 def _highest(similar: Float32Array, n: int) -> Rows:

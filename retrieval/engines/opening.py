@@ -83,22 +83,46 @@ async def open_source(
     if isinstance(source, ElasticsearchSource):
         from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 
+        if _is_hybrid(retriever):
+            attached = await open_elasticsearch(source, labels)
+            return await with_encoded_pool(attached, Retriever.of(retriever))
         if isinstance(retriever, Retriever):
             retriever = retriever.encoder or "bm25"
         return await open_elasticsearch(source, labels, retriever=retriever)
-    if retriever != "bm25":
+    if retriever != "bm25" and not (_is_hybrid(retriever) and isinstance(source, HttpSource)):
         raise UnsupportedError(
             f"The source '{source.name}' ranks in its own way only; leave the retriever out."
         )
     if isinstance(source, HttpSource):
         from fairqr.retrieval.engines.http import open_http
 
-        return await open_http(source, labels)
+        found = await open_http(source, labels)
+        if _is_hybrid(retriever):
+            return await with_encoded_pool(found, Retriever.of(retriever))
+        return found
     if isinstance(source, RunSource):
         from fairqr.retrieval.engines.run import open_run
 
         return await open_run(source, labels)
     raise UnsupportedError(f"There is no engine '{source.engine}'.")
+
+
+def _is_hybrid(retriever: str | Encoder | Retriever) -> bool:
+    if isinstance(retriever, Retriever):
+        return retriever.kind == "hybrid"
+    return isinstance(retriever, str) and retriever.strip().startswith("hybrid")
+
+
+async def with_encoded_pool(engine: SearchEngine, retriever: Retriever) -> SearchEngine:
+    """Return an engine whose hits are re-ranked by their texts; it is closed if this fails."""
+    from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
+
+    assert retriever.encoder is not None  # noqa: S101 - hybrid has one
+    try:
+        return await EncodedPoolEngine.open(engine, retriever.encoder)
+    except BaseException:
+        await engine.aclose()
+        raise
 
 
 async def with_retriever(

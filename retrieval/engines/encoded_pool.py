@@ -1,0 +1,190 @@
+"""Hybrid retrieval over an engine without vectors: the texts of what it finds are encoded."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.encoders.encoder import (
+    Encoder,
+    EncoderMark,
+    Float32Array,
+    encode_documents,
+    encode_query,
+    text_of,
+)
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineInfo,
+    Hits,
+    Query,
+    SearchEngine,
+    best_first,
+)
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
+
+__all__ = ["EncodedPoolEngine"]
+
+POOL = 200
+"""How many documents of a query are encoded at the most."""
+SAMPLE_WORDS = (
+    "time year world first life work people day new great city country family school history "
+    "made born known large small"
+)
+SAMPLED_FOR_EACH = 10
+KEPT = 20_000
+SECONDS_KEPT = 600.0
+
+
+class EncodedPoolEngine:
+    """Re-ranks what an engine finds by the probability of relevance of its texts.
+
+    The engine's own scores are the lexical evidence, and the first 200 documents are encoded. What
+    stands below them, and what has no text, has no similarity beyond the mean. The mean and the
+    deviation of similarities come from 200 documents that common words find, since the engine may
+    not list its documents. Vectors are kept for ten minutes, those of the 20,000 documents that
+    were used last.
+
+    It finds no document that the engine does not find. An index with vectors of its own does
+    (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
+    """
+
+    calibration: Calibration = CALIBRATION
+
+    def __init__(self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
+        """Take what :meth:`open` has found."""
+        self.lexical, self._encoder, self._mark = lexical, encoder, mark
+        self.name, self.schema = lexical.name, lexical.schema
+        self.in_process = lexical.in_process
+        self.retriever = f"hybrid-pool:{encoder.name}"
+        self.capabilities: frozenset[Capability] = lexical.capabilities | {"relevance"}
+        self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
+        self._background: Float32Array | None = None
+
+    @classmethod
+    async def open(cls, lexical: SearchEngine, encoder: Encoder) -> EncodedPoolEngine:
+        """Wrap an engine.
+
+        Raises:
+            ModelError: The encoder fails.
+            ModelUnavailableError: It cannot be started.
+        """
+        return cls(lexical, encoder, await EncoderMark.of(encoder))
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the engine."""
+        return await self.lexical.info()
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the engine lacks are left out."""
+        return await self.lexical.documents(ids)
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Return for each attribute the mean membership over all documents."""
+        return await self.lexical.corpus_shares()
+
+    async def aclose(self) -> None:
+        """Close the engine."""
+        await self.lexical.aclose()
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries: one round trip for their hits, and one for texts not seen yet."""
+        asked = [
+            replace(query, n=max(query.n, POOL))
+            if _is_ranked(query) and query.only is None
+            else query
+            for query in queries
+        ]
+        # What the words find best says how to read the scores of given documents.
+        given = [query for query in queries if _is_ranked(query) and query.only is not None]
+        best = [replace(query, n=POOL, only=None) for query in given]
+        answers = await self.lexical.search([*asked, *best])
+        found, others = answers[: len(queries)], iter(answers[len(queries) :])
+        pairs = [
+            (query, hits, next(others) if query.only is not None else hits)
+            for query, hits in zip(queries, found, strict=True)
+            if _is_ranked(query)
+        ]
+        await self._encode_missing(
+            [id_ for _, hits, leading in pairs for id_ in (*leading.ids[:POOL], *hits.ids[:POOL])]
+        )
+        estimated = iter([await self._estimated(*pair) for pair in pairs])
+        return [
+            next(estimated) if _is_ranked(query) else hits
+            for query, hits in zip(queries, found, strict=True)
+        ]
+
+    async def _estimated(self, query: Query, hits: Hits, leading: Hits) -> Hits:
+        text = f"{query.text} {query.boost}" if query.boost else query.text
+        asked = await encode_query(self._encoder, text, self._mark.dimensions)
+        candidates = self._vectors(leading.ids[:POOL])
+        ranks = range(len(candidates))
+        nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
+        moved = moved_toward(asked, candidates[fused_best([ranks, nearest])])
+        background = await self._sampled()
+        similar = background @ moved
+        mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
+        vectors = self._vectors(hits.ids)
+        likeness = np.where(vectors.any(axis=1), vectors @ moved, mean)
+        highest = leading.scores[0] if leading.scores else 1.0
+        shares = np.clip(np.array(hits.scores) / (highest or 1.0), 0, 1)
+        chances = self.calibration.probability(shares, (likeness - mean) / deviation)
+        return best_first(
+            hits.ids,
+            chances.tolist(),
+            hits.memberships,
+            query.n,
+            total=hits.total,
+            warnings=hits.warnings,
+        )
+
+    async def _sampled(self) -> Float32Array:
+        """Return the vectors of documents about anything, read once."""
+        if self._background is None:
+            words = [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
+            found = await self.lexical.search(words)
+            ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
+            await self._encode_missing(ids)
+            vectors = self._vectors(ids)
+            known = vectors[vectors.any(axis=1)]
+            self._background = known if len(known) else vectors[:0]
+        return self._background
+
+    def _vectors(self, ids: Sequence[str]) -> Float32Array:
+        """Return the vectors of documents, zeros for what was not encoded."""
+        none = np.zeros(self._mark.dimensions, dtype=np.float32)
+        rows = [self._kept[id_][1] if id_ in self._kept else none for id_ in ids]
+        return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
+
+    async def _encode_missing(self, ids: Sequence[str]) -> None:
+        """Read and encode the documents whose vectors are not kept."""
+        now = time.monotonic()
+        wanted = list(dict.fromkeys(ids))
+        missing = [
+            id_
+            for id_ in wanted
+            if id_ not in self._kept or self._kept[id_][0] < now - SECONDS_KEPT
+        ]
+        if missing:
+            documents = await self.lexical.documents(missing)
+            vectors = await encode_documents(
+                self._encoder, [text_of(d) for d in documents], self._mark.dimensions
+            )
+            for document, vector in zip(documents, vectors, strict=True):
+                self._kept[document.id] = now, vector
+        for id_ in wanted:
+            if id_ in self._kept:
+                self._kept.move_to_end(id_)
+        while len(self._kept) > max(KEPT, len(wanted)):
+            self._kept.popitem(last=False)
+
+
+def _is_ranked(query: Query) -> bool:
+    """Whether a query asks for a ranking by its words, rather than for a count or for groups."""
+    return query.n > 0 and not query.every_word and bool(query.text.strip())

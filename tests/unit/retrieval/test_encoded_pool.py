@@ -1,0 +1,124 @@
+"""Hybrid retrieval over engines without vectors: the texts of what they find are encoded."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.encoders.encoder import text_of
+from fairqr.retrieval.engines import encoded_pool as module
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.relevance import CALIBRATION, fused_best, moved_toward
+from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.retrieval.embedded import GENDER, built
+from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
+
+
+def generated(count: int) -> list[Document]:
+    """Documents about some of twelve things, each with one of the common words."""
+    draw = random.Random(1)
+    words, common = [f"w{i}" for i in range(12)], module.SAMPLE_WORDS.split()
+    return [
+        Document(
+            f"d{number:03}",
+            draw.choice(words),
+            " ".join([*draw.choices(words, k=draw.randint(2, 9)), draw.choice(common)]),
+            {"gender": draw.choice(["female", "male"])},
+        )
+        for number in range(count)
+    ]
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
+    documents = {document.id: document for document in generated(150)}
+    lexical = built(tmp_path / "v1", documents.values())
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder())
+    assert engine.retriever == "hybrid-pool:words"
+    found = await hits_of(engine, "w1 w2", 500)
+    by_words = await hits_of(lexical, "w1 w2", 200)
+    vectors = {id_: unit(word_vector(text_of(d), 8)) for id_, d in documents.items()}
+    asked = unit(word_vector("w1 w2", 8))
+    own = np.array([vectors[id_] for id_ in by_words.ids], dtype=np.float32)
+    nearest = np.argsort(-(own @ asked), kind="stable").tolist()
+    moved = moved_toward(asked.astype(np.float32), own[fused_best([range(len(own)), nearest])])
+    sample = await lexical.search([Query(word, 10) for word in module.SAMPLE_WORDS.split()])
+    ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
+    background = np.array([vectors[id_] for id_ in ids]) @ moved
+    likeness = (own @ moved - background.mean()) / background.std()
+    shares = np.array(by_words.scores) / by_words.scores[0]
+    chances = CALIBRATION.probability(shares, likeness)
+    wanted = dict(zip(by_words.ids, chances.tolist(), strict=True))
+    assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
+    assert found.scores == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
+    assert found.scores == sorted(found.scores, reverse=True)
+    gender = GENDER.attributes["gender"]
+    expected = [list(documents[id_].membership(gender)) for id_ in found.ids]
+    assert found.memberships["gender"].tolist() == expected
+
+
+async def test_fewer_hits_are_the_best_of_the_pool(tmp_path: Path) -> None:
+    engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), CountingEncoder())
+    whole = await hits_of(engine, "w3", 200)
+    few = await hits_of(engine, "w3", 5)
+    assert (few.ids, few.scores) == (whole.ids[:5], whole.scores[:5])
+
+
+async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:
+    engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), CountingEncoder())
+    whole = await hits_of(engine, "w1 w2", 200)
+    some = whole.ids[::7]
+    found = await hits_of(engine, "w1 w2", 99, only=some)
+    wanted = dict(zip(whole.ids, whole.scores, strict=True))
+    assert found.ids == some
+    assert found.scores == pytest.approx([wanted[id_] for id_ in some])
+
+
+async def test_a_text_is_read_and_encoded_once(tmp_path: Path) -> None:
+    """One search, one for the background at first, and no text twice."""
+    encoder, watched = CountingEncoder(), WatchedEngine(built(tmp_path / "v1", generated(150)))
+    engine = await EncodedPoolEngine.open(watched, encoder)
+    await engine.search([Query("w1", 20), Query("w2", 20)])
+    assert watched.round_trips == 2
+    first = len(encoder.taken())
+    assert 0 < first <= 150
+    await engine.search([Query("w2", 20)])
+    assert watched.round_trips == 3
+    assert encoder.taken() == []
+
+
+async def test_vectors_are_not_kept_for_long_nor_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = CountingEncoder()
+    engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), encoder)
+    await hits_of(engine, "w1", 20)
+    encoder.taken()
+    monkeypatch.setattr(module, "SECONDS_KEPT", -1.0)
+    await hits_of(engine, "w1", 20)
+    assert encoder.taken()
+    monkeypatch.setattr(module, "KEPT", 3)
+    found = await hits_of(engine, "w1", 20)
+    assert len(found) == 20, "a search needs its own, however few are kept"
+
+
+async def test_counts_and_groups_are_the_engines_own(tmp_path: Path) -> None:
+    lexical = built(tmp_path / "v1", generated(60))
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder())
+    asked = [
+        Query("w1", 0),
+        Query("", 0),
+        Query("", 9, only=("d001", "d002")),
+        Query("w1 w2", 9, every_word=True),
+    ]
+    for own, theirs in zip(await engine.search(asked), await lexical.search(asked), strict=True):
+        assert (own.ids, own.scores, own.total) == (theirs.ids, theirs.scores, theirs.total)
