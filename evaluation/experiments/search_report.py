@@ -49,13 +49,15 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
     records = [r for t in measured.tables for found in t.records.values() for r in found]
     systems = experiment.all_systems()
     at_once = sorted({record.at_once for record in records if not record.error})
+    judged = (pair for of_topic in measured.qrels.values() for pair in of_topic.items())
+    relevant = [document for document, grade in judged if grade > 0]
     return {
         "title": experiment.title,
         "about": experiment.about,
         "manifest": manifest,
         "experiment": experiment,
         "parts": [_part(table) for table in measured.tables],
-        "at_once": " or ".join(map(str, at_once)) or "no",
+        "at_once": " or ".join(map(str, at_once)),
         "missing": [*manifest.notes, *_unfinished(measured), *_on_judgements(measured)],
         "ended": _ended(measured),
         "warnings": Counter(
@@ -64,11 +66,9 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
             for text in (*record.warnings, *filter(None, [record.error]))
         ).most_common(),
         "most_warnings": MOST_WARNINGS,
-        "facts": pd.DataFrame(_facts(measured, at_once).items(), columns=["", "value"]),
-        "measures": pd.DataFrame(
-            [(m, m.summary, m.range, m.best) for m in parse_measures(experiment.measures)],
-            columns=["measure", "what it is", "range", "which end is best"],
-        ),
+        "documents": measured.scan.documents,
+        "relevant": (len(relevant), len(set(relevant))),
+        "measures": parse_measures(experiment.measures),
         "systems": pd.DataFrame(
             [_described(experiment, system, len(manifest.topics)) for system in systems]
         ),
@@ -298,35 +298,6 @@ def _on_judgements(measured: MeasuredSearches) -> Iterator[str]:
         if note.kind in NOTED
     ]
     yield from dict.fromkeys(found)
-
-
-def _facts(measured: MeasuredSearches, at_once: list[int]) -> dict[str, str]:
-    manifest = measured.manifest
-    experiment = manifest.experiment
-    relevant = [
-        [d for d, grade in judged.items() if grade > 0] for judged in measured.qrels.values()
-    ]
-    distinct = len({document for documents in relevant for document in documents})
-    return {
-        "collection": f"{manifest.collection_title} ({manifest.collection})",
-        "judgements": experiment.split
-        or "the only ones of the collection, or those without a name",
-        "topics": f"{len(manifest.topics)}",
-        "documents": f"{measured.scan.documents:,}",
-        "judged relevant": f"{sum(map(len, relevant)):,} pairs of topic and document, "
-        f"{distinct:,} documents",
-        "documents returned (k)": f"{experiment.k}",
-        "measured against": f"{manifest.judge}, a target that knows the judgements",
-        "target of the searches": f"{experiment.target}, estimated without judgements",
-        "model": experiment.model,
-        "searched": experiment.corpus or "the collection's documents, indexed here",
-        "seeds": ", ".join(map(str, experiment.seeds)),
-        "begun": manifest.started,
-        "searches at once": " or ".join(map(str, at_once)) or "none",
-        **{f"prompt {name}": f"sha256 {digest}" for name, digest in manifest.prompts.items()},
-        **{f"sha256 of {name}": digest for name, digest in manifest.fingerprints.items()},
-        "versions": ", ".join(f"{name} {v}" for name, v in manifest.versions.items()),
-    }
 
 
 def _described(experiment: Experiment, system: System, topics: int) -> dict[str, str]:
