@@ -110,7 +110,7 @@ def _part(table: Table) -> dict[str, Any]:
         "common_means": _means(table, table.means(table.common)),
         "has_trade_off": table.relevance is not None and table.fairness is not None,
         "rounds": _rounds(table),
-        "drift": _drift_rows(table),
+        "drift": table.drift,
         "costs": _costs(searches),
     }
 
@@ -209,21 +209,6 @@ def _counts(own: Series, every: Series, label: str) -> dict[str, int]:
     """Return how often each reason that is known stands in these."""
     reasons = [reason for reason in every.unique() if reason]
     return {f"{label}: {name.replace('_', ' ')}": int((own == name).sum()) for name in reasons}
-
-
-def _drift_rows(table: Table) -> DataFrame:
-    rows = [
-        {
-            "system": row.system,
-            "round": row.round,
-            "topics": row.topics,
-            f"{table.relevance} of the round": value(row.relevance),
-            "of round 0": value(row.before),
-            "difference": cell(difference(row.difference), span([row.low, row.high])),
-        }
-        for row in table.drift.itertuples()
-    ]
-    return frame(["system"], rows)
 
 
 def _costs(searches: DataFrame) -> DataFrame:
