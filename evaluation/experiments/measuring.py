@@ -32,7 +32,7 @@ from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.runs import Run, write_run
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 __all__ = ["MeasuredSearches", "Table", "measure_experiment", "run_of"]
 
@@ -117,15 +117,17 @@ class Table:
 
     @property
     def share_topics(self) -> bool:
-        """Whether all means are over the same topics."""
-        return not self.scores.value.isna().any()
+        """Whether the means of each measure are over the same topics for all systems."""
+        return bool(_share_topics(self.scores).all())
 
-    def means(self, scores: DataFrame, *, mark: bool = True) -> DataFrame:
+    def means(self, scores: DataFrame) -> DataFrame:
         """Return the mean of each measure for each system, with its interval.
+
+        The column ``best`` marks the best of each measure, if all systems have values for the same
+        topics.
 
         Args:
             scores: Of this table.
-            mark: Whether the best of each measure is marked in the column ``best``.
         """
         import pandas as pd
 
@@ -141,8 +143,11 @@ class Table:
             if measure.higher_is_better is not None
         }
         ends = means.groupby("measure")["mean"].agg(["max", "min"])
+        shared = _share_topics(scores)
         means["best"] = [
-            mark and row.measure in best and row.mean == ends.at[row.measure, best[row.measure]]
+            bool(shared[row.measure])
+            and row.measure in best
+            and row.mean == ends.at[row.measure, best[row.measure]]
             for row in means.itertuples()
         ]
         return means
@@ -314,6 +319,12 @@ class Table:
         return pd.DataFrame(rows, columns=columns)
 
 
+def _share_topics(scores: DataFrame) -> Series:
+    """Return by measure whether all systems have values for the same topics."""
+    missing = scores.pivot(index=["measure", "topic"], columns="system", values="value").isna()
+    return missing.nunique(axis=1).eq(1).groupby(level="measure").all()
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredSearches(Measured):
     """All tables of an experiment.
@@ -345,9 +356,7 @@ class MeasuredSearches(Measured):
                 continue
             for name in self.frame_names:
                 named = (
-                    table.means(table.scores, mark=table.share_topics)
-                    if name == "means"
-                    else getattr(table, name).copy()
+                    table.means(table.scores) if name == "means" else getattr(table, name).copy()
                 )
                 named.insert(0, "queries", table.queries)
                 named.insert(0, "attribute", table.attribute)

@@ -90,7 +90,7 @@ def _part(table: Table) -> dict[str, Any]:
     searches, scores = table.searches, table.scores
     by_system = searches.groupby("system", sort=False)
     labelled = by_system[["labelled", "returned"]].mean()
-    means = _means(table, table.means(scores, mark=table.share_topics))
+    means = _means(table, table.means(scores))
     means[f"{table.attribute} known in the top {table.experiment.k}"] = [
         f"{known:.1f} of {returned:.1f}" for known, returned in labelled.to_numpy()
     ]
