@@ -19,7 +19,7 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.ranking import Ranking, best_positions
 from fairqr.retrieval.runs import TIES, Run, Ties, check_ties, read_run, refuse_ties
-from fairqr.retrieval.schema import UNKNOWN, Attribute, Schema, as_text
+from fairqr.retrieval.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.source import Source
 
 __all__ = ["as_groups", "as_qrels", "as_run"]
@@ -345,6 +345,11 @@ def _groups_of(documents: Mapping[Any, Any], by_attribute: Mapping[str, Sequence
 
 def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
     """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
+    if not NAME.search(name):
+        raise InputError(
+            f"The attribute '{one_line(name)}' cannot be called so; write its name with letters, "
+            "digits, _ and -, such as birth_year."
+        )
     keys = labels if _types(labels) <= {str} else [(type(label), repr(label)) for label in labels]
     first = dict(zip(reversed(keys), reversed(labels), strict=True))
     codes = dict(zip(first, range(len(first)), strict=True))

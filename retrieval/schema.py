@@ -7,6 +7,7 @@ ranking is seen to be absent.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
@@ -37,6 +38,7 @@ from fairqr.base.errors import (
 )
 
 __all__ = [
+    "NAME",
     "UNKNOWN",
     "Attribute",
     "Described",
@@ -54,7 +56,8 @@ UNKNOWN = "unknown"
 NO_LABELS = ("id", "title", "text")
 """What a document has of its own; no field of it holds labels under these names."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", max_length=64)]
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
+Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 
 
 class Range(BaseModel):

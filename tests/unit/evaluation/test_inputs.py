@@ -332,6 +332,10 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
             {"groups": pd.DataFrame({"docno": ["a", "b", "a"], "x": [1, 2, 2]})},
             r"the document 'a' in several rows",
         ),
+        (
+            {"groups": pd.DataFrame({"docno": ["a", "b"], "birth year": [1, 2]})},
+            r"The attribute 'birth year' cannot be called so; write its name with letters",
+        ),
         ({"target": 5}, r"A target cannot be 5; write it as text"),
         ({"target": {"relevance": 1}}, r"A target cannot be {'relevance': 1}"),
         ({"groups": pd.DataFrame({"x": [1]})}, r"needs the column doc_id and one for each"),
