@@ -38,6 +38,8 @@ SAMPLE_WORDS = (
     "made born known large small"
 )
 SAMPLED_FOR_EACH = 10
+USUAL_SIMILARITY = (0.2, 0.1)
+"""Mean and deviation with MiniLM, where common words find no documents."""
 KEPT = 20_000
 SECONDS_KEPT = 600.0
 
@@ -128,8 +130,10 @@ class EncodedPoolEngine:
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
         moved = moved_toward(asked, candidates[fused_best([ranks, nearest])])
         background = await self._sampled()
-        similar = background @ moved
-        mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
+        mean, deviation = USUAL_SIMILARITY
+        if len(background) > 1:
+            similar = background @ moved
+            mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
         vectors = self._vectors(hits.ids)
         likeness = np.where(vectors.any(axis=1), vectors @ moved, mean)
         highest = leading.scores[0] if leading.scores else 1.0

@@ -130,6 +130,8 @@ async def with_retriever(
 ) -> SearchEngine:
     """Return an embedded engine that retrieves in the way that is asked for.
 
+    An index without vectors of its own is searched by words, and the texts found are encoded.
+
     Args:
         engine: Over the documents; closed if this fails.
         retriever: See :meth:`Retriever.of`.
@@ -139,9 +141,15 @@ async def with_retriever(
     if asked.encoder is None:
         return engine
     from fairqr.retrieval.engines.hybrid import HybridEngine
+    from fairqr.retrieval.engines.vector_array import encoder_names
     from fairqr.retrieval.engines.vectors import VectorEngine
 
-    kind = HybridEngine if asked.kind == "hybrid" else VectorEngine
+    kind: type[VectorEngine] = VectorEngine
+    if asked.kind == "hybrid":
+        kind = HybridEngine
+        names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
+        if asked.encoder.name not in names:
+            return await with_encoded_pool(engine, asked)
     try:
         told = announced(progress, f"vectors of {engine.name}")
         return await kind.open(engine, asked.encoder, told)

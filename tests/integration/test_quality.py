@@ -27,7 +27,7 @@ SUBSET = Path(__file__).parents[3] / "shared" / "data" / "trec2022"
 async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     model_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over 23 topics, titles, gender: the product at least 5 % above, nDCG at most .5 % below."""
+    """Over 23 topics, titles, gender: the product at least 8 % above, and nDCG above."""
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     collection = find_collection(SUBSET)
     experiment = Experiment.model_validate(
@@ -36,7 +36,10 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
             "collection": str(SUBSET),
             "attributes": ["gender"],
             "baseline": "BM25",
-            "systems": [{"name": "BM25", "method": "plain"}, {"name": "ours"}],
+            "systems": [
+                {"name": "BM25", "method": "plain"},
+                {"name": "ours", "retriever": "hybrid"},
+            ],
         }
     )
     prompts, store = PromptLibrary(), Store(tmp_path / "run")
@@ -50,6 +53,6 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     )
     relevance, fairness, product = plain
     assert table.evaluations["ours"].results[product].count == 23
-    assert ours[product] >= 1.05 * plain[product]
-    assert ours[relevance] >= 0.995 * plain[relevance]
+    assert ours[product] >= 1.08 * plain[product]
+    assert ours[relevance] > plain[relevance]
     assert ours[fairness] > plain[fairness]

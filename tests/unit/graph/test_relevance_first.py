@@ -17,6 +17,8 @@ from fairqr.base.errors import InputError
 from fairqr.graph.search.context import make_context
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.engines.tantivy import TantivyEngine
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 EVEN = "gender=female:0.5,male:0.5"
@@ -65,8 +67,9 @@ def women(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 async def hybrid(tmp_path: Path, women: int) -> AsyncIterator[SearchEngine]:
     path = written(tmp_path, women)
-    encoder = CountingEncoder(dimensions=64)
-    engine = await Catalog(tmp_path / "data").resolve(path, retriever=encoder)
+    indexed = await Catalog(tmp_path / "data").resolve(path)
+    assert isinstance(indexed, TantivyEngine)
+    engine = await HybridEngine.open(indexed, CountingEncoder(dimensions=64))
     yield engine
     await engine.aclose()
 

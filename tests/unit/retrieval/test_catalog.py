@@ -33,6 +33,7 @@ from fairqr.retrieval.attached import AttachedSources
 from fairqr.retrieval.catalog import Catalog, info_of
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.documents import Document
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -700,7 +701,7 @@ async def test_an_engine_is_closed_where_something_fails_after_it_was_opened(
     assert watched.closed == 1
     watched = Silent(plain)
     with pytest.raises(ModelError):
-        await with_retriever(watched, Broken())  # type: ignore[arg-type]
+        await with_retriever(watched, Retriever("dense", Broken()))  # type: ignore[arg-type]
     assert watched.closed == 1
 
 

@@ -10,9 +10,12 @@ import pytest
 
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines import encoded_pool as module
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.relevance import CALIBRATION, fused_best, moved_toward
 from tests.unit.engines import WatchedEngine, hits_of
 from tests.unit.retrieval.embedded import GENDER, built
@@ -122,3 +125,11 @@ async def test_counts_and_groups_are_the_engines_own(tmp_path: Path) -> None:
     ]
     for own, theirs in zip(await engine.search(asked), await lexical.search(asked), strict=True):
         assert (own.ids, own.scores, own.total) == (theirs.ids, theirs.scores, theirs.total)
+
+
+async def test_an_index_with_vectors_of_its_own_is_searched_by_them(tmp_path: Path) -> None:
+    lexical = built(tmp_path / "v1", generated(30))
+    encoder = CountingEncoder()
+    assert isinstance(await with_retriever(lexical, encoder), EncodedPoolEngine)
+    await with_retriever(lexical, Retriever("dense", encoder))
+    assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
