@@ -17,7 +17,6 @@ from fairqr.evaluation.reports.plots import draw_panels, draw_trade_off
 from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import (
     Markdown,
-    amounts,
     counted,
     difference,
     p_value,
@@ -111,7 +110,7 @@ def _part(table: Table) -> dict[str, Any]:
         "has_trade_off": table.relevance is not None and table.fairness is not None,
         "rounds": _rounds(table),
         "drift": table.drift,
-        "costs": _costs(searches),
+        "costs": [(system, own[own.error == ""]) for system, own in by_system],
     }
 
 
@@ -209,25 +208,6 @@ def _counts(own: Series, every: Series, label: str) -> dict[str, int]:
     """Return how often each reason that is known stands in these."""
     reasons = [reason for reason in every.unique() if reason]
     return {f"{label}: {name.replace('_', ' ')}": int((own == name).sum()) for name in reasons}
-
-
-def _costs(searches: DataFrame) -> DataFrame:
-    rows = [
-        {
-            "system": system,
-            "searches": len(found),
-            **{
-                name.replace("_", " "): amounts(
-                    [found[name].mean(), found[name].median(), found[name].quantile(0.95)]
-                )
-                for name in ("model_calls", "tokens", "milliseconds")
-                if len(found)
-            },
-        }
-        for system, every in searches.groupby("system", sort=False)
-        for found in [every[every.error == ""]]
-    ]
-    return frame(["system"], rows).fillna("–")
 
 
 def _ended(measured: MeasuredSearches) -> DataFrame:
