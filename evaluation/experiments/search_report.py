@@ -28,7 +28,7 @@ from fairqr.evaluation.reports.writer import Figure
 from fairqr.graph.search.context import METHODS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 __all__ = ["figures_of", "values_of"]
 
@@ -50,6 +50,7 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
     at_once = sorted({record.at_once for record in records if not record.error})
     judged = (pair for of_topic in measured.qrels.values() for pair in of_topic.items())
     relevant = [document for document, grade in judged if grade > 0]
+    ended = {_title(table): table.searches for table in measured.tables if table.evaluations}
     return {
         "title": experiment.title,
         "about": experiment.about,
@@ -58,7 +59,8 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
         "parts": [_part(table) for table in measured.tables],
         "at_once": " or ".join(map(str, at_once)),
         "missing": [*manifest.notes, *_unfinished(measured), *_on_judgements(measured)],
-        "ended": _ended(measured),
+        "ended": ended,
+        "endings": _reasons(pd.concat(ended.values())),
         "warnings": Counter(
             _NUMBERS.sub("#", text)
             for record in records
@@ -88,6 +90,8 @@ def _part(table: Table) -> dict[str, Any]:
         return part
     searches, scores = table.searches, table.scores
     by_system = searches.groupby("system", sort=False)
+    refining = {system.name for system in table.experiment.all_systems() if system.asks_a_model}
+    used = searches[searches.system.isin(refining) & searches.rounds.notna()]
     labelled = by_system[["labelled", "returned"]].mean()
     means = _means(table, table.means(scores))
     means[f"{table.attribute} known in the top {table.experiment.k}"] = [
@@ -108,7 +112,8 @@ def _part(table: Table) -> dict[str, Any]:
         "common_topics": table.common.topic.nunique(),
         "common_means": _means(table, table.means(table.common)),
         "has_trade_off": table.relevance is not None and table.fairness is not None,
-        "rounds": _rounds(table),
+        "rounds": list(used.groupby("system", sort=False)),
+        "stops": _reasons(used),
         "drift": table.drift,
         "costs": [(system, own[own.error == ""]) for system, own in by_system],
     }
@@ -187,48 +192,9 @@ def _differences(table: Table, found: DataFrame) -> DataFrame:
     return wide
 
 
-def _rounds(table: Table) -> DataFrame:
-    refining = {system.name for system in table.experiment.all_systems() if system.asks_a_model}
-    used = table.searches[table.searches.system.isin(refining) & table.searches.rounds.notna()]
-    rows = [
-        {
-            "system": system,
-            "searches": len(found),
-            "mean rounds": f"{found.rounds.mean():.2f}",
-            "75th percentile": f"{found.rounds.quantile(0.75):g}",
-            "maximum": f"{found.rounds.max():g}",
-            **_counts(found.stop_reason, used.stop_reason, "stopped"),
-        }
-        for system, found in used.groupby("system", sort=False)
-    ]
-    return frame(["system"], rows)
-
-
-def _counts(own: Series, every: Series, label: str) -> dict[str, int]:
-    """Return how often each reason that is known stands in these."""
-    reasons = [reason for reason in every.unique() if reason]
-    return {f"{label}: {name.replace('_', ' ')}": int((own == name).sum()) for name in reasons}
-
-
-def _ended(measured: MeasuredSearches) -> DataFrame:
-    """Return how the searches of each system ended."""
-    import pandas as pd
-
-    found = {_title(t): t.searches for t in measured.tables if t.evaluations}
-    reasons = pd.concat([searches.stop_reason for searches in found.values()])
-    rows = [
-        {
-            "system": system,
-            "for": title,
-            "searches": len(own),
-            "failed": int((own.error != "").sum()),
-            "with warnings": int((own.warnings > 0).sum()),
-            **_counts(own.stop_reason, reasons, "ended"),
-        }
-        for title, searches in found.items()
-        for system, own in searches.groupby("system", sort=False)
-    ]
-    return frame(["system"], rows)
+def _reasons(searches: DataFrame) -> list[str]:
+    """Return why searches ended, as far as it is known."""
+    return [reason for reason in searches.stop_reason.unique() if reason]
 
 
 def _unfinished(measured: MeasuredSearches) -> Iterator[str]:

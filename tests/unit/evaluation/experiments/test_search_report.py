@@ -121,8 +121,7 @@ def test_means_over_different_topics_are_given_again_over_the_same_ones(
     assert common.loc["BM25", "nDCG@5"]["mean"] == pytest.approx(expected)
     assert set(common.topics) == {3}
     assert part["common_means"].to_csv().count("**") >= 2 * len(MEASURES)
-    ended = values_of(measured)["ended"].set_index("system")
-    assert ended.failed["ours"] == 1
+    assert re.search(r"\n\| ours \| gender, queries: title \| 4 \| 1 \|", _text(measured))
     assert "the same over the 3 topics where every system has every value" in _text(measured)
 
 
@@ -176,8 +175,7 @@ def test_rounds_count_searches_that_never_began_as_0(
 
     _, measured = _measured(collection, tmp_path, shortened)
     # Two rounds for t0, one for t1 and t2, none for t3.
-    row = _part(measured)["rounds"].iloc[-1].tolist()
-    assert row[:5] == ["ours", 4, "1.00", "1.25", "2"]
+    assert "\n| ours | 4 | 1.00 | 1.25 | 2 |" in _text(measured)
 
 
 def test_drift_compares_a_round_with_round_0_of_the_same_topics(
@@ -218,7 +216,7 @@ def test_several_seeds_of_a_topic_are_one_value(collection: Collection, tmp_path
 
 def test_costs_are_means_medians_and_percentiles(collection: Collection, tmp_path: Path) -> None:
     _, measured = _measured(collection, tmp_path)
-    report = render("search", values_of(measured))
+    report = _text(measured)
     # Made up: 10 to 13 ms; two calls for the first topic, one for the others.
     assert "\n| BM25 | 4 | 0 / 0 / 0 | 0 / 0 / 0 | 11.5 / 11.5 / 12.8 |\n" in report
     assert "\n| ours | 4 | 1.25 / 1.00 / 1.85 | 125 / 100 / 185 | " in report
