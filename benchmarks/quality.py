@@ -62,8 +62,8 @@ SYSTEMS = (
     System("hybrid, FA*IR", "hybrid", {"method": "fa-ir"}),
     System("hybrid, relevance-aware step", "hybrid", {"ask": "never"}),
     System("the same, any relevance", "hybrid", {"ask": "never", "min_relevance": 0.0}),
-    System("fairqr", "hybrid", {}, needs_model=True),
-    System("fairqr, always asking", "hybrid", {"ask": "always"}, needs_model=True),
+    System("the same, model where it may help", "hybrid", {}, needs_model=True),
+    System("the same, model always", "hybrid", {"ask": "always"}, needs_model=True),
 )
 
 
@@ -77,7 +77,7 @@ async def searched(
 ) -> tuple[Run, float]:
     """Return the rankings of a system, and how often it asked the model, in the mean."""
     graph = build_search_graph(engine, model if system.needs_model else None)
-    settings = {"method": "fairqr", "attribute": attribute, "seed": 0, **system.settings}
+    settings = {"method": "relevance-aware", "attribute": attribute, "seed": 0, **system.settings}
     context, rankings, calls = make_context(**settings), {}, 0
     for topic in collection.topics:
         state = await graph.ainvoke({"query": topic.text(keywords)}, context=context)

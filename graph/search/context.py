@@ -43,8 +43,8 @@ __all__ = [
 
 Method = Literal[
     "fairqr",
+    "relevance-aware",
     "fair-qr",
-    "loop",
     "plain",
     "greedy",
     "mmr",
@@ -127,7 +127,15 @@ def _ranked(ranker: RankerName) -> Strategy:
 
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
-        "the default: the most relevant ranking that is near the target; a model refines the "
+        "the default: asks about all groups at once, refines toward those that lack exposure, "
+        "fuses the rankings, and fills the ranks toward the target",
+        refines=True,
+        rerank="fusion",
+        final_step="exposure-aware",
+        evidence=True,
+    ),
+    "relevance-aware": Strategy(
+        "the most relevant ranking that is near the target; a model refines the "
         "query where the documents found do not suffice",
         refines=True,
         ask="auto",
@@ -146,14 +154,6 @@ METHODS: dict[Method, Strategy] = {
         pool="last",
         rerank="original_query",
         depth=None,
-    ),
-    "loop": Strategy(
-        "asks a model about all groups, whatever was found, refines toward those that lack "
-        "exposure, fuses the rankings, and takes the exposure-aware step",
-        refines=True,
-        rerank="fusion",
-        final_step="exposure-aware",
-        evidence=True,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
     "greedy": _baseline("exposure-aware"),

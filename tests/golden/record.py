@@ -95,7 +95,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "fair": {
         "question": "writer",
         "attributes": ["continent"],
-        "method": "loop",
+        "method": "fairqr",
         "samples": 5,
         "alpha": 0,
         "documents": 4,
@@ -214,7 +214,7 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
     for name in names:
         context = dict(CASES[name])
         query, refiner = context.pop("query"), context.pop("refiner", None)
-        context.setdefault("method", "loop")
+        context.setdefault("method", "fairqr")
         async with FairSearch.open("notables", refiner or ScriptedRefiner()) as search:
             result = await search.search(query, **context)
             yield name, shortened(result.model_dump(mode="json"))

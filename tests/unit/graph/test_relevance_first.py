@@ -1,4 +1,4 @@
-"""The default method: relevance first, two kinds of gaps, and a model asked where it helps."""
+"""The method relevance-aware: two kinds of gaps, and a model asked only where it helps."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Asked:
 
 
 async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> Any:
-    options = {"attribute": "gender", "k": 10} | context
+    options = {"attribute": "gender", "k": 10, "method": "relevance-aware"} | context
     return await FairSearch(engine, refiner or Asked()).search("science physics atom", **options)
 
 
