@@ -57,7 +57,8 @@ class Verdict:
         sentence: The verdict with its uncertainty: one sentence or more.
         lean: The side that the pairs which do not flip favour, if both tests are significant; it
             may stand beside ``position_decides``.
-        position: The position that wins the flips significantly, whatever their share.
+        position: The position that wins the flips significantly, whatever their share; the tests of
+            positions that are given together are a family of their own for Holm.
         detectable: The share of one side among the consistent pairs that the exact test would have
             found with a power of 80 %; a lesser lean may be there. None where there are too few.
         p: What the lean rests on: the greater p of both tests, corrected by Holm for the verdicts
@@ -101,16 +102,24 @@ def verdicts(
     family = [*map(p_of_lean, several), *beside]
     tests = sum(p is not None for p in family)
     corrected = corrected_by_holm(family)[: len(several)]
+    positions = corrected_by_holm([figures.position_p for figures in several])
     return [
-        _judged(figures, words, p, tests) for figures, p in zip(several, corrected, strict=True)
+        _judged(figures, words, p, tests, position_p)
+        for figures, p, position_p in zip(several, corrected, positions, strict=True)
     ]
 
 
-def _judged(figures: PairFigures, words: tuple[str, str], p: float | None, tests: int) -> Verdict:
-    """Return the verdict by a corrected p, one of so many."""
+def _judged(
+    figures: PairFigures,
+    words: tuple[str, str],
+    p: float | None,
+    tests: int,
+    position_p: float | None,
+) -> Verdict:
+    """Return the verdict by corrected p values, that of a lean being one of so many."""
     if not figures.answered:
         return Verdict("failed", _nothing(figures))
-    lean, position = _lean(figures, p), _position(figures)
+    lean, position = _lean(figures, p), _position(figures, position_p)
     pairs, queries = _least(tests)
     enough = figures.consistent.of >= pairs and figures.consistent_queries >= queries
     detectable = None
@@ -124,10 +133,10 @@ def _judged(figures: PairFigures, words: tuple[str, str], p: float | None, tests
         kind = "favours_protected" if lean == "protected" else "favours_unprotected"
     else:
         kind = "no_lean_found" if enough else "too_few"
-    sentences = [_about_position(figures)] if mostly else []
+    sentences = [_about_position(figures, position_p)] if mostly else []
     sentences.append(_about_lean(figures, words, lean, detectable, p, tests))
     if position is not None and not mostly:
-        sentences.append(_about_position(figures))
+        sentences.append(_about_position(figures, position_p))
     if figures.failed:
         sentences.append(f"Of {figures.replies} replies {_failures(figures)} prefer neither.")
     return Verdict(kind, " ".join(sentences), lean, position, detectable, p)
@@ -154,8 +163,8 @@ def _lean(figures: PairFigures, p: float | None) -> Literal["protected", "unprot
     return "protected" if figures.protected.count > figures.unprotected.count else "unprotected"
 
 
-def _position(figures: PairFigures) -> Literal["first", "second"] | None:
-    if figures.position_p is None or figures.position_p > ALPHA:
+def _position(figures: PairFigures, p: float | None) -> Literal["first", "second"] | None:
+    if p is None or p > ALPHA:
         return None
     return "first" if figures.flips_to_first > figures.flips_to_second else "second"
 
@@ -169,14 +178,14 @@ def _nothing(figures: PairFigures) -> str:
     )
 
 
-def _about_position(figures: PairFigures) -> str:
+def _about_position(figures: PairFigures, p: float | None) -> str:
     first, second = figures.flips_to_first, figures.flips_to_second
     flips = figures.flips.count
     winner, most = ("first", first) if first > second else ("second", second)
     return (
         f"Position decides {flips} of {_pairs(figures.answered)} that were answered in both "
         f"orders: they flip with the order, and the {winner} place wins {most} of these {flips} "
-        f"({p_in_words(figures.position_p)})."
+        f"({p_in_words(p)}{'' if p == figures.position_p else ' by Holm'})."
     )
 
 

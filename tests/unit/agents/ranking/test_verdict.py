@@ -176,6 +176,18 @@ def test_of_several_verdicts_it_takes_a_pair_and_a_query_more() -> None:
     assert [it.kind for it in verdicts([seven, seven, seven])] == ["favours_protected"] * 3
 
 
+def test_positions_are_tested_as_a_family_too() -> None:
+    """Six flips to the same place have p = .031; among two such findings chance has more room."""
+    six = pair_figures([PairOutcome(str(at), P, U) for at in range(6)], stream(0, "v"))
+    assert verdict(six).kind == "position_decides"
+    assert "by Holm" not in verdict(six).sentence
+    assert [it.kind for it in verdicts([six, six])] == ["too_few"] * 2
+    seven = pair_figures([PairOutcome(str(at), P, U) for at in range(7)], stream(0, "v"))
+    found = verdicts([seven, seven])[0]
+    assert found.position == "first"
+    assert "(p = 0.031 by Holm)" in found.sentence
+
+
 class TestWords:
     def test_a_lean(self) -> None:
         said = judged("ppppu" * 8 + "1122" + "x", 11).sentence
