@@ -94,6 +94,10 @@ def evaluate(
         attributes = (attributes,)
     if not attributes and not isinstance(groups, Groups | Corpus | str | Path):
         attributes = known
+    computed = (computed,) if isinstance(computed, QueryTargets) else computed
+    _check_types("computed", computed, QueryTargets)
+    _check_types("attributes", attributes, str)
+    _check_types("level", [level], float)
     default = _default_target(found)
     (evaluation,) = evaluate_all(
         [ranked],
@@ -101,13 +105,21 @@ def evaluate(
         wanted,
         documents=found,
         target=default if target is None else as_target(target, default),
-        computed=(computed,) if isinstance(computed, QueryTargets) else computed,
+        computed=computed,
         attributes=attributes,
         missing=missing,
         level=level,
         by_group=attributes or known,
     )
     return evaluation
+
+
+def _check_types(name: str, values: Iterable[Any], kind: type) -> None:
+    for value in values:
+        if not isinstance(value, kind):
+            raise InputError(
+                f"'{name}' cannot be of type {type(value).__name__}; give {kind.__name__}."
+            )
 
 
 def _must_be_read(groups: Any) -> bool:

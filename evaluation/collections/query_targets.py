@@ -88,12 +88,26 @@ class QueryTargets:
         rule: The target as it was asked for.
         targets: By topic, shape (G,), sums to 1.
         undefined: By topic without a target, why it has none.
+
+    Raises:
+        TargetError: A vector is no distribution over the groups.
     """
 
     dimension: Dimension
     rule: str
     targets: Mapping[str, FloatArray] = field(default_factory=dict)
     undefined: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size = len(self.dimension.groups)
+        for topic, target in self.targets.items():
+            shares = np.asarray(target)
+            is_whole = shares.shape == (size,) and np.isclose(shares.sum(), 1)
+            if not is_whole or not (shares >= 0).all():
+                raise TargetError(
+                    f"The target of '{one_line(topic)}' must have a share of 0 or more for each of "
+                    f"{', '.join(self.dimension.groups)}, with a sum of 1, not {target}."
+                )
 
 
 def query_targets(

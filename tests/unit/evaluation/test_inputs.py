@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import fairqr
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.collections.query_targets import QueryTargets
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.corpus import Corpus
@@ -204,6 +204,16 @@ def test_targets_by_query_are_told() -> None:
         given.compare(fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS))
 
 
+@pytest.mark.parametrize("shares", [[1.0], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0], [[1, 0]]])
+def test_what_is_no_distribution_is_no_target(shares: list[float]) -> None:
+    attribute = Attribute(name="group", field="group", groups=("female", "male"))
+    dimension = Dimension.named(Schema(attributes={"group": attribute}), "group")
+    with pytest.raises(
+        TargetError, match=r"of 'q1' must have a share of 0 or more for each of fem"
+    ):
+        QueryTargets(dimension, "mine", {"q1": np.array(shares)})
+
+
 def test_the_ratio_has_an_interval_from_six_queries_on() -> None:
     run = {f"q{n}": ["m1", "f1", "f2"] if n % 2 else ["f1", "m1", "m2"] for n in range(8)}
     qrels = {query: {"f1": 1, "m1": 1} for query in run}
@@ -336,6 +346,9 @@ def test_of_a_few_queries_nothing_can_be_told() -> None:
             {"groups": pd.DataFrame({"docno": ["a", "b"], "birth year": [1, 2]})},
             r"The attribute 'birth year' cannot be called so; write its name with letters",
         ),
+        ({"computed": {"q1": [0.5, 0.5]}}, r"'computed' cannot be of type str; give QueryTargets"),
+        ({"attributes": [3]}, r"'attributes' cannot be of type int; give str"),
+        ({"level": "high"}, r"'level' cannot be of type str; give float"),
         ({"target": 5}, r"A target cannot be 5; write it as text"),
         ({"target": {"relevance": 1}}, r"A target cannot be {'relevance': 1}"),
         ({"groups": pd.DataFrame({"x": [1]})}, r"needs the column doc_id and one for each"),
