@@ -1,0 +1,115 @@
+"""Fits the estimate of relevance, and shows how well a fit holds on the other collection.
+
+``python benchmarks/relevance.py --trec FOLDER`` reads notables and the joined subset of TREC Fair
+2022 in FOLDER, whose indexes need vectors of MiniLM: ``fairqr index create notables --vectors
+minilm``. The 200 documents of each topic with the most evidence are fitted. What it prints stands
+in :mod:`fairqr.retrieval.relevance` and in docs/relevance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.relevance import Calibration
+
+POOL = 200
+BINS = np.linspace(0, 1, 6)
+
+Array = NDArray[np.float64]
+
+
+class Sample(NamedTuple):
+    """Documents with both kinds of evidence, and whether they are relevant; shape (n,) each."""
+
+    lexical: Array
+    similarity: Array
+    relevant: Array
+
+
+class Weighed(Calibration):
+    """Gives the weighted evidence itself in place of a probability."""
+
+    def probability(self, lexical: Array, similarity: Array) -> Array:
+        """Return the weighted sum, shape (n,)."""
+        return self.lexical * lexical + self.similarity * similarity
+
+
+async def sample_of(collection: Collection) -> Sample:
+    """Return the documents of all topics, in each form of the query."""
+    engine = await Catalog().resolve(collection.corpus_name, retriever="hybrid:minilm")
+    if not isinstance(engine, HybridEngine):
+        raise SystemExit(f"'{collection.name}' has no vectors; make them by fairqr index create.")
+    kinds = Weighed(0, 1, 0), Weighed(0, 0, 1)
+    found: list[tuple[float, float, float]] = []
+    for topic in collection.topics:
+        relevant = set(collection.relevant(topic.id))
+        for text in dict.fromkeys((topic.text(0), topic.text(10))):
+            engine.calibration = Weighed(0, 2, 1)
+            (pool,) = await engine.search([Query(text, POOL)])
+            evidence: list[Mapping[str, float]] = []
+            for kind in kinds:
+                engine.calibration = kind
+                (hits,) = await engine.search([Query(text, POOL, only=tuple(pool.ids))])
+                evidence.append(dict(zip(hits.ids, hits.scores, strict=True)))
+            lexical, similarity = evidence
+            found += [(lexical[id_], similarity[id_], float(id_ in relevant)) for id_ in pool.ids]
+    return Sample(*np.array(found).T)
+
+
+def fitted(*samples: Sample) -> Calibration:
+    """Return the logistic regression with the highest likelihood."""
+    lexical, similarity, relevant = (
+        np.concatenate(column) for column in zip(*samples, strict=True)
+    )
+
+    def loss(weights: Array) -> float:
+        logit = weights[0] + weights[1] * lexical + weights[2] * similarity
+        return float(np.mean(np.logaddexp(0, logit) - relevant * logit))
+
+    intercept, by_words, by_vectors = minimize(loss, np.zeros(3)).x.tolist()
+    return Calibration(round(intercept, 3), round(by_words, 3), round(by_vectors, 3))
+
+
+def held_out(calibration: Calibration, sample: Sample) -> str:
+    """Return how probabilities and relevance go together, as a line."""
+    chances = calibration.probability(sample.lexical, sample.similarity)
+    bins = np.clip(np.digitize(chances, BINS) - 1, 0, len(BINS) - 2)
+    cells = [
+        f"{chances[bins == one].mean():.2f} → {sample.relevant[bins == one].mean():.2f} "
+        f"({(bins == one).mean():.0%})"
+        for one in range(len(BINS) - 1)
+        if (bins == one).any()
+    ]
+    brier = float(((chances - sample.relevant) ** 2).mean())
+    return f"Brier {brier:.3f} (base {sample.relevant.var():.3f}): {', '.join(cells)}"
+
+
+async def main(trec: Path) -> None:
+    """Fit and print."""
+    names = {"notables": find_collection("notables"), "trec2022": find_collection(trec)}
+    samples = {name: await sample_of(collection) for name, collection in names.items()}
+    one, other = samples
+    print("both:", fitted(*samples.values()))
+    for fitted_on, tested_on in ((one, other), (other, one)):
+        calibration = fitted(samples[fitted_on])
+        print(f"{fitted_on}: {calibration}")
+        print(f"  on {tested_on}: {held_out(calibration, samples[tested_on])}")
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--trec", type=Path, required=True)
+    asyncio.run(main(arguments.parse_args().trec))
