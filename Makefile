@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 NEURAL := $(VENV)/.neural
 TORCH ?= 2.13.0
 
-.PHONY: demo test check parameters bench load experiments lock notables clean
+.PHONY: demo test check parameters quality bench load experiments lock notables clean
 
 demo: $(READY)
 	$(BIN)/fairqr models pull
@@ -34,6 +34,13 @@ check: $(READY)
 # docs/parameters.md, from the descriptions of the parameters.
 parameters: $(READY)
 	$(BIN)/python -m tests.checks.parameters_page
+
+# What retrieval, the fair step and the model each bring, on notables and on the subset of TREC Fair 2022
+# in TREC; encodes both collections first, which takes some minutes.
+TREC := ../shared/data/trec2022
+quality: $(READY)
+	$(BIN)/fairqr models pull
+	$(BIN)/python benchmarks/quality.py --trec $(TREC)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py --json bench.json

@@ -152,11 +152,15 @@ async def main(trec: Path | None, with_model: bool) -> None:
     for name, collection in collections.items():
         engines: dict[str, SearchEngine] = {}
         for retriever in ("bm25", "hybrid"):
-            print(f"Opening {name} for {retriever} …", file=sys.stderr)
+            if retriever == "hybrid":
+                print(f"Encoding what has no vector yet in {name} …", file=sys.stderr)
+                dense = await Catalog().resolve(collection.corpus_name, retriever="dense:minilm")
+                await dense.aclose()
+                retriever = "hybrid:minilm"
             engine = await Catalog().resolve(collection.corpus_name, retriever=retriever)
             if isinstance(engine, HybridEngine):
                 engine.calibration = FITTED[others[name]]
-            engines[retriever] = engine
+            engines[retriever.partition(":")[0]] = engine
         forms = (0, 10) if any(topic.keywords for topic in collection.topics) else (0,)
         for attribute in ("gender", "continent"):
             for keywords in forms:

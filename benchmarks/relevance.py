@@ -1,9 +1,9 @@
 """Fits the estimate of relevance, and shows how well a fit holds on the other collection.
 
 ``python benchmarks/relevance.py --trec FOLDER`` reads notables and the joined subset of TREC Fair
-2022 in FOLDER, whose indexes need vectors of MiniLM: ``fairqr index create notables --vectors
-minilm``. The 200 documents of each topic with the most evidence are fitted. What it prints stands
-in :mod:`fairqr.retrieval.relevance` and in docs/relevance.md.
+2022 in FOLDER, and encodes them by MiniLM first. The 200 documents of each topic with the most
+evidence are fitted. What it prints stands in :mod:`fairqr.retrieval.relevance` and in
+docs/relevance.md.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class Weighed(Calibration):
 
 async def sample_of(collection: Collection) -> Sample:
     """Return the documents of all topics, in each form of the query."""
+    # Makes the vectors that are missing, which the other retriever does not.
+    dense = await Catalog().resolve(collection.corpus_name, retriever="dense:minilm")
+    await dense.aclose()
     engine = await Catalog().resolve(collection.corpus_name, retriever="hybrid:minilm")
-    if not isinstance(engine, HybridEngine):
-        raise SystemExit(f"'{collection.name}' has no vectors; make them by fairqr index create.")
+    assert isinstance(engine, HybridEngine)
     kinds = Weighed(0, 1, 0), Weighed(0, 0, 1)
     found: list[tuple[float, float, float]] = []
     for topic in collection.topics:

@@ -131,7 +131,9 @@ def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
         divergences=measured.divergences,
         relevance=relevance,
         supply={dimension.name: by_group(dimension, could) for dimension, could in supply},
-        exhausted=lists.estimated and state["rankings"][0]["scores"][-1] < context.least_relevance,
+        exhausted=lists.estimated
+        and lists.complete
+        and state["rankings"][0]["scores"][-1] < context.least_relevance,
     )
 
 

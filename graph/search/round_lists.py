@@ -49,6 +49,8 @@ class RoundLists:
     Attributes:
         table: The groups of all documents that were retrieved.
         estimated: Whether the scores of the pool's order are probabilities of relevance.
+        complete: Whether the engine compares a query with every document, so that none is missed
+            for its words.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RoundLists:
         self.table = table_of(state["rankings"])
         by_relevance = context.strategy.rerank == "relevance"
         self.estimated = by_relevance and "relevance" in engine.capabilities
+        self.complete = "vectors" in engine.capabilities
         self._by_scores = by_relevance and "rescore" in engine.capabilities
 
     def measured(self, ids: Sequence[str]) -> Measurement:

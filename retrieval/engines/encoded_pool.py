@@ -65,7 +65,9 @@ class EncodedPoolEngine:
         self.name, self.schema = lexical.name, lexical.schema
         self.in_process = lexical.in_process
         self.retriever = f"hybrid-pool:{encoder.name}"
-        self.capabilities: frozenset[Capability] = lexical.capabilities | {"relevance"}
+        self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
+            "relevance"
+        }
         self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
         self._background: Float32Array | None = None
 

@@ -16,6 +16,7 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import make_context
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
@@ -185,6 +186,20 @@ async def test_without_estimates_the_model_is_asked_where_the_target_is_not_reac
     assert all(place.relevance is None for place in result.ranking)
     assert result.without_model.divergence > result.divergence
     assert result.without_model.documents == sum(p.id.startswith("s") for p in result.ranking) > 0
+
+
+@pytest.mark.parametrize("women", [1], indirect=True)
+async def test_where_words_may_have_missed_documents_the_model_is_asked(
+    lexical: SearchEngine,
+) -> None:
+    """What it finds is judged by the original query, and singers are not relevant to it."""
+    refiner = Asked()
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(dimensions=64))
+    result = await search(engine, refiner, evidence=False, threshold=0.0001)
+    assert set(refiner.groups) == {"female"}
+    assert result.retriever == "hybrid-pool:words"
+    assert not any(place.id.startswith("s") for place in result.ranking)
+    assert result.without_model.documents == 0
 
 
 async def test_always_asks_and_never_does_not(hybrid: SearchEngine) -> None:
