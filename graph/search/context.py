@@ -43,9 +43,9 @@ __all__ = [
 
 Method = Literal[
     "fairqr",
-    "relevance-aware",
     "fair-qr",
     "plain",
+    "relevance-aware",
     "greedy",
     "mmr",
     "xquad",
@@ -134,17 +134,6 @@ METHODS: dict[Method, Strategy] = {
         final_step="exposure-aware",
         evidence=True,
     ),
-    "relevance-aware": Strategy(
-        "the most relevant ranking that is near the target; a model refines the "
-        "query where the documents found do not suffice",
-        refines=True,
-        ask="auto",
-        groups="lacking",
-        rerank="relevance",
-        final_step="relevance-aware",
-        evidence=True,
-        depth=500,
-    ),
     # A pool that also held the original top k would be the original ranking again, so it is k deep.
     "fair-qr": Strategy(
         "the published loop (Chen & Fang 2025): refines the query for the group that lacks most "
@@ -156,6 +145,17 @@ METHODS: dict[Method, Strategy] = {
         depth=None,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
+    "relevance-aware": Strategy(
+        "the most relevant ranking that is near the target; a model refines the "
+        "query where the documents found do not suffice",
+        refines=True,
+        ask="auto",
+        groups="lacking",
+        rerank="relevance",
+        final_step="relevance-aware",
+        evidence=True,
+        depth=500,
+    ),
     "greedy": _baseline("exposure-aware"),
     "mmr": _baseline("mmr"),
     "xquad": _baseline("xquad"),

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 __all__ = ["FAINT", "FOCUSED", "REPEATED", "WIDTH", "Pages", "Watched", "browser", "pages"]
 
@@ -24,6 +24,8 @@ ARGUMENTS = [
 ]
 SECONDS = 15
 """How long anything on a page may take."""
+
+expect.set_options(timeout=SECONDS * 1000)
 
 _VIOLATIONS = """
 window.violations = [];

@@ -535,6 +535,7 @@ class TestNeverAskedTwice:
         assert (run.code, run.stderr, run.result["usage"]["model_calls"]) == (0, "", 1)
 
 
+PLACE = {"rank", "id", "title", "score", "groups", "relevance"}
 CONTRACT = {
     "query",
     "corpus",
@@ -583,7 +584,7 @@ def test_the_object_that_json_prints_is_the_contract(
     assert found["baseline"].keys() >= {"ranking", "exposure", "divergence"}
     for ranking in (found["ranking"], found["baseline"]["ranking"]):
         assert [place["rank"] for place in ranking] == list(range(1, 11))
-        assert all(p.keys() == {"rank", "id", "title", "score", "groups"} for p in ranking)
+        assert all(place.keys() == PLACE for place in ranking)
     assert found["divergence"] <= found["baseline"]["divergence"]
     assert found["usage"].keys() == {
         *("model_calls", "cached_calls", "prompt_tokens", "completion_tokens", "milliseconds"),

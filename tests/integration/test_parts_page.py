@@ -85,7 +85,9 @@ def a_re_ranker(names: dict[str, Any]) -> None:
 def a_vector_store(names: dict[str, Any]) -> None:
     assert names["result"].retriever == "langchain:InMemoryVectorStore"
     assert names["result"].ranking[0].title
-    assert names["state"]["result"]["retriever"].startswith("dense:DeterministicFakeEmbedding")
+    assert names["state"]["result"]["retriever"].startswith(
+        "hybrid-pool:DeterministicFakeEmbedding"
+    )
     assert len(names["state"]["result"]["ranking"]) == 5
 
 
