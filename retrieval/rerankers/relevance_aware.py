@@ -82,24 +82,27 @@ def take_step(candidates: Candidates, options: RelevanceAwareOptions, k: int) ->
     members = [own[eligible] for own in candidates.memberships]
     divergence = partial(kullback_leibler, smoothing=options.smoothing, direction=options.direction)
 
-    def nearest(targets: Sequence[FloatArray]) -> Positions:
+    def nearest(targets: Sequence[FloatArray], tolerance: float) -> Positions:
         return most_relevant(
             chances[eligible],
             members,
             targets,
-            tolerance=options.tolerance,
+            tolerance=tolerance,
             divergence=divergence,
             discount=candidates.discount,
             length=k,
         )
 
-    # Beyond the tolerance this is the ranking nearest to the target, whatever it costs.
-    chosen = nearest(candidates.targets)
+    # Whatever it costs in relevance.
+    chosen = nearest(candidates.targets, 0.0)
     supply = [exposure(own[chosen], candidates.discount) for own in members]
     pairs = list(zip(candidates.targets, supply, strict=True))
     far = [float(divergence(target, could)) for target, could in pairs if could.any()]
-    if options.capped and far and sum(far) / len(far) > options.tolerance:
-        chosen = nearest([could if could.any() else target for target, could in pairs])
+    if not far or sum(far) / len(far) <= options.tolerance:
+        chosen = nearest(candidates.targets, options.tolerance)
+    elif options.capped:
+        within = [could if could.any() else target for target, could in pairs]
+        chosen = nearest(within, options.tolerance)
     others = np.setdiff1d(np.arange(len(candidates)), eligible)
     return Step(np.concatenate([eligible[chosen], others])[:k], supply)
 

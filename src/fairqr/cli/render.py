@@ -32,6 +32,7 @@ __all__ = [
     "SearchView",
     "View",
     "exposure_bars",
+    "gap_sentences",
     "labels_of",
     "origin",
     "print_result",
