@@ -288,14 +288,15 @@ def _prepare(address: str) -> None:
 
 
 def _join(address: str, options: dict[str, Any]) -> None:
-    """Connect to a cluster, and once more where its own process for this client did not start."""
+    """Connect to a cluster that listens.
+
+    It is tried twice, since the process that a cluster starts for each client may fail under load.
+    """
     import ray
 
     try:
         ray.init(address, **options)
-    except ConnectionError as error:
-        if "Initialization failure" not in str(error):
-            raise
+    except ConnectionError:
         ray.shutdown()
         ray.init(address, **options)
 
