@@ -16,7 +16,7 @@ left to find is a sequence of patterns, in two steps:
 2. Improve the best of these by exchanges, as long as one helps: swap the patterns of two ranks, or
    put another pattern at a rank.
 
-The benchmark ``benchmarks/fair_step.py`` compares the result with an exhaustive search.
+``tests/unit/retrieval/test_relevance_aware.py`` holds the result against an exhaustive search.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Pool:
         patterns: Shape (P, G), the groups of all attributes beside each other.
         targets: Of each attribute.
         groups: The columns of each attribute.
-        relevance: Shape (P, length + 1): of the documents of each pattern, best first; 0
+        relevance: Shape (P, length + 2): of the documents of each pattern, best first; 0
             after the last.
         available: Shape (P,): how many documents of each pattern there are, at most the length.
     """
@@ -195,8 +195,8 @@ def _exchanged(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]
         weights, patterns = pool.weights, pool.patterns
         # What each exchange changes in the exposure: of a rank and a pattern, and of two ranks.
         moved = weights[:, None, None] * (patterns - patterns[now][:, None])
-        turned = (weights[first] - weights[second])[:, None] * patterns[now[second]]
-        turned -= (weights[first] - weights[second])[:, None] * patterns[now[first]]
+        apart = (weights[first] - weights[second])[:, None]
+        turned = apart * (patterns[now[second]] - patterns[now[first]])
         changes = np.concatenate([moved.reshape(-1, patterns.shape[1]), turned])
         gains = np.concatenate([replacing.ravel(), swapping])
         distances = pool.distances(np.maximum(given + changes, 0.0))

@@ -24,15 +24,11 @@ def best_iteration(iterations: Sequence[IterationRecord]) -> int:
     If the final step was taken after each round, the divergence that it reached counts.
     """
 
-    def badness(record: IterationRecord) -> tuple[float, tuple[int, float], int]:
-        reached = record.get("reached")
-        own = rank_key(record["divergences"])
-        return (own[1] if reached is None else reached), own, record["index"]
+    def badness(record: IterationRecord) -> tuple[tuple[int, float], tuple[int, float], int]:
+        reached, own = record.get("reached"), rank_key(record["divergences"])
+        return (own if reached is None else (0, reached)), own, record["index"]
 
-    if any(record.get("reached") is not None for record in iterations):
-        return min(iterations, key=badness)["index"]
-    best = min(iterations, key=lambda record: (rank_key(record["divergences"]), record["index"]))
-    return best["index"]
+    return min(iterations, key=badness)["index"]
 
 
 class Shortage(NamedTuple):

@@ -22,7 +22,7 @@ from fairqr.graph.search.round_lists import RoundLists, scores_by_original_query
 from fairqr.graph.search.state import ReachedRecord
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Reranker, candidates_of, read_options
+from fairqr.retrieval.rerankers.base import Candidates, Reranker, candidates_of, read_options
 from fairqr.retrieval.rerankers.registry import open_reranker
 from fairqr.retrieval.rerankers.relevance_aware import RelevanceAwareOptions, take_step
 from fairqr.retrieval.target import DEFAULT_TARGET
@@ -96,22 +96,25 @@ async def _final(lists: RoundLists, number: int, order: Ranking, step: Reranker 
     if step is None:
         ranking = order.top(context.k)
         return Final(number, ranking, lists.measured(ranking.ids))
-    targets = [vector_of(d, state["target"][d.name]) for d in lists.dimensions]
-    candidates = candidates_of(lists.table, order, lists.dimensions, targets, context.discount)
-    last = await step.rerank(state["query"], candidates, context.k)
+    last = await step.rerank(state["query"], _candidates(lists, order), context.k)
     scores = dict(zip(order.ids, order.scores, strict=True))
     ranking = Ranking(last.ranking.ids, [scores[id_] for id_ in last.ranking.ids])
     return Final(number, ranking, lists.measured(ranking.ids), last.warnings)
 
 
+def _candidates(lists: RoundLists, order: Ranking, *, estimated: bool = False) -> Candidates:
+    """Return an order's documents with their groups and the target."""
+    targets = [vector_of(d, lists.state["target"][d.name]) for d in lists.dimensions]
+    discount = lists.context.discount
+    return candidates_of(
+        lists.table, order, lists.dimensions, targets, discount, estimated=estimated
+    )
+
+
 def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
     """Take the relevance-aware step from all that was found up to a round."""
-    state, context = lists.state, lists.context
-    order = lists.retrieved(number)
-    targets = [vector_of(d, state["target"][d.name]) for d in lists.dimensions]
-    candidates = candidates_of(
-        lists.table, order, lists.dimensions, targets, context.discount, estimated=lists.estimated
-    )
+    context, order = lists.context, lists.retrieved(number)
+    candidates = _candidates(lists, order, estimated=lists.estimated)
     options = read_options(
         "relevance-aware", RelevanceAwareOptions, step_options(context, "relevance-aware")
     )
@@ -131,9 +134,6 @@ def reached_by(lists: RoundLists, number: int) -> ReachedRecord:
         divergences=measured.divergences,
         relevance=relevance,
         supply={dimension.name: by_group(dimension, could) for dimension, could in supply},
-        exhausted=lists.estimated
-        and lists.complete
-        and state["rankings"][0]["scores"][-1] < context.least_relevance,
     )
 
 

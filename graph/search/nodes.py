@@ -318,8 +318,7 @@ class Nodes:
         iterations = [*state.get("iterations", []), record]
         spent = Usage(**state["usage"])
         loop = for_the_loop(context, state)
-        exhausted = bool(update) and reached["exhausted"]
-        reason = decide_stop(iterations, loop, spent, running_seconds(), exhausted=exhausted)
+        reason = decide_stop(iterations, loop, spent, running_seconds(), exhausted=lists.exhausted)
         record_divergence(
             opened, measured.divergence, context.threshold, measured.exposure, state["target"]
         )

@@ -49,8 +49,9 @@ class RoundLists:
     Attributes:
         table: The groups of all documents that were retrieved.
         estimated: Whether the scores of the pool's order are probabilities of relevance.
-        complete: Whether the engine compares a query with every document, so that none is missed
-            for its words.
+        exhausted: Whether no document beyond those found is likely to be relevant. That is known
+            if the engine compares a query with every document, so that none is missed for its
+            words.
     """
 
     def __init__(
@@ -62,7 +63,11 @@ class RoundLists:
         self.table = table_of(state["rankings"])
         by_relevance = context.strategy.rerank == "relevance"
         self.estimated = by_relevance and "relevance" in engine.capabilities
-        self.complete = "vectors" in engine.capabilities
+        self.exhausted = (
+            self.estimated
+            and "vectors" in engine.capabilities
+            and state["rankings"][0]["scores"][-1] < context.least_relevance
+        )
         self._by_scores = by_relevance and "rescore" in engine.capabilities
 
     def measured(self, ids: Sequence[str]) -> Measurement:

@@ -101,7 +101,7 @@ class ReachedRecord(TypedDict):
 
     ``relevance`` is the mean of the ranking, weighted by the discount, and None if the retriever
     does not estimate it. ``supply`` is the exposure nearest to the target that the relevant
-    documents could give. ``exhausted`` says that no document beyond these is likely to be relevant.
+    documents could give.
     """
 
     iteration: int
@@ -111,7 +111,6 @@ class ReachedRecord(TypedDict):
     divergences: dict[str, float | None]
     relevance: float | None
     supply: dict[str, dict[str, float]]
-    exhausted: bool
 
 
 class CostRecord(TypedDict):

@@ -158,8 +158,7 @@ class EncodedPoolEngine:
             ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
             await self._encode_missing(ids)
             vectors = self._vectors(ids)
-            known = vectors[vectors.any(axis=1)]
-            self._background = known if len(known) else vectors[:0]
+            self._background = vectors[vectors.any(axis=1)]
         return self._background
 
     def _vectors(self, ids: Sequence[str]) -> Float32Array:

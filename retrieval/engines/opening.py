@@ -73,6 +73,10 @@ async def open_source(
             index, corpus, str(corpus.path), progress, shown=source.name
         )
         return await with_retriever(engine, retriever, progress)
+    if _is_hybrid(retriever) and not isinstance(source, RunSource):
+        hybrid = Retriever.of(retriever)  # refused before anything is opened
+        lexical = await open_source(source, store=store, progress=progress)
+        return await with_encoded_pool(lexical, hybrid)
     labels = await LabelReader.open(
         source.attributes,
         source.folder,
@@ -83,23 +87,17 @@ async def open_source(
     if isinstance(source, ElasticsearchSource):
         from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 
-        if _is_hybrid(retriever):
-            attached = await open_elasticsearch(source, labels)
-            return await with_encoded_pool(attached, Retriever.of(retriever))
         if isinstance(retriever, Retriever):
             retriever = retriever.encoder or "bm25"
         return await open_elasticsearch(source, labels, retriever=retriever)
-    if retriever != "bm25" and not (_is_hybrid(retriever) and isinstance(source, HttpSource)):
+    if retriever != "bm25":
         raise UnsupportedError(
             f"The source '{source.name}' ranks in its own way only; leave the retriever out."
         )
     if isinstance(source, HttpSource):
         from fairqr.retrieval.engines.http import open_http
 
-        found = await open_http(source, labels)
-        if _is_hybrid(retriever):
-            return await with_encoded_pool(found, Retriever.of(retriever))
-        return found
+        return await open_http(source, labels)
     if isinstance(source, RunSource):
         from fairqr.retrieval.engines.run import open_run
 
