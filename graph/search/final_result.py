@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fairqr.agents.refiner import Refiner
 from fairqr.agents.replies import Usage
+from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.final_ranking import Final, best_final
 from fairqr.graph.search.measurement import discounted_mean, mean_divergence, rank_key
 from fairqr.graph.search.model_ranking import ModelRanking
@@ -95,7 +96,7 @@ async def assemble(
     unused = [] if proposed == state["iterations"][-1]["refinements"] else proposed
     if not proposed and state["stop_reason"] != "model_failed":
         refiner = None  # it was not needed
-    return SearchResult(
+    result = SearchResult(
         query=state["query"],
         corpus=engine.name,
         method=context.method,
@@ -130,6 +131,7 @@ async def assemble(
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,
     )
+    return result.model_copy(update={"explanation": explain(result)})
 
 
 def _gaps(target: Shares, exposure: Shares, supply: Shares | None) -> Gaps | None:

@@ -179,6 +179,9 @@ class SearchResult(_Frozen):
         without_model: What the search gives without the model; None if the model was not asked, or
             the method has no relevance-aware step.
         baseline: The plain retrieval.
+        explanation: What people should see in these numbers, in sentences: what each group lacked
+            and why, what relevance changed, and what the model brought. Empty if no relevance was
+            estimated.
         usage: Time, calls and tokens that the run took.
         warnings: What the user should know about this result, in sentences.
     """
@@ -207,6 +210,7 @@ class SearchResult(_Frozen):
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None
     baseline: Baseline
+    explanation: list[str] = []
     usage: UsageReport
     warnings: list[str] = []
 

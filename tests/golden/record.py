@@ -191,6 +191,7 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
     """Leave out what takes time, titles, which the corpus has, and what needs an estimate."""
     left_out = {"usage", "reranking", "supply", "without_model"}
     result = {key: value for key, value in result.items() if key not in left_out}
+    assert result.pop("explanation") == []
     for one in result["iterations"]:
         assert one.pop("reached") is None
     for holder in (result, result["baseline"]):

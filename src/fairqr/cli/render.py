@@ -32,7 +32,6 @@ __all__ = [
     "SearchView",
     "View",
     "exposure_bars",
-    "gap_sentences",
     "labels_of",
     "origin",
     "print_result",
@@ -40,7 +39,6 @@ __all__ = [
 
 BAR = 30
 NAME = 24
-LEAST_GAP = 0.01
 TITLE = 30
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
@@ -268,7 +266,7 @@ def print_result(result: SearchResult) -> None:
             heading.append(f", before {before:.4f}", style="not bold")
     console.print(heading)
     console.print(exposure_bars(result.exposure, result.target))
-    for sentence in gap_sentences(result):
+    for sentence in result.explanation:
         console.print(Text(printable(f"  {sentence}"), style="dim"))
     console.print(_rankings(result, console.width))
     by = ""
@@ -288,42 +286,6 @@ def print_result(result: SearchResult) -> None:
             result.ranker,
         )
     )
-
-
-def gap_sentences(result: SearchResult) -> list[str]:
-    """Return what each group lacked in the plain retrieval, and why, in sentences.
-
-    Gaps below a percentage point are left out. The last sentences say what the re-ranking cost in
-    relevance, and what the model brought.
-    """
-    sentences = []
-    before, gaps = result.baseline, result.baseline.gaps
-    for name, groups in gaps.ranking.items() if gaps else ():
-        for group, withheld in groups.items():
-            share = result.target[name][group]
-            missing = gaps.supply[name][group] if gaps else 0.0
-            reasons = []
-            if withheld >= LEAST_GAP:
-                reasons.append(f"{100 * withheld:.0f} points are withheld by the ranking")
-            if missing >= LEAST_GAP:
-                reasons.append(f"{100 * missing:.0f} are not there: too few are relevant")
-            if reasons:
-                had = before.exposure[name][group]
-                sentences.append(
-                    f"{group}: {had:.0%} of the exposure before, target {share:.0%}; "
-                    f"{', '.join(reasons)}"
-                )
-    if result.relevance is not None and before.relevance is not None:
-        sentences.append(
-            f"estimated relevance: {result.relevance:.2f}, before {before.relevance:.2f}"
-        )
-    if (without := result.without_model) is not None and without.divergence is not None:
-        found = counted(without.documents, "document")
-        sentences.append(
-            f"the model found {found} of this ranking; without it the KL is "
-            f"{without.divergence:.4f}"
-        )
-    return sentences
 
 
 def origin(how: str, usage: UsageReport, *models: str | None) -> Text:

@@ -23,9 +23,9 @@ ASKED = "asked"
 _ALWAYS = {"divergences", "exposure", "usage"}
 """Sections that are shown even where nothing differs."""
 
-# Lists of ids follow from the ranking, scores mean something within one ranking alone, and the
-# plain retrieval's ranking is that of round 0.
-_LEFT_OUT = {"ids", "scores", "verdicts", "used", "score", "baseline ranking"}
+# Lists of ids and the explanation follow from the rest, scores mean something within one ranking
+# alone, and the plain retrieval's ranking is that of round 0.
+_LEFT_OUT = {"ids", "explanation", "scores", "verdicts", "used", "score", "baseline ranking"}
 _NOT_COUNTED = {"milliseconds", "cached_milliseconds"}
 _NAMES = ("attribute", "group", "asker", "text", "index")
 """What tells the items of a list apart, as far as they have it; else their number does."""

@@ -8,15 +8,13 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.cli.plot import check_plot, draw
-from fairqr.cli.render import gap_sentences, print_result
+from fairqr.cli.render import print_result
 from fairqr.graph.search.result import (
     Baseline,
-    Gaps,
     Iteration,
     RankedDocument,
     SearchResult,
     UsageReport,
-    WithoutModel,
 )
 
 EXPOSURE = {"gender": {"female": 0.25, "male": 0.75}}
@@ -185,29 +183,9 @@ def test_ranks_moves_and_a_part_of_each_label_are_shown(
     assert columns < 80 or ", f" in last
 
 
-def test_gaps_are_told_in_sentences() -> None:
-    """What the ranking withheld, and what was not there; gaps below a point are left out."""
-    found = result().model_copy(
-        update={
-            "target": {"gender": {"female": 0.28, "male": 0.72}},
-            "relevance": 0.7,
-            "baseline": result().baseline.model_copy(
-                update={
-                    "exposure": {"gender": {"female": 0.12, "male": 0.88}},
-                    "relevance": 0.75,
-                    "gaps": Gaps(
-                        supply={"gender": {"female": 0.07, "male": 0.0}},
-                        ranking={"gender": {"female": 0.09, "male": 0.004}},
-                    ),
-                }
-            ),
-            "without_model": WithoutModel(divergence=0.02, relevance=0.71, documents=1),
-        }
-    )
-    assert gap_sentences(found) == [
-        "female: 12% of the exposure before, target 28%; 9 points are withheld by the ranking, "
-        "7 are not there: too few are relevant",
-        "estimated relevance: 0.70, before 0.75",
-        "the model found 1 document of this ranking; without it the KL is 0.0200",
-    ]
-    assert gap_sentences(result()) == []
+def test_the_explanation_of_a_result_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Under the bars; what a group is called cannot steer the terminal."""
+    print_result(result().model_copy(update={"explanation": ["fe\x1bmale: 12%."]}))
+    shown = capsys.readouterr().out
+    assert "male: 12%." in shown
+    assert "\x1b" not in shown

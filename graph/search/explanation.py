@@ -1,0 +1,68 @@
+"""What people should see in the numbers of a search, in sentences.
+
+The terminal and the page both show these sentences, so they are made here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairqr.graph.search.result import SearchResult
+
+__all__ = ["explain"]
+
+LEAST_GAP = 0.01
+"""Smaller gaps are left out: a percentage point."""
+
+
+def explain(result: SearchResult) -> list[str]:
+    """Return what each group lacked and why, what relevance changed, and what the model brought.
+
+    What the result does not know is left out.
+    """
+    return [*_lacked(result), *_relevance(result), *_by_model(result)]
+
+
+def _lacked(result: SearchResult) -> Iterator[str]:
+    """Yield a sentence for each group that lacked exposure in the plain retrieval."""
+    gaps = result.baseline.gaps
+    if gaps is None:
+        return
+    for name, groups in result.target.items():
+        for group, wanted in groups.items():
+            withheld, missing = gaps.ranking[name][group], gaps.supply[name][group]
+            reasons = []
+            if withheld >= LEAST_GAP:
+                reasons.append(f"{_points(withheld)} withheld by the ranking")
+            if missing >= LEAST_GAP:
+                reasons.append(
+                    f"{_points(missing)} not there: too few relevant documents were found"
+                )
+            if reasons:
+                had = result.baseline.exposure[name][group]
+                yield (
+                    f"{group}: {had:.0%} of the exposure before, target {wanted:.0%}. "
+                    f"{'; '.join(reasons)}."
+                )
+
+
+def _points(share: float) -> str:
+    points = round(100 * share)
+    return "1 point was" if points == 1 else f"{points} points were"
+
+
+def _relevance(result: SearchResult) -> Iterator[str]:
+    after, before = result.relevance, result.baseline.relevance
+    if after is not None and before is not None:
+        yield f"The mean estimated relevance is {after:.2f}; before, it was {before:.2f}."
+
+
+def _by_model(result: SearchResult) -> Iterator[str]:
+    without = result.without_model
+    if without is None or without.divergence is None:
+        return
+    documents = "1 document" if without.documents == 1 else f"{without.documents} documents"
+    yield (
+        f"The model's queries found {documents} of this ranking. Without them, the divergence "
+        f"would be {without.divergence:.4f}."
+    )

@@ -1,0 +1,69 @@
+"""The sentences about a result: what groups lacked and why, and what the model brought."""
+
+from __future__ import annotations
+
+from fairqr.graph.search.explanation import explain
+from fairqr.graph.search.result import Baseline, Gaps, Iteration, SearchResult, WithoutModel
+from fairqr.graph.usage import UsageReport
+
+SHARES = {"gender": {"female": 0.12, "male": 0.88}}
+MEASURED = {"exposure": SHARES, "divergence": 0.1, "divergences": {"gender": 0.1}}
+GAPS = Gaps(
+    supply={"gender": {"female": 0.07, "male": 0.0}},
+    ranking={"gender": {"female": 0.09, "male": 0.004}},
+)
+
+
+def result(baseline: dict[str, object] | None = None, **fields: object) -> SearchResult:
+    """A search in which women have 12 % of the exposure, and should have 28 %."""
+    return SearchResult(
+        query="physicist",
+        corpus="people",
+        method="fairqr",
+        model=None,
+        prompt=None,
+        attributes=["gender"],
+        target={"gender": {"female": 0.28, "male": 0.72}},
+        iterations=[Iteration(index=0, queries=["physicist"], refinements=[], **MEASURED)],
+        best_iteration=0,
+        stop_reason="reached",
+        ranking=[],
+        unknown={"gender": 0.0},
+        baseline=Baseline(ranking=[], **MEASURED, **(baseline or {})),
+        usage=UsageReport(
+            model_calls=0, cached_calls=0, prompt_tokens=0, completion_tokens=0, milliseconds=1.0
+        ),
+        **MEASURED,
+        **fields,
+    )
+
+
+def test_a_result_is_explained_in_sentences() -> None:
+    """Both gaps of each group, relevance before and after, and the search without the model."""
+    found = result(
+        {"gaps": GAPS, "relevance": 0.75},
+        relevance=0.7,
+        without_model=WithoutModel(divergence=0.02, relevance=0.71, documents=1),
+    )
+    assert explain(found) == [
+        "female: 12% of the exposure before, target 28%. 9 points were withheld by the ranking; "
+        "7 points were not there: too few relevant documents were found.",
+        "The mean estimated relevance is 0.70; before, it was 0.75.",
+        "The model's queries found 1 document of this ranking. Without them, the divergence would "
+        "be 0.0200.",
+    ]
+
+
+def test_gaps_below_a_point_are_left_out() -> None:
+    small = Gaps(
+        supply={"gender": {"female": 0.009, "male": 0.0}},
+        ranking={"gender": {"female": 0.011, "male": 0.0}},
+    )
+    assert explain(result({"gaps": small})) == [
+        "female: 12% of the exposure before, target 28%. 1 point was withheld by the ranking."
+    ]
+
+
+def test_without_estimates_nothing_is_explained() -> None:
+    assert explain(result()) == []
+    assert explain(result(relevance=0.7)) == []
