@@ -7,11 +7,13 @@ and scaled to length 1 here, so that the cosine is a plain dot product everywher
 
 from __future__ import annotations
 
+import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +23,7 @@ from fairqr.retrieval.documents import Document
 from fairqr.retrieval.sendable import sendable
 
 __all__ = [
+    "EmbeddedEncoder",
     "Encoder",
     "EncoderMark",
     "Float32Array",
@@ -60,6 +63,29 @@ class Encoder(Protocol):
     async def encode_query(self, text: str) -> ArrayLike:
         """Return the vector of a query, shape (d,)."""
         ...
+
+
+class EmbeddedEncoder(ABC):
+    """An encoder that runs in this process and encodes documents and queries alike.
+
+    Its methods raise :class:`fairqr.base.errors.ModelUnavailableError` if a package or the weights
+    are missing.
+    """
+
+    name: ClassVar[str]
+
+    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), d)."""
+        return await asyncio.to_thread(self._encode, texts)
+
+    async def encode_query(self, text: str) -> Float32Array:
+        """Return the vector of a query, shape (d,)."""
+        vector: Float32Array = (await asyncio.to_thread(self._encode, [text]))[0]
+        return vector
+
+    @abstractmethod
+    def _encode(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), d); this blocks."""
 
 
 @dataclass(frozen=True, slots=True)

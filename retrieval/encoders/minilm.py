@@ -8,7 +8,6 @@ whatever is encoded beside it.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import os
@@ -22,7 +21,7 @@ import numpy as np
 
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.weights.cache import is_pulled, weights_path
-from fairqr.retrieval.encoders.encoder import Float32Array
+from fairqr.retrieval.encoders.encoder import EmbeddedEncoder, Float32Array
 
 __all__ = ["MiniLmEncoder"]
 
@@ -34,40 +33,28 @@ TOKENS = 256
 _loading = threading.Lock()
 
 
-class MiniLmEncoder:
-    """Encodes documents and queries alike.
+class MiniLmEncoder(EmbeddedEncoder):
+    """Gives vectors of 384 dimensions.
 
     The model is loaded once in a process, when it is first used, in about a third of a second.
-    Methods raise :class:`fairqr.base.errors.ModelUnavailableError` if the weights are not pulled,
-    or a package is missing.
     """
 
     name = "minilm"
 
-    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
-        """Return the vectors of texts, shape (len(texts), 384)."""
-        return await asyncio.to_thread(_encode, texts)
+    def _encode(self, texts: Sequence[str]) -> Float32Array:
+        with _loading:
+            tokenizer, session = _load(weights_path(self.name).parent)
 
-    async def encode_query(self, text: str) -> Float32Array:
-        """Return the vector of a query, shape (384,)."""
-        vector: Float32Array = (await asyncio.to_thread(_encode, [text]))[0]
-        return vector
+        def encode(text: str) -> Float32Array:
+            ids = np.array([tokenizer.encode(text).ids], dtype=np.int32)
+            (vectors,) = session.run(None, {"ids": ids, "segments": np.zeros_like(ids)})
+            vector: Float32Array = vectors[0]
+            return vector
 
-
-def _encode(texts: Sequence[str]) -> Float32Array:
-    with _loading:
-        tokenizer, session = _load(weights_path(MiniLmEncoder.name).parent)
-
-    def encode(text: str) -> Float32Array:
-        ids = np.array([tokenizer.encode(text).ids], dtype=np.int32)
-        (vectors,) = session.run(None, {"ids": ids, "segments": np.zeros_like(ids)})
-        vector: Float32Array = vectors[0]
-        return vector
-
-    if len(texts) == 1:
-        return encode(texts[0])[None]
-    with ThreadPoolExecutor(_cores()) as pool:
-        return np.stack(list(pool.map(encode, texts)))
+        if len(texts) == 1:
+            return encode(texts[0])[None]
+        with ThreadPoolExecutor(_cores()) as pool:
+            return np.stack(list(pool.map(encode, texts)))
 
 
 def _cores() -> int:

@@ -6,7 +6,6 @@ extra ``dense`` installs. A text's vector does not depend on what is encoded bes
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.base.errors import ModelUnavailableError, one_line
-from fairqr.retrieval.encoders.encoder import Float32Array
+from fairqr.retrieval.encoders.encoder import EmbeddedEncoder, Float32Array
 
 __all__ = ["WordllamaEncoder"]
 
@@ -27,37 +26,28 @@ TEXTS_AT_ONCE = 256
 _loading = threading.Lock()
 
 
-class WordllamaEncoder:
-    """Encodes documents and queries alike; the order of words plays no part.
+class WordllamaEncoder(EmbeddedEncoder):
+    """Gives vectors of 256 dimensions; the order of words plays no part.
 
     The model is loaded once in a process, when it is first used, in about a third of a second.
-    Methods raise :class:`fairqr.base.errors.ModelUnavailableError` if the package is missing.
     """
 
     name = "wordllama"
 
-    async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
-        """Return the vectors of texts, shape (len(texts), 256)."""
-        return await asyncio.to_thread(_encode, texts)
-
-    async def encode_query(self, text: str) -> Float32Array:
-        """Return the vector of a query, shape (256,)."""
-        vector: Float32Array = (await asyncio.to_thread(_encode, [text]))[0]
-        return vector
-
-
-def _encode(texts: Sequence[str]) -> Float32Array:
-    tokenizer, weights = _model()
-    rows = np.zeros((len(texts), weights.shape[1]), dtype=np.float32)
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        some = list(texts[start : start + TEXTS_AT_ONCE])
-        encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
-        for row, tokens in enumerate(encoded, start):
-            # By distinct piece, so that a text of any length needs no more than the weights again.
-            pieces, counts = np.unique(np.asarray(tokens.ids, dtype=np.int64), return_counts=True)
-            if len(pieces):
-                rows[row] = (counts / counts.sum()).astype(np.float32) @ weights[pieces]
-    return rows
+    def _encode(self, texts: Sequence[str]) -> Float32Array:
+        tokenizer, weights = _model()
+        rows = np.zeros((len(texts), weights.shape[1]), dtype=np.float32)
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            some = list(texts[start : start + TEXTS_AT_ONCE])
+            encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+            for row, tokens in enumerate(encoded, start):
+                # By distinct piece: a text of any length needs no more memory than the weights.
+                pieces, counts = np.unique(
+                    np.asarray(tokens.ids, dtype=np.int64), return_counts=True
+                )
+                if len(pieces):
+                    rows[row] = (counts / counts.sum()).astype(np.float32) @ weights[pieces]
+        return rows
 
 
 def _model() -> tuple[Any, Float32Array]:

@@ -54,7 +54,7 @@ class Requests:
                 "bool": {"filter": self.filters(query), "should": wanted, "minimum_should_match": 0}
             }
         elif self._source.body is not None:
-            filled = self._filled(_with_boost(query), query.n)
+            filled = self._filled(query.words, query.n)
             body |= {key: part for key, part in filled.items() if key not in NOT_NEEDED}
             if query.every_word or self._source.filter:
                 body["query"] = self._filtered(self.matching(query))
@@ -92,7 +92,7 @@ class Requests:
             each = query.text.split() if query.every_word else []
             if len(each) > 1:
                 return {"bool": {"must": [self._filled(word, query.n)["query"] for word in each]}}
-            matching: Body = self._filled(_with_boost(query), query.n)["query"]
+            matching: Body = self._filled(query.words, query.n)["query"]
             return matching
         words = self._words(query.text, every=query.every_word)
         if not query.boost:
@@ -117,7 +117,3 @@ class Requests:
     def _filled(self, text: str, size: int) -> Body:
         filled: Body = fill_template(self._source.body, text, size)
         return filled
-
-
-def _with_boost(query: Query) -> str:
-    return f"{query.text} {query.boost}" if query.boost else query.text

@@ -65,7 +65,7 @@ class VectorSearch:
         Raises:
             ModelError: The encoder fails, or its vectors do not fit the field.
         """
-        text = words_of(query)
+        text = sendable(query.words)
         if self.encoder is None or not text.strip():
             return None
         if self.by_angle and self.dimensions:
@@ -86,7 +86,7 @@ class VectorSearch:
         reading = requests.reading(query)
         filters = requests.filters(query)
         if self.encoder is None and query.text.strip():
-            semantic = {"semantic": {"field": self.field, "query": words_of(query)}}
+            semantic = {"semantic": {"field": self.field, "query": sendable(query.words)}}
             part = "should" if query.only is not None else "must"
             return {"query": {"bool": {part: [semantic], "filter": filters}}} | reading
         if vector is None:
@@ -106,11 +106,6 @@ class VectorSearch:
             "query": {"bool": {"filter": filters}},
             "knn": {**knn, "k": size, "num_candidates": size, "filter": filters},
         }
-
-
-def words_of(query: Query) -> str:
-    """Return what is encoded of a query, as text that any encoder takes."""
-    return sendable(f"{query.text} {query.boost}" if query.boost else query.text)
 
 
 def encoder_for(

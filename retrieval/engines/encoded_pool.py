@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
@@ -20,13 +19,12 @@ from fairqr.retrieval.encoders.encoder import (
 )
 from fairqr.retrieval.engines.engine import (
     Capability,
-    EngineInfo,
+    EngineOverWords,
     Hits,
     Query,
     SearchEngine,
     best_first,
 )
-from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
 
 __all__ = ["EncodedPoolEngine"]
@@ -44,7 +42,7 @@ KEPT = 20_000
 SECONDS_KEPT = 600.0
 
 
-class EncodedPoolEngine:
+class EncodedPoolEngine(EngineOverWords):
     """Re-ranks what an engine finds by the probability of relevance of its texts.
 
     The engine's own scores are the lexical evidence, and the first 200 documents are encoded. What
@@ -61,9 +59,8 @@ class EncodedPoolEngine:
 
     def __init__(self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
         """Take what :meth:`open` has found."""
-        self.lexical, self._encoder, self._mark = lexical, encoder, mark
-        self.name, self.schema = lexical.name, lexical.schema
-        self.in_process = lexical.in_process
+        super().__init__(lexical)
+        self._encoder, self._mark = encoder, mark
         self.retriever = f"hybrid-pool:{encoder.name}"
         self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
             "relevance"
@@ -81,52 +78,35 @@ class EncodedPoolEngine:
         """
         return cls(lexical, encoder, await EncoderMark.of(encoder))
 
-    async def info(self) -> EngineInfo:
-        """Return what is known of the engine."""
-        return await self.lexical.info()
-
-    async def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return these documents, in this order; ids that the engine lacks are left out."""
-        return await self.lexical.documents(ids)
-
-    async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Return for each attribute the mean membership over all documents."""
-        return await self.lexical.corpus_shares()
-
-    async def aclose(self) -> None:
-        """Close the engine."""
-        await self.lexical.aclose()
-
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries: one round trip for their hits, and one for texts not seen yet."""
         asked = [
             replace(query, n=max(query.n, POOL))
-            if _is_ranked(query) and query.only is None
+            if query.is_ranking and query.only is None
             else query
             for query in queries
         ]
         # What the words find best says how to read the scores of given documents.
-        given = [query for query in queries if _is_ranked(query) and query.only is not None]
+        given = [query for query in queries if query.is_ranking and query.only is not None]
         best = [replace(query, n=POOL, only=None) for query in given]
         answers = await self.lexical.search([*asked, *best])
         found, others = answers[: len(queries)], iter(answers[len(queries) :])
         pairs = [
             (query, hits, next(others) if query.only is not None else hits)
             for query, hits in zip(queries, found, strict=True)
-            if _is_ranked(query)
+            if query.is_ranking
         ]
         await self._encode_missing(
             [id_ for _, hits, leading in pairs for id_ in (*leading.ids[:POOL], *hits.ids[:POOL])]
         )
         estimated = iter([await self._estimated(*pair) for pair in pairs])
         return [
-            next(estimated) if _is_ranked(query) else hits
+            next(estimated) if query.is_ranking else hits
             for query, hits in zip(queries, found, strict=True)
         ]
 
     async def _estimated(self, query: Query, hits: Hits, leading: Hits) -> Hits:
-        text = f"{query.text} {query.boost}" if query.boost else query.text
-        asked = await encode_query(self._encoder, text, self._mark.dimensions)
+        asked = await encode_query(self._encoder, query.words, self._mark.dimensions)
         candidates = self._vectors(leading.ids[:POOL])
         ranks = range(len(candidates))
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
@@ -188,8 +168,3 @@ class EncodedPoolEngine:
                 self._kept.move_to_end(id_)
         while len(self._kept) > max(KEPT, len(wanted)):
             self._kept.popitem(last=False)
-
-
-def _is_ranked(query: Query) -> bool:
-    """Whether a query asks for a ranking by its words, rather than for a count or for groups."""
-    return query.n > 0 and not query.every_word and bool(query.text.strip())

@@ -17,6 +17,7 @@ from fairqr.retrieval.schema import Schema
 __all__ = [
     "Capability",
     "EngineInfo",
+    "EngineOverWords",
     "Hits",
     "Memberships",
     "Query",
@@ -74,6 +75,16 @@ class Query:
     boost: str = ""
     only: tuple[str, ...] | None = None
     every_word: bool = False
+
+    @property
+    def words(self) -> str:
+        """The text and then the words of ``boost``, for engines that treat both alike."""
+        return f"{self.text} {self.boost}" if self.boost else self.text
+
+    @property
+    def is_ranking(self) -> bool:
+        """Whether this asks for a ranking by any of its words, and not for counts or groups."""
+        return self.n > 0 and not self.every_word and bool(self.text.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +187,35 @@ class SearchEngine(Protocol):
     async def aclose(self) -> None:
         """Close files and connections."""
         ...
+
+
+class EngineOverWords:
+    """The common part of engines that rank the documents of another engine in their own way.
+
+    Attributes:
+        lexical: The engine that matches words over the same documents.
+    """
+
+    def __init__(self, lexical: SearchEngine) -> None:
+        """Take over the documents and groups of an engine."""
+        self.lexical = lexical
+        self.name, self.schema, self.in_process = lexical.name, lexical.schema, lexical.in_process
+
+    async def info(self) -> EngineInfo:
+        """Return what is known of the lexical engine."""
+        return await self.lexical.info()
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return these documents, in this order; ids that the engine lacks are left out."""
+        return await self.lexical.documents(ids)
+
+    async def corpus_shares(self) -> Mapping[str, FloatArray]:
+        """Return for each attribute the mean membership over all documents."""
+        return await self.lexical.corpus_shares()
+
+    async def aclose(self) -> None:
+        """Close the lexical engine."""
+        await self.lexical.aclose()
 
 
 def require_engine(given: object) -> None:

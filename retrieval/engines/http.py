@@ -99,7 +99,7 @@ class HttpEngine:
             require(self, "document_frequencies", "Counting the documents with a word")
 
     async def _answer(self, query: Query) -> Hits:
-        text = sendable(f"{query.text} {query.boost}".strip())
+        text = sendable(query.words.strip())
         answer = await self._endpoint.ask(text, query.n)
         found = await asyncio.to_thread(self._reader.read, answer)
         ids = [document.id for document in found.documents]

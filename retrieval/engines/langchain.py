@@ -132,7 +132,7 @@ class LangChainEngine:
             )
         if query.n < 1:
             return self._hits([], [], 0, [])
-        text = sendable(f"{query.text} {query.boost}".strip())
+        text = sendable(query.words.strip())
         found = (await self._client.search(text, query.n))[: query.n]
         documents: dict[str, Document] = {}
         scores: list[object] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from fairqr.retrieval.encoders.encoder import (
     key_of,
     text_of,
 )
-from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
+from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import VECTORS, refuse_damaged
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
@@ -33,7 +33,6 @@ from fairqr.retrieval.engines.vector_array import (
     nearest,
     scores_of,
 )
-from fairqr.retrieval.exposure import FloatArray
 
 __all__ = ["VectorEngine", "live_documents"]
 
@@ -43,7 +42,7 @@ DOCUMENTS_AT_ONCE = 256
 CHARACTERS_AT_ONCE = 4_000_000
 
 
-class VectorEngine:
+class VectorEngine(EngineOverWords):
     """Ranks by the cosine between the vectors of a query and of the documents.
 
     The scores are (1 + cosine)/2, in [0, 1]. Unlike with BM25 every document is a hit, however
@@ -56,14 +55,13 @@ class VectorEngine:
     last one, by whatever process.
     """
 
-    in_process = True
+    lexical: TantivyEngine
     kind = "dense"
     capabilities: frozenset[Capability] = TantivyEngine.capabilities | {"vectors"}
 
     def __init__(self, lexical: TantivyEngine, encoder: Encoder, mark: EncoderMark) -> None:
         """Take what :meth:`open` has found."""
-        self.lexical = lexical
-        self.name, self.schema = lexical.name, lexical.schema
+        super().__init__(lexical)
         self.retriever = f"{self.kind}:{encoder.name}"
         self._encoder = encoder
         self._stamp: tuple[int, int] | None = None
@@ -93,10 +91,6 @@ class VectorEngine:
         await engine._update(progress)
         return engine
 
-    async def info(self) -> EngineInfo:
-        """Return what is known of the index."""
-        return await self.lexical.info()
-
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
         if await asyncio.to_thread(self.lexical.stamp) not in (self._stamp, None):
@@ -104,24 +98,11 @@ class VectorEngine:
         encoded = await asyncio.gather(*(self._encoded(query) for query in queries))
         return await asyncio.to_thread(self._search, queries, encoded)
 
-    async def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return these documents, in this order; ids that the index lacks are left out."""
-        return await self.lexical.documents(ids)
-
-    async def corpus_shares(self) -> Mapping[str, FloatArray]:
-        """Return for each attribute the mean membership over all documents."""
-        return await self.lexical.corpus_shares()
-
-    async def aclose(self) -> None:
-        """Close the lexical engine."""
-        await self.lexical.aclose()
-
     async def _encoded(self, query: Query) -> Float32Array | None:
         """Return the vector of a query, or None if vectors have no say in its answer."""
         if query.n < 1 or query.every_word:
             return None
-        text = f"{query.text} {query.boost}" if query.boost else query.text
-        return await encode_query(self._encoder, text, self._folder.mark.dimensions)
+        return await encode_query(self._encoder, query.words, self._folder.mark.dimensions)
 
     async def _update(self, progress: Progress | None = None) -> None:
         """Encode the documents that have no vector yet.
