@@ -14,6 +14,8 @@ __all__ = ["explain"]
 LEAST_GAP = 0.01
 """Smaller gaps are left out: a percentage point."""
 
+TOO_FEW = "too few likely relevant documents were found"
+
 
 def explain(result: SearchResult) -> list[str]:
     """Return what each group lacked and why, what relevance changed, and what the model brought.
@@ -35,9 +37,7 @@ def _lacked(result: SearchResult) -> Iterator[str]:
             if withheld >= LEAST_GAP:
                 reasons.append(f"{_points(withheld)} withheld by the ranking")
             if missing >= LEAST_GAP:
-                reasons.append(
-                    f"{_points(missing)} not there: too few relevant documents were found"
-                )
+                reasons.append(f"{_points(missing)} not there: {TOO_FEW}")
             if reasons:
                 had = result.baseline.exposure[name][group]
                 yield (
@@ -61,8 +61,10 @@ def _by_model(result: SearchResult) -> Iterator[str]:
     without = result.without_model
     if without is None or without.divergence is None:
         return
-    documents = "1 document" if without.documents == 1 else f"{without.documents} documents"
+    brought = {0: "no documents", 1: "1 document"}.get(
+        without.documents, f"{without.documents} documents"
+    )
     yield (
-        f"The model's queries found {documents} of this ranking. Without them, the divergence "
+        f"The model's queries brought {brought} into this ranking. Without them, the divergence "
         f"would be {without.divergence:.4f}."
     )

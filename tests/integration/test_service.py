@@ -389,6 +389,9 @@ def test_what_is_offered(service: Served) -> None:
     offered = service.client.get("/v1/models").json()
     assert offered["models"][0] == {"name": "openai:fake", "default": True}
     assert offered["attributors"] == ["overlap"]
+    retrievers = {it["name"]: it["default"] for it in offered["retrievers"]}
+    assert {"bm25", "dense", "hybrid"} <= retrievers.keys()
+    assert list(retrievers.values()).count(True) == 1
     assert {"fairqr", "plain"} <= {it["name"] for it in offered["methods"]}
     assert not {"deltr", "monot5"} & {it["name"] for it in offered["methods"]}
     assert service.client.get("/v1/me").json()["key"] is None

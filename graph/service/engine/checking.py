@@ -37,7 +37,7 @@ class Request:
         kind: ``search``, ``answer`` or ``probe``.
         query: What to search for, or the question.
         corpus: The name of an index or of a built-in corpus.
-        retriever: ``bm25`` or ``dense``.
+        retriever: One of :data:`fairqr.graph.service.engine.requests.RetrieverName`.
         model: Its name.
         entry: What is configured of it.
         base_url: A configured address, if the request names one.

@@ -18,6 +18,7 @@ __all__ = [
     "AnswerRequest",
     "BackgroundRun",
     "ProbeRequest",
+    "RetrieverName",
     "RunRequest",
     "SearchRequest",
 ]
@@ -31,6 +32,9 @@ _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _AS_JSON = {"attributes": _Names, "target": _Target, "discount": str, "seed": _Seed | None}
 
 
+RetrieverName = Literal["bm25", "dense", "hybrid"]
+
+
 class RunRequest(BaseModel):
     """What all requests have."""
 
@@ -42,8 +46,10 @@ class RunRequest(BaseModel):
         "them where null.",
         examples=["notables"],
     )
-    retriever: Literal["bm25", "dense"] = Field(
-        "bm25", description="`bm25`, or `dense` for vector search."
+    retriever: RetrieverName = Field(
+        "bm25",
+        description="How documents are found: by words (`bm25`), by vectors (`dense`), or by both "
+        "(`hybrid`), which also estimates relevance.",
     )
     model: str | None = Field(
         None,

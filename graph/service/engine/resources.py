@@ -78,7 +78,7 @@ class Resources:
 
         Args:
             corpus: The name of a source, an index or a built-in corpus; never a path.
-            retriever: ``bm25`` or ``dense``.
+            retriever: See :data:`fairqr.graph.service.engine.requests.RetrieverName`.
             progress: As of :meth:`Catalog.resolve`.
 
         Raises:

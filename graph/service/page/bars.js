@@ -4,6 +4,9 @@ import { el, svg } from "./dom.js";
 import { percent } from "./format.js";
 import { mark } from "./groups.js";
 
+/** Smaller gaps are not drawn: a percentage point. */
+export const LEAST_GAP = 0.01;
+
 /**
  * A table of the groups of an attribute.
  *
@@ -12,8 +15,10 @@ import { mark } from "./groups.js";
  * @param {Object<string, number>} target The share of each group.
  * @param {{name: string, shares: Object<string, ?number>}[]} series What is compared with it; the
  *   last is drawn strongest.
+ * @param {?Object<string, number>} missing The part of the target that no ranking of the relevant
+ *   documents found could give.
  */
-export function bars(all, attribute, target, series) {
+export function bars(all, attribute, target, series, missing) {
   return el("table", { class: "bars" },
     el("caption", { class: "hidden" }, `Exposure by ${attribute} against the target`),
     el("thead", {}, el("tr", {},
@@ -27,13 +32,13 @@ export function bars(all, attribute, target, series) {
         el("th", { scope: "row" },
           el("span", { class: "group" }, mark(all, attribute, group, { named: true }), el("bdi", {}, group))),
         el("td", { class: "picture", "aria-hidden": "true" },
-          picture(style, aim, series.map(({ shares }) => shares?.[group] ?? 0))),
+          picture(style, aim, series.map(({ shares }) => shares?.[group] ?? 0), missing?.[group] ?? 0)),
         series.map(({ shares }) => el("td", { class: "number" }, percent(shares?.[group]))),
         el("td", { class: "number aim" }, percent(aim)));
     })));
 }
 
-function picture(style, aim, shares) {
+function picture(style, aim, shares, missing) {
   const height = shares.length > 1 ? 18 : 12;
   const each = height / shares.length;
   const width = (share) => `${(Math.min(Math.max(share, 0), 1) * 100).toFixed(2)}%`;
@@ -43,6 +48,9 @@ function picture(style, aim, shares) {
       class: `fill g${style}${number < shares.length - 1 ? " weak" : ""}`,
       y: number * each, width: width(share), height: each, rx: 2,
     })),
+    missing >= LEAST_GAP ? svg("rect", {
+      class: "missing", x: width(aim - missing), y: 1, width: width(missing), height: height - 2,
+    }) : null,
     svg("line", {
       class: "goal", x1: width(Math.min(aim, 0.998)), x2: width(Math.min(aim, 0.998)), y1: 0, y2: height,
     }));

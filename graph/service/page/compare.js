@@ -85,9 +85,13 @@ function outcome(runs) {
   const only = (has, value) => (result) => (has in result ? value(result) : undefined);
   row("divergence before", only("baseline", ({ baseline }) => nats(baseline.divergence)));
   row("divergence after", only("baseline", ({ divergence }) => nats(divergence)));
+  row("divergence without the model", ({ without_model: without }) => without ? nats(without.divergence) : undefined);
+  row("estimated relevance before", ({ baseline }) => relevance(baseline));
+  row("estimated relevance after", relevance);
   for (const [attribute, group] of groupsIn(runs)) {
     row(`exposure of ${group}`, only("baseline", (result) =>
       `${percent(result.exposure[attribute]?.[group])}, target ${percent(result.target[attribute]?.[group])}`));
+    row(`supply gap of ${group}`, ({ gaps }) => gaps ? percent(gaps.supply[attribute]?.[group]) : undefined);
   }
   row("rounds", only("iterations", ({ iterations }) => String(iterations.length - 1)));
   row("stopped, since", only("stop_reason", (result) => STOPPED[result.stop_reason] ?? result.stop_reason));
@@ -104,6 +108,7 @@ function outcome(runs) {
   return rows;
 }
 
+const relevance = (result) => typeof result?.relevance === "number" ? figure(result.relevance, 2) : undefined;
 const targetIn = (result) => result.target ?? (Array.isArray(result.groups) ? targetOf(result) : {});
 const marksOf = (result) => allMarks(targetIn(result));
 

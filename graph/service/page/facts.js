@@ -1,12 +1,14 @@
 // What a run came to: figures, cost, prompt and model, warnings, problems.
 
-import { bars } from "./bars.js";
+import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { many, nats, seconds, STOPPED, whole, words } from "./format.js";
 
 /** The figures of a search: the divergence before and after, and who is shown. */
 export function figures(search, marks) {
   const { baseline, divergence } = search;
+  const missing = search.gaps?.supply ?? {};
+  const isMissing = Object.values(missing).flatMap(Object.values).some((share) => share >= LEAST_GAP);
   return el("section", { class: "card figures", "aria-label": "What came of it" },
     el("div", { class: "headline" },
       el("p", { class: "label" }, "Divergence from the target"),
@@ -20,9 +22,12 @@ export function figures(search, marks) {
       bars(marks, attribute, shares, [
         { name: "before", shares: baseline.exposure[attribute] },
         { name: "after", shares: search.exposure[attribute] },
-      ])),
+      ], missing[attribute])),
+      search.explanation?.length
+        ? el("ul", { class: "explanation" }, search.explanation.map((it) => el("li", {}, foreign(it, 600)))) : null,
       el("p", { class: "hint" }, "Exposure: the share of the attention that a group gets, of which the first ",
-        "ranks have most. The upright line is its target.")));
+        "ranks have most. The upright line is its target.",
+        isMissing ? " A dashed box is the part of the target for which too few likely relevant documents were found." : null)));
 }
 
 /** The cost of a run. */

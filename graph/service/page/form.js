@@ -140,6 +140,7 @@ export function setUpForm(run) {
       attributes: chosen(),
       target: target.value(),
       method: byId("method").value,
+      retriever: byId("retriever").value,
       model: model || undefined,
       prompts: byId("prompt").value ? { [promptId()]: byId("prompt").value } : undefined,
       k: Number(byId("k").value),
@@ -162,6 +163,7 @@ export function setUpForm(run) {
       if (!first) return;
       fill(byId("corpus"), found.indexes.map(({ name }) => option(name)));
       fill(byId("method"), found.methods.map(({ name }) => option(name)));
+      fill(byId("retriever"), found.retrievers.map((it) => option(it.name, it.name, it.default)));
       const names = found.models.map(({ name }) => name);
       fill(byId("model"), names.filter((name) => !isPattern(name)).map((name) => option(name)),
         names.some(isPattern) ? option(OTHER, "another one …") : null);
@@ -186,7 +188,7 @@ export function setUpForm(run) {
       }
       attributesChanged();
       target.set(parsed(asked.target));
-      for (const name of ["method", "k", "documents", "samples", "alpha"]) {
+      for (const name of ["method", "retriever", "k", "documents", "samples", "alpha"]) {
         if (asked[name] !== undefined && asked[name] !== null) byId(name).value = asked[name];
       }
       if (asked.model) byId("model").value = asked.model;

@@ -5,8 +5,8 @@ import { json } from "./api.js";
 /**
  * Ask for all that the form offers.
  *
- * @returns {Promise<{indexes: Object[], models: Object[], methods: Object[], attributors: string[],
- *   prompts: Object[]}>}
+ * @returns {Promise<{indexes: Object[], models: Object[], methods: Object[], retrievers: Object[],
+ *   attributors: string[], prompts: Object[]}>}
  */
 export async function offered() {
   const [indexes, models, prompts] = await Promise.all(
@@ -15,6 +15,7 @@ export async function offered() {
     indexes: indexes.indexes,
     models: models.models,
     methods: models.methods,
+    retrievers: models.retrievers,
     attributors: models.attributors ?? [],
     prompts: prompts.prompts,
   };

@@ -13,9 +13,14 @@ import { documentMarks } from "./groups.js";
 export function sideBySide(marks, before, after) {
   const was = places(before.ranking);
   const is = places(after.ranking);
-  return el("div", { class: "sides" },
-    side(marks, before, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
-    side(marks, after, (document) => moved(was.get(document.id), document.rank)));
+  const estimated = [...before.ranking, ...after.ranking].some(({ relevance }) => typeof relevance === "number");
+  return [
+    estimated ? el("p", { class: "hint" },
+      "The percentage is how likely a document is relevant to the query, as the retriever estimates it.") : null,
+    el("div", { class: "sides" },
+      side(marks, before, estimated, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
+      side(marks, after, estimated, (document) => moved(was.get(document.id), document.rank))),
+  ];
 }
 
 /** Each place as a mark of its groups, from the first to the last: who is shown where, at a glance. */
@@ -28,20 +33,27 @@ function places(ranking) {
   return new Map(ranking.map(({ id, rank }) => [id, rank]));
 }
 
-function side(marks, { name, ranking }, moveOf) {
+function side(marks, { name, ranking }, estimated, moveOf) {
+  const heads = ["Rank", "Groups", "Document", ...(estimated ? ["Estimated relevance"] : []), "Move"];
   return el("div", { class: "side" },
     el("h3", {}, name),
     strip(marks, ranking),
     el("table", { class: "ranking" },
       el("caption", { class: "hidden" }, name),
-      el("thead", { class: "hidden" }, el("tr", {}, ["Rank", "Groups", "Document", "Move"].map((title) =>
-        el("th", { scope: "col" }, title)))),
+      el("thead", { class: "hidden" }, el("tr", {}, heads.map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, ranking.map((document) => el("tr", {},
         el("td", { class: "rank" }, document.rank),
         el("td", { class: "who" }, documentMarks(marks, document.groups)),
         el("th", { scope: "row", class: "title" }, foreign(document.title || document.id)),
+        estimated ? el("td", { class: "chance" }, chance(document.relevance)) : null,
         el("td", { class: "move" }, moveOf(document)))))),
     ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));
+}
+
+/** The estimate in whole percents, which is as exact as it is. */
+function chance(relevance) {
+  return typeof relevance === "number" ? `${Math.round(relevance * 100)}%`
+    : [el("span", { "aria-hidden": "true" }, "–"), hidden("not estimated")];
 }
 
 function moved(from, to) {

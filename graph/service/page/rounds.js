@@ -12,6 +12,8 @@ export function card(round, { target, marks, before, kept }) {
       el("h3", {}, titleOf(round), kept ? el("span", { class: "badge" }, "kept") : null),
       round.measured ? divergence(round, before) : null),
     kept ? el("p", { class: "hint" }, "The ranking comes from this round.") : null,
+    typeof round.reached === "number"
+      ? el("p", { class: "hint reached" }, `Re-ranking the documents found so far reaches ${nats(round.reached)}.`) : null,
     toward(round, marks),
     round.refinements.map((refinement) => words_(refinement, marks)),
     round.measured

@@ -47,10 +47,10 @@ def test_a_result_is_explained_in_sentences() -> None:
     )
     assert explain(found) == [
         "female: 12% of the exposure before, target 28%. 9 points were withheld by the ranking; "
-        "7 points were not there: too few relevant documents were found.",
+        "7 points were not there: too few likely relevant documents were found.",
         "The mean estimated relevance is 0.70; before, it was 0.75.",
-        "The model's queries found 1 document of this ranking. Without them, the divergence would "
-        "be 0.0200.",
+        "The model's queries brought 1 document into this ranking. Without them, the divergence "
+        "would be 0.0200.",
     ]
 
 

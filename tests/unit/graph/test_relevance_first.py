@@ -139,7 +139,7 @@ async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
     lacks = result.target["gender"]["female"] - result.exposure["gender"]["female"]
     assert result.gaps.supply["gender"]["female"] == pytest.approx(lacks, abs=0.02)
     (sentence,) = [it for it in result.explanation if it.startswith("female: ")]
-    assert sentence.endswith("not there: too few relevant documents were found.")
+    assert sentence.endswith("not there: too few likely relevant documents were found.")
     assert result.supply["gender"]["female"] < result.target["gender"]["female"] - 0.05
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from fairqr.graph.search.context import METHODS
+from fairqr.graph.service.engine.requests import RetrieverName, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
@@ -74,11 +77,19 @@ class MethodInfo(BaseModel):
     refines: bool = Field(description="Whether it asks the model to refine the query.")
 
 
+class RetrieverInfo(BaseModel):
+    """A way to find documents."""
+
+    name: str
+    default: bool = Field(description="Whether it is used where none is named.")
+
+
 class ModelList(BaseModel):
     """What does the work."""
 
     models: list[ModelDescription]
     methods: list[MethodInfo]
+    retrievers: list[RetrieverInfo]
     attributors: list[str] = Field(description="What judges answers, the default one first.")
 
 
@@ -127,7 +138,7 @@ async def list_prompts(request: Request) -> PromptList:
 
 @router.get("/models")
 async def list_models(request: Request) -> ModelList:
-    """List the models, the methods, and what judges answers."""
+    """List the models, the methods, the retrievers, and what judges answers."""
     offers = parts_of(request).engine.offers
     return ModelList(
         models=[
@@ -137,6 +148,10 @@ async def list_models(request: Request) -> ModelList:
         methods=[
             MethodInfo(name=name, about=METHODS[name].about, refines=METHODS[name].refines)
             for name in offers.methods()
+        ],
+        retrievers=[
+            RetrieverInfo(name=name, default=name == RunRequest.model_fields["retriever"].default)
+            for name in get_args(RetrieverName)
         ],
         attributors=offers.attributors(),
     )
