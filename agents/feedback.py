@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +18,12 @@ from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.feedback import (
+    document_frequencies,
+    most_weighted,
+    relevance_model,
+    shares_of,
+)
 from fairqr.retrieval.table import DocumentTable
 
 __all__ = ["FeedbackRefiner"]
@@ -76,16 +81,10 @@ class FeedbackRefiner:
         # One that was deleted meanwhile is left out.
         documents = {document.id: document for document in await self._engine.documents(wanted)}
         weights = [_weights_of_words(documents, merit) for merit in merits]
-        frequent = [
-            sorted(weight, key=lambda word: (-weight[word], word))[: self._candidates]
-            for weight in weights
-        ]
+        frequent = [most_weighted(weight, self._candidates) for weight in weights]
         words = list(dict.fromkeys(word for some in frequent for word in some))
-        every, *counts = await self._engine.search(
-            [Query("", 0), *(Query(word, 0, every_word=True) for word in words)]
-        )
-        found = {word: count.total or 0 for word, count in zip(words, counts, strict=True)}
-        rarity = {word: math.log((every.total or 1) / n) for word, n in found.items() if n}
+        total, found = await document_frequencies(self._engine, words)
+        rarity = {word: math.log(total / n) for word, n in found.items() if n}
         return [
             _chosen(request, {w: weight[w] * rarity[w] for w in some if w in rarity})
             if merit
@@ -110,22 +109,24 @@ class FeedbackRefiner:
 def _weights_of_words(
     documents: Mapping[str, Document], merit: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return Σ_d merit(d)·tf(w,d)/|d| of each word."""
-    weight: defaultdict[str, float] = defaultdict(float)
-    for id_ in merit:
-        if (document := documents.get(id_)) is None:
-            continue
-        words = [word.casefold() for word in _WORD.findall(document.text)]
-        # A name says who somebody is, not what the group's documents have in common.
-        own_name = set(_WORD.findall(document.title.casefold()))
-        for word, count in Counter(words).items():
-            if word not in own_name:
-                weight[word] += merit[id_] * count / len(words)
-    return weight
+    """Return the relevance model of the group: Σ_d merit(d)·tf(w,d)/|d| of each word."""
+    return relevance_model(
+        (_shares_without_name(documents[id_]), merit[id_]) for id_ in merit if id_ in documents
+    )
+
+
+def _shares_without_name(document: Document) -> dict[str, float]:
+    """Return the share of each word in a text, but for the words of its title.
+
+    A name says who somebody is, not what the group's documents have in common.
+    """
+    shares = shares_of([word.casefold() for word in _WORD.findall(document.text)])
+    own_name = set(_WORD.findall(document.title.casefold()))
+    return {word: share for word, share in shares.items() if word not in own_name}
 
 
 def _chosen(request: RefinementRequest, typical: Mapping[str, float]) -> Refinement:
-    ordered = sorted(typical, key=lambda word: (-typical[word], word))
+    ordered = most_weighted(typical, len(typical))
     known = [request.query, *request.keywords]
     taken = clean_keywords(ordered, known=known, limit=MAX_KEYWORDS)
     return refinement_from(taken, request, who="Relevance feedback")

@@ -7,9 +7,12 @@ Elasticsearch has Porter 1; over real text the two give nearly the same rankings
 
 from __future__ import annotations
 
+import functools
+import re
+
 import tantivy
 
-__all__ = ["ANALYZER_NAME", "english_analyzer"]
+__all__ = ["ANALYZER_NAME", "english_analyzer", "term_of", "terms_of", "words_in"]
 
 ANALYZER_NAME = "fairqr_english"
 
@@ -19,6 +22,7 @@ WORD = (
     r"(?:[\p{L}\p{M}_]+|\p{N}+)"
     r"(?:['’.·]\p{L}[\p{L}\p{M}\p{N}_]*|[.,]\p{N}+|[\p{L}\p{M}\p{N}_]+)*"
 )
+_WORD = re.compile(r"[^\W_]+")
 STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or such
 that the their then there these they this to was will with
@@ -34,3 +38,24 @@ def english_analyzer() -> tantivy.TextAnalyzer:
         .filter(tantivy.Filter.stemmer("english"))
         .build()
     )
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a text in lower case, in order and with repeats."""
+    return _WORD.findall(text.lower())
+
+
+def terms_of(text: str) -> list[str]:
+    """Return the stems of a text's words, in order and with repeats; stop words are left out."""
+    return [term for word in words_in(text) if (term := term_of(word))]
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def term_of(word: str) -> str:
+    """Return a word's stem, or nothing for a stop word. Texts repeat their words, so it is kept."""
+    return "".join(_shared_analyzer().analyze(word))
+
+
+@functools.cache
+def _shared_analyzer() -> tantivy.TextAnalyzer:
+    return english_analyzer()

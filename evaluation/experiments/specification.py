@@ -21,7 +21,7 @@ __all__ = ["Experiment", "QueryForm", "System", "Training"]
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
 _FORM = re.compile(r"title(?:\+([0-9]{1,3}))?")
-_RETRIEVER = re.compile(r"bm25|(?:dense|hybrid)(?::.+)?")
+_RETRIEVER = re.compile(r"bm25|(?:rm3|dense|hybrid)(?::.+)?")
 _SETTING = re.compile(r"\{(\w+)\}")
 
 
@@ -88,7 +88,8 @@ class System(_Searching):
     Attributes:
         name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
-        retriever: ``bm25``, ``dense`` or ``dense:ENCODER``.
+        retriever: ``bm25``, ``rm3``, ``dense``, ``hybrid``, or one of the last two with
+            ``:ENCODER``.
         corpus: What is searched; defaults to the experiment's corpus.
         model: What refines queries, and re-ranks; the experiment's where None.
         settings: Values of :class:`fairqr.graph.search.context.Context`.
@@ -117,8 +118,8 @@ class System(_Searching):
     def _is_a_retriever(cls, retriever: str) -> str:
         if not _RETRIEVER.fullmatch(retriever):
             raise ValueError(
-                f"there is no retriever '{one_line(retriever)}'; choose bm25, dense, hybrid, "
-                "dense:ENCODER or hybrid:ENCODER"
+                f"there is no retriever '{one_line(retriever)}'; choose bm25, rm3, dense, "
+                "hybrid, dense:ENCODER or hybrid:ENCODER"
             )
         return retriever
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fairqr.base.errors import InputError, ModelUnavailableError, one_line
@@ -12,6 +12,7 @@ from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
+from fairqr.retrieval.feedback import Rm3
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -77,37 +78,43 @@ class Retriever:
     """How documents are found.
 
     Attributes:
-        kind: By words (``bm25``), by vectors (``dense``), or by both (``hybrid``).
-        encoder: Makes the vectors; None for ``bm25``.
+        kind: By words (``bm25``), by words and those of the best documents (``rm3``), by vectors
+            (``dense``), or by words and vectors (``hybrid``).
+        encoder: Makes the vectors, for ``dense`` and ``hybrid``.
+        rm3: The parameters of ``rm3``.
     """
 
-    kind: Literal["bm25", "dense", "hybrid"]
+    kind: Literal["bm25", "rm3", "dense", "hybrid"]
     encoder: Encoder | None = None
+    rm3: Rm3 = field(default_factory=Rm3)
 
     @classmethod
     def of(cls, given: str | Encoder | Retriever) -> Retriever:
         """Read how documents are to be found.
 
         Args:
-            given: ``bm25``; ``dense`` or ``hybrid``, with :func:`default_encoder`;
+            given: ``bm25``; ``rm3``, or ``rm3:documents=20`` with other parameters (see
+                :class:`Rm3`); ``dense`` or ``hybrid``, with :func:`default_encoder`;
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`; or
                 an encoder, which is for ``hybrid``.
 
         Raises:
-            InputError: There is no such retriever.
+            InputError: There is no such retriever, or it has no such parameter.
             ModelUnavailableError: There is no such encoder, or what it needs is missing.
         """
         if isinstance(given, Retriever):
             return given
         if not isinstance(given, str):
             return cls("hybrid", given)
-        kind, _, encoder = given.strip().partition(":")
-        if kind == "bm25" and not encoder:
+        kind, _, detail = given.strip().partition(":")
+        if kind == "bm25" and not detail:
             return cls("bm25")
+        if kind == "rm3":
+            return cls("rm3", rm3=Rm3.of(detail))
         if kind in ("dense", "hybrid"):
-            named = open_encoder(encoder or None)
+            named = open_encoder(detail or None)
             return cls("dense" if kind == "dense" else "hybrid", named)
         raise InputError(
-            f"There is no retriever '{one_line(given)}'; choose bm25, dense, hybrid, or one of the "
-            "last two with an encoder, such as hybrid:openai:text-embedding-3-small."
+            f"There is no retriever '{one_line(given)}'; choose bm25, rm3, dense, hybrid, or one "
+            "of the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )

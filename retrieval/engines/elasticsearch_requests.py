@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fairqr.base.errors import SourceError
@@ -56,7 +57,7 @@ class Requests:
         elif self._source.body is not None:
             filled = self._filled(query.words, query.n)
             body |= {key: part for key, part in filled.items() if key not in NOT_NEEDED}
-            if query.every_word or self._source.filter:
+            if query.every_word or query.expansion or self._source.filter:
                 body["query"] = self._filtered(self.matching(query))
         else:
             body["query"] = self._filtered(self.matching(query))
@@ -88,6 +89,13 @@ class Requests:
 
     def matching(self, query: Query) -> Body:
         """Return the query for the documents that match the words."""
+        if query.expansion:
+            added = [
+                {"bool": {"must": [self.matching(Query(word, query.n))], "boost": weight}}
+                for word, weight in query.expansion
+            ]
+            own = self.matching(replace(query, expansion=()))
+            return {"bool": {"should": [own, *added]}}
         if self._source.body is not None:
             each = query.text.split() if query.every_word else []
             if len(each) > 1:

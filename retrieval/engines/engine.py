@@ -68,6 +68,9 @@ class Query:
         only: Rank these documents and no others; all of them that the engine has are hits, and one
             without any of the words has score 0. With an empty text, this looks their groups up.
         every_word: A document matches only if it has all the words.
+        expansion: Further words that a document may match, each with the weight of its score; a
+            word of ``text`` has weight 1. Engines that count matches (``document_frequencies``)
+            take these, and others ignore them.
     """
 
     text: str
@@ -75,6 +78,7 @@ class Query:
     boost: str = ""
     only: tuple[str, ...] | None = None
     every_word: bool = False
+    expansion: tuple[tuple[str, float], ...] = ()
 
     @property
     def words(self) -> str:
@@ -151,7 +155,7 @@ class SearchEngine(Protocol):
 
     @property
     def retriever(self) -> str:
-        """How documents are found: ``bm25``, ``dense:…``, ``hybrid:…``; results name it so."""
+        """How documents are found: ``bm25``, ``rm3``, ``dense:…``, ``hybrid:…``, as results say."""
         ...
 
     @property

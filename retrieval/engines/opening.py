@@ -40,6 +40,8 @@ __all__ = [
     "with_retriever",
 ]
 
+OVER_WORDS = ("rm3", "hybrid")
+
 
 async def open_source(
     source: Source,
@@ -73,10 +75,10 @@ async def open_source(
             index, corpus, str(corpus.path), progress, shown=source.name
         )
         return await with_retriever(engine, retriever, progress)
-    if _is_hybrid(retriever) and not isinstance(source, RunSource):
-        hybrid = Retriever.of(retriever)  # refused before anything is opened
+    if _is_over_words(retriever) and not isinstance(source, RunSource):
+        asked = Retriever.of(retriever)  # refused before anything is opened
         lexical = await open_source(source, store=store, progress=progress)
-        return await with_encoded_pool(lexical, hybrid)
+        return await over_words(lexical, asked)
     labels = await LabelReader.open(
         source.attributes,
         source.folder,
@@ -105,18 +107,27 @@ async def open_source(
     raise UnsupportedError(f"There is no engine '{source.engine}'.")
 
 
-def _is_hybrid(retriever: str | Encoder | Retriever) -> bool:
+def _is_over_words(retriever: str | Encoder | Retriever) -> bool:
+    """Whether a retriever works over any engine that searches by words.
+
+    An encoder alone does not: it is for the engine's own field of vectors.
+    """
     if isinstance(retriever, Retriever):
-        return retriever.kind == "hybrid"
-    return isinstance(retriever, str) and retriever.strip().startswith("hybrid")
+        return retriever.kind in OVER_WORDS
+    return isinstance(retriever, str) and retriever.strip().startswith(OVER_WORDS)
 
 
-async def with_encoded_pool(engine: SearchEngine, retriever: Retriever) -> SearchEngine:
-    """Return an engine whose hits are re-ranked by their texts; it is closed if this fails."""
+async def over_words(engine: SearchEngine, retriever: Retriever) -> SearchEngine:
+    """Return an engine that ranks what another finds by words; that one is closed if this fails.
+
+    ``rm3`` expands its queries, and ``hybrid`` encodes the texts of its hits.
+    """
     from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
+    from fairqr.retrieval.engines.rm3 import Rm3Engine
 
-    assert retriever.encoder is not None  # noqa: S101 - hybrid has one
     try:
+        if retriever.encoder is None:
+            return Rm3Engine(engine, retriever.rm3)
         return await EncodedPoolEngine.open(engine, retriever.encoder)
     except BaseException:
         await engine.aclose()
@@ -136,8 +147,10 @@ async def with_retriever(
         progress: Called with the name of what has to be encoded first.
     """
     asked = Retriever.of(retriever)
-    if asked.encoder is None:
+    if asked.kind == "bm25":
         return engine
+    if asked.encoder is None:
+        return await over_words(engine, asked)
     from fairqr.retrieval.engines.hybrid import HybridEngine
     from fairqr.retrieval.engines.vector_array import encoder_names
     from fairqr.retrieval.engines.vectors import VectorEngine
@@ -147,7 +160,7 @@ async def with_retriever(
         kind = HybridEngine
         names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
         if asked.encoder.name not in names:
-            return await with_encoded_pool(engine, asked)
+            return await over_words(engine, asked)
     try:
         told = announced(progress, f"vectors of {engine.name}")
         return await kind.open(engine, asked.encoder, told)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fairqr.retrieval.analysis import terms_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import min_max
-from fairqr.retrieval.rerankers.terms import terms_of
 
 __all__ = ["FEATURES", "features"]
 

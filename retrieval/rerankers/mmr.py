@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fairqr.retrieval.analysis import terms_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, Reranked, RerankOptions, min_max
-from fairqr.retrieval.rerankers.terms import terms_of
 
 __all__ = [
     "MmrOptions",

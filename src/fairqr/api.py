@@ -91,8 +91,9 @@ async def open_engine(
         source: The name of an attached source, an index or a built-in corpus; the path of a source
             file or of a corpus, which is indexed first; a :class:`Source`; or a mapping with the
             content of a source file.
-        retriever: ``bm25``; ``dense`` or ``dense:ENCODER`` for vector search; an encoder;
-            or a LangChain ``Embeddings`` object.
+        retriever: ``bm25``; ``rm3``; ``dense`` for vector search; ``hybrid`` for both; one of the
+            last two with another encoder, such as ``dense:ENCODER``; or an encoder or a LangChain
+            ``Embeddings`` object, for ``hybrid``.
         schema: The schema file, if ``source`` is the path of a corpus.
 
     Raises:

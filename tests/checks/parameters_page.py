@@ -13,6 +13,7 @@ from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import METHODS, Context
+from fairqr.retrieval.feedback import Rm3
 from fairqr.retrieval.rerankers.registry import RERANKERS
 
 __all__ = ["PAGE", "page"]
@@ -58,6 +59,8 @@ def page() -> str:
     parts += ["## Options of the final step\n", "Set them as `options.NAME`.\n"]
     for name, entry in RERANKERS.items():
         parts += [f"`{name}`: {entry.about}.\n", _table([entry.options_model()], "options.")]
+    parts += ["## The retriever rm3\n", "Set them as `--retriever rm3:documents=20,terms=30`.\n"]
+    parts += [_table([Rm3], "")]
     parts += ["## The command alone\n", _table([RunSettings], "")]
     own = [SearchRunSettings, AnswerRunSettings]
     for command, model in zip(("fairqr search", "fairqr answer"), own, strict=True):

@@ -21,6 +21,7 @@ from fairqr.base.errors import (
     SourceError,
     UnsupportedError,
 )
+from fairqr.retrieval.engines import opening
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.labels import LabelReader
@@ -361,13 +362,15 @@ async def test_one_engine_serves_several_event_loops(
     ],
 )
 async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(
-    model_server: ModelServer, engine: Open, query: Query, sentence: str
+    model_server: ModelServer, engine: Open, query: Query, sentence: str, tmp_path: Path
 ) -> None:
     people = await engine()
     with pytest.raises(UnsupportedError, match=sentence):
         await people.search([Query("a", 5), query])
     with pytest.raises(UnsupportedError, match="The share of each group in all documents needs"):
         await people.corpus_shares()
+    with pytest.raises(UnsupportedError, match="rm3 needs an engine that can count"):
+        await opening.open_source(source_of(model_server), retriever="rm3", store=tmp_path)
     assert people.capabilities == {"new_queries"}
     assert model_server.asked == []
 

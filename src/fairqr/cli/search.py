@@ -80,7 +80,11 @@ ModelName = Annotated[
     ),
 ]
 Retriever = Annotated[
-    str, typer.Option(help="bm25; or dense, or dense:ENCODER, for vector search.")
+    str,
+    typer.Option(
+        help="bm25; rm3, which adds words of the first documents; dense for vector search, or "
+        "hybrid for both, with another encoder as dense:ENCODER."
+    ),
 ]
 
 

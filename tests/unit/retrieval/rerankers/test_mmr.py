@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairqr.retrieval.analysis import terms_of
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, min_max
@@ -22,7 +23,6 @@ from fairqr.retrieval.rerankers.mmr import (
     TfIdfSimilarity,
     maximal_marginal_relevance,
 )
-from fairqr.retrieval.rerankers.terms import terms_of
 from tests.unit.engines import ranked
 
 Make = Callable[..., Candidates]
