@@ -6,7 +6,7 @@ import { targetChoice } from "./target.js";
 
 const OTHER = "…";
 const EXAMPLES = {
-  search: ["physicist", "religious leader", "composer"],
+  search: ["astronomer", "writer", "mathematician"],
   answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
 };
 const LABELS = {

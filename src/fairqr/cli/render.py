@@ -172,6 +172,8 @@ class SearchView(View):
         self._target: Mapping[str, Mapping[str, float]] = {}
         self._refinements: list[dict[str, Any]] = []
         by = f"refined by {model}" if context.rounds else "not refined"
+        if context.rounds and context.strategy.ask == "auto":
+            by += " if needed"
         told = f"  in {corpus}, method {context.method}, {by}"
         self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
 
@@ -269,9 +271,9 @@ def print_result(result: SearchResult) -> None:
     for sentence in result.explanation:
         console.print(Text(printable(f"  {sentence}"), style="dim"))
     console.print(_rankings(result, console.width))
-    by = ""
+    by = f"found by {result.retriever}; "
     if result.model:
-        by = f"refined by {result.model}"
+        by += f"refined by {result.model}"
         if result.prompt:
             by += f" with {result.prompt.id}={result.prompt.version}"
         by += "; "
