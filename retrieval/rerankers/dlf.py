@@ -1,4 +1,4 @@
-"""DLF: learning to be fair from the target distribution alone (Chen & Fang 2023).
+"""A linear reconstruction of DLF, which learns fairness from the target (Chen & Fang 2023).
 
 Published in "Learn to be Fair without Labels: a Distribution-based Learning Framework for Fair
 Ranking" (ICTIR 2023, arXiv 2405.17798), as far as its abstract and summaries tell:
@@ -64,7 +64,7 @@ __all__ = [
 
 
 class DlfTraining(BaseModel):
-    """How DLF is trained. Nothing in it is random: both models start at zero."""
+    """How both models are trained. Nothing in it is random: they start at zero."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,7 +77,7 @@ class DlfTraining(BaseModel):
 
 
 class DlfOptions(RerankOptions):
-    """The options of DLF."""
+    """The options of the linear reconstruction of DLF."""
 
     weights: Path = Field(description="The weights that 'fairqr train dlf' wrote.")
     alpha: float = Field(
@@ -221,7 +221,7 @@ def distribution_loss(weights: FloatArray, batch: FairnessBatch) -> tuple[float,
 
 
 def train_dlf(examples: Examples, options: DlfTraining | None = None) -> DlfModel:
-    """Train both models of DLF on topics.
+    """Train both models of the reconstruction of DLF on topics.
 
     The relevance model learns from the grades, the fairness model from memberships and targets
     alone. The features are standardised over all documents, the target features are not.
