@@ -3,8 +3,9 @@
 ``python benchmarks/quality.py [--trec FOLDER] [--without-model]`` searches for all topics of
 notables, and of the joined subset of TREC Fair 2022 in FOLDER, and prints for each attribute and
 form of the query how far each system is from BM25. The product is the mean over topics of
-nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other collection, and nothing
-else was chosen by looking at these tables (docs/relevance.md). Run ``fairqr models pull`` first.
+nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other collection, and each
+topic is ranked by weights that were trained without it (docs/relevance.md). Run ``fairqr models
+pull`` first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,19 +26,27 @@ from fairqr.base.statistics import corrected_by_holm, paired_randomisation, stre
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.evaluate import evaluate_all
+from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.inputs import as_run
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import make_context
+from fairqr.graph.search.context import Context, make_context
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance import FITTED
 from fairqr.retrieval.runs import Run
 
 NDCG, AWRF = "nDCG@20", "AWRF@20(unit=bits)"
 PRODUCT = f"{NDCG}×{AWRF}"
-BASELINE = "BM25"
-HEADINGS = ("system", "nDCG@20", "AWRF@20", "product", "nDCG", "product", "p", "topics", "calls")
+BASELINE, RETRIEVAL = "BM25", "hybrid"
+HEADINGS = (
+    *("system", "nDCG@20", "AWRF@20", "product", "nDCG", "product"),
+    *("p", "p, hybrid", "topics", "calls"),
+)
+FOLDS = 5
+DEPTH = 200
+"""How many documents of each topic the trained systems learn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,7 @@ class System:
     retriever: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs_model: bool = False
+    is_trained: bool = False
 
 
 SYSTEMS = (
@@ -54,12 +65,15 @@ SYSTEMS = (
     System("BM25, greedy step", "bm25", {"method": "greedy"}),
     System("BM25, relevance-aware step", "bm25", {"ask": "never"}),
     System("fair-qr (BM25)", "bm25", {"method": "fair-qr"}, needs_model=True),
-    System("hybrid", "hybrid", {"method": "plain"}),
+    System("RM3", "rm3", {"method": "plain"}),
+    System(RETRIEVAL, "hybrid", {"method": "plain"}),
     System("hybrid, greedy step", "hybrid", {"method": "greedy"}),
     System("hybrid, MMR", "hybrid", {"method": "mmr"}),
     System("hybrid, xQuAD", "hybrid", {"method": "xquad"}),
     System("hybrid, PM-2", "hybrid", {"method": "pm2"}),
     System("hybrid, FA*IR", "hybrid", {"method": "fa-ir"}),
+    System("hybrid, DELTR", "hybrid", {"method": "deltr"}, is_trained=True),
+    System("hybrid, DLF reconstructed", "hybrid", {"method": "dlf"}, is_trained=True),
     System("hybrid, relevance-aware step", "hybrid", {"ask": "never"}),
     System("the same, any relevance", "hybrid", {"ask": "never", "min_relevance": 0.0}),
     System("the same, model where it may help", "hybrid", {}, needs_model=True),
@@ -79,18 +93,45 @@ async def searched(
     graph = build_search_graph(engine, model if system.needs_model else None)
     settings = {"method": "relevance-aware", "attribute": attribute, "seed": 0, **system.settings}
     context, rankings, calls = make_context(**settings), {}, 0
-    for topic in collection.topics:
-        state = await graph.ainvoke({"query": topic.text(keywords)}, context=context)
-        result = state["result"]
-        rankings[topic.id] = [place["id"] for place in result["ranking"]]
-        calls += result["usage"]["model_calls"]
-    return as_run(rankings, system.name), calls / len(collection.topics)
+    queries = {topic.id: topic.text(keywords) for topic in collection.topics}
+    with TemporaryDirectory() as folder:
+        options: dict[str, dict[str, Path]] = {topic: {} for topic in queries}
+        if system.is_trained:
+            options = await trained(collection, engine, context, queries, Path(folder))
+        for topic, query in queries.items():
+            own = make_context(**settings, options=options[topic])
+            result = (await graph.ainvoke({"query": query}, context=own))["result"]
+            rankings[topic] = [place["id"] for place in result["ranking"]]
+            calls += result["usage"]["model_calls"]
+    return as_run(rankings, system.name), calls / len(queries)
+
+
+async def trained(
+    collection: Collection,
+    engine: SearchEngine,
+    context: Context,
+    queries: Mapping[str, str],
+    folder: Path,
+) -> dict[str, dict[str, Path]]:
+    """Return the options of each topic: a file of weights, trained on the topics of other folds."""
+    examples = await gather(engine, queries, collection.qrels, context, depth=DEPTH)
+    options = {}
+    for number, fold in enumerate(folds_of(list(queries), FOLDS)):
+        weights = folder / f"{number}.json"
+        others = [topic for topic in queries if topic not in fold]
+        (await train(context.strategy.final_step, examples, others, {})).save(weights)
+        options.update({topic: {"weights": weights} for topic in fold})
+    return options
 
 
 def table(
     collection: Collection, runs: Sequence[Run], calls: Sequence[float], attribute: str
 ) -> list[tuple[str, ...]]:
-    """Return the rows of a table; each system is compared with BM25, topic by topic."""
+    """Return the rows of a table.
+
+    Each system is compared with BM25, topic by topic, and those that work over the hybrid with the
+    hybrid alone. Each of the two columns of p is corrected by Holm's method.
+    """
     evaluations = evaluate_all(
         runs,
         collection.qrels,
@@ -108,13 +149,16 @@ def table(
         values.append(np.stack(by_measure, axis=1))
     shared = ~np.isnan(np.stack(values)[:, :, 2]).any(axis=0)
     means = [own[shared].mean(axis=0) for own in values]
-    tests = [
-        paired_randomisation(own[shared, 2] - values[0][shared, 2], stream(0, run.name))
-        for run, own in zip(runs, values, strict=True)
-    ]
-    ps = corrected_by_holm([None, *(test.p if test else None for test in tests[1:])])
+    names = [run.name for run in runs]
+    products = {name: own[shared, 2] for name, own in zip(names, values, strict=True)}
+    over_hybrid = names[names.index(RETRIEVAL) + 1 :]
+    ps = zip(
+        compared(products, BASELINE, names[1:]),
+        compared(products, RETRIEVAL, over_hybrid),
+        strict=True,
+    )
     rows = [HEADINGS]
-    for run, mean, p, asked in zip(runs, means, ps, calls, strict=True):
+    for run, mean, both, asked in zip(runs, means, ps, calls, strict=True):
         change = 100 * (mean / means[0] - 1)
         rows.append(
             (
@@ -122,12 +166,25 @@ def table(
                 *(f"{value:.4f}" for value in mean),
                 f"{change[0]:+.1f} %",
                 f"{change[2]:+.1f} %",
-                "" if p is None else f"{p:.3f}",
+                *("" if p is None else f"{p:.3f}" for p in both),
                 str(int(shared.sum())),
                 f"{asked:.2f}",
             )
         )
     return rows
+
+
+def compared(
+    products: Mapping[str, FloatArray], reference: str, systems: Sequence[str]
+) -> list[float | None]:
+    """Return a corrected p for each of these systems against a reference; None for the others."""
+    tests = [
+        paired_randomisation(products[name] - products[reference], stream(0, name))
+        if name in systems
+        else None
+        for name in products
+    ]
+    return corrected_by_holm([test.p if test else None for test in tests])
 
 
 def printed(title: str, rows: Sequence[tuple[str, ...]]) -> None:
@@ -151,7 +208,7 @@ async def main(trec: Path | None, with_model: bool) -> None:
     others = {"notables": "trec2022", "trec2022": "notables"}
     for name, collection in collections.items():
         engines: dict[str, SearchEngine] = {}
-        for retriever in ("bm25", "hybrid"):
+        for retriever in ("bm25", "rm3", "hybrid"):
             if retriever == "hybrid":
                 print(f"Encoding what has no vector yet in {name} …", file=sys.stderr)
                 dense = await Catalog().resolve(collection.corpus_name, retriever="dense:minilm")

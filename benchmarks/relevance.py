@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.stats import mannwhitneyu
 
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
@@ -32,11 +33,15 @@ Array = NDArray[np.float64]
 
 
 class Sample(NamedTuple):
-    """Documents with both kinds of evidence, and whether they are relevant; shape (n,) each."""
+    """Documents with both kinds of evidence, whether they are relevant, and which query found them.
+
+    Shape (n,) each.
+    """
 
     lexical: Array
     similarity: Array
     relevant: Array
+    query: Array
 
 
 class Weighed(Calibration):
@@ -55,7 +60,8 @@ async def sample_of(collection: Collection) -> Sample:
     engine = await Catalog().resolve(collection.corpus_name, retriever="hybrid:minilm")
     assert isinstance(engine, HybridEngine)
     kinds = Weighed(0, 1, 0), Weighed(0, 0, 1)
-    found: list[tuple[float, float, float]] = []
+    found: list[tuple[float, float, float, int]] = []
+    queries = 0
     for topic in collection.topics:
         relevant = set(collection.relevant(topic.id))
         for text in dict.fromkeys((topic.text(0), topic.text(10))):
@@ -67,13 +73,16 @@ async def sample_of(collection: Collection) -> Sample:
                 (hits,) = await engine.search([Query(text, POOL, only=tuple(pool.ids))])
                 evidence.append(dict(zip(hits.ids, hits.scores, strict=True)))
             lexical, similarity = evidence
-            found += [(lexical[id_], similarity[id_], float(id_ in relevant)) for id_ in pool.ids]
+            found += [
+                (lexical[id_], similarity[id_], float(id_ in relevant), queries) for id_ in pool.ids
+            ]
+            queries += 1
     return Sample(*np.array(found).T)
 
 
 def fitted(*samples: Sample) -> Calibration:
     """Return the logistic regression with the highest likelihood."""
-    lexical, similarity, relevant = (
+    lexical, similarity, relevant, _ = (
         np.concatenate(column) for column in zip(*samples, strict=True)
     )
 
@@ -96,19 +105,38 @@ def held_out(calibration: Calibration, sample: Sample) -> str:
         if (bins == one).any()
     ]
     brier = float(((chances - sample.relevant) ** 2).mean())
-    return f"Brier {brier:.3f} (base {sample.relevant.var():.3f}): {', '.join(cells)}"
+    of_queries = [sample.query == query for query in np.unique(sample.query)]
+    areas = [area_under_curve(chances[own], sample.relevant[own] > 0) for own in of_queries]
+    return (
+        f"Brier {brier:.3f} (base {sample.relevant.var():.3f}), AUC "
+        f"{area_under_curve(chances, sample.relevant > 0):.2f}, within a query "
+        f"{np.nanmean(areas):.2f}: {', '.join(cells)}"
+    )
+
+
+def area_under_curve(chances: Array, relevant: NDArray[np.bool_]) -> float:
+    """Return how often a relevant document is above another one; nan where all are alike."""
+    pairs = int(relevant.sum()) * int((~relevant).sum())
+    if not pairs:
+        return float("nan")
+    return float(mannwhitneyu(chances[relevant], chances[~relevant]).statistic) / pairs
 
 
 async def main(trec: Path) -> None:
     """Fit and print."""
     names = {"notables": find_collection("notables"), "trec2022": find_collection(trec)}
     samples = {name: await sample_of(collection) for name, collection in names.items()}
+    by_words = {
+        name: sample._replace(similarity=np.zeros_like(sample.similarity))
+        for name, sample in samples.items()
+    }
     one, other = samples
     print("both:", fitted(*samples.values()))
     for fitted_on, tested_on in ((one, other), (other, one)):
-        calibration = fitted(samples[fitted_on])
-        print(f"{fitted_on}: {calibration}")
-        print(f"  on {tested_on}: {held_out(calibration, samples[tested_on])}")
+        for what, chosen in (("", samples), (" by words alone", by_words)):
+            calibration = fitted(chosen[fitted_on])
+            print(f"{fitted_on}{what}: {calibration}")
+            print(f"  on {tested_on}: {held_out(calibration, chosen[tested_on])}")
 
 
 if __name__ == "__main__":
