@@ -157,7 +157,7 @@ def table(
         compared(products, RETRIEVAL, over_hybrid),
         strict=True,
     )
-    rows = [HEADINGS]
+    rows: list[tuple[str, ...]] = [HEADINGS]
     for run, mean, both, asked in zip(runs, means, ps, calls, strict=True):
         change = 100 * (mean / means[0] - 1)
         rows.append(

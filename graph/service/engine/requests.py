@@ -32,7 +32,7 @@ _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _AS_JSON = {"attributes": _Names, "target": _Target, "discount": str, "seed": _Seed | None}
 
 
-RetrieverName = Literal["bm25", "dense", "hybrid"]
+RetrieverName = Literal["bm25", "rm3", "dense", "hybrid"]
 
 
 class RunRequest(BaseModel):
@@ -48,8 +48,9 @@ class RunRequest(BaseModel):
     )
     retriever: RetrieverName = Field(
         "bm25",
-        description="How documents are found: by words (`bm25`), by vectors (`dense`), or by both "
-        "(`hybrid`), which also estimates relevance.",
+        description="How documents are found: by words (`bm25`), also by words of the first "
+        "documents (`rm3`), by vectors (`dense`), or by words and vectors (`hybrid`), which also "
+        "estimates relevance.",
     )
     model: str | None = Field(
         None,
