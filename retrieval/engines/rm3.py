@@ -29,7 +29,7 @@ HIGHEST_SHARE = 0.1
 
 
 class Rm3Engine(EngineOverWords):
-    """Expands each query by pseudo-relevance feedback (Abdul-Jaleel et al. 2004), as Anserini does.
+    """Expands each query by pseudo-relevance feedback (Abdul-Jaleel et al. 2004), after Anserini.
 
     The first documents of a query, weighted by their scores, give the relevance model P(w|R). Its
     best words, with weights that sum to 1, are added to those of the query: α·P(w|q) +
@@ -37,8 +37,10 @@ class Rm3Engine(EngineOverWords):
     |q|/α, so a word of the query weighs 1.
 
     Words are compared by their English stems; those of one letter, of more than 20, and in more
-    than a tenth of all documents are not added. Counts and groups are those of the engine. A search
-    takes three more round trips: for the first documents, their texts, and counts of words.
+    than a tenth of all documents are not added. Unlike in Anserini, such frequent words count as part
+    of a document's length, since only the best 100 words are looked up in the index. Counts and
+    groups are those of the engine. A search takes three more round trips: for the first documents,
+    their texts, and counts of words.
     """
 
     def __init__(self, lexical: SearchEngine, options: Rm3) -> None:
