@@ -20,7 +20,6 @@ __all__ = ["Rm3Engine"]
 
 Expansion = tuple[tuple[str, float], ...]
 
-
 CANDIDATES = 100
 """How many words are counted in the index, those with the highest weights."""
 LENGTHS = range(2, 21)
@@ -37,10 +36,11 @@ class Rm3Engine(EngineOverWords):
     |q|/α, so a word of the query weighs 1.
 
     Words are compared by their English stems; those of one letter, of more than 20, and in more
-    than a tenth of all documents are not added. Unlike in Anserini, such frequent words count as part
-    of a document's length, since only the best 100 words are looked up in the index. Counts and
-    groups are those of the engine. A search takes three more round trips: for the first documents,
-    their texts, and counts of words.
+    than a tenth of all documents are not added. Only the best 100 words are looked up in the index,
+    so frequent words count in the length of a document, which they do not in Anserini.
+
+    Counts and groups are those of the engine. A search takes three more round trips: for the first
+    documents, their texts, and counts of words.
     """
 
     def __init__(self, lexical: SearchEngine, options: Rm3) -> None:
@@ -91,7 +91,7 @@ class Rm3Engine(EngineOverWords):
         best = most_weighted(model, self.options.terms)
         total = sum(model[word] for word in best)
         scale = (1 / self.options.weight - 1) * len(terms_of(query.words))
-        return tuple((word, scale * model[word] / total) for word in best if scale > 0)
+        return tuple((word, scale * model[word] / total) for word in best if scale * total > 0)
 
 
 def _relevance_model(hits: Hits, texts: Mapping[str, str]) -> dict[str, float]:
