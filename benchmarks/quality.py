@@ -91,7 +91,7 @@ async def searched(
 ) -> tuple[Run, float]:
     """Return the rankings of a system, and how often it asked the model, in the mean."""
     graph = build_search_graph(engine, model if system.needs_model else None)
-    settings = {"method": "relevance-aware", "attribute": attribute, "seed": 0, **system.settings}
+    settings = {"method": "fairqr", "attribute": attribute, "seed": 0, **system.settings}
     context, rankings, calls = make_context(**settings), {}, 0
     queries = {topic.id: topic.text(keywords) for topic in collection.topics}
     with TemporaryDirectory() as folder:

@@ -45,7 +45,7 @@ Method = Literal[
     "fairqr",
     "fair-qr",
     "plain",
-    "relevance-aware",
+    "loop",
     "greedy",
     "mmr",
     "xquad",
@@ -127,12 +127,15 @@ def _ranked(ranker: RankerName) -> Strategy:
 
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
-        "the default: asks about all groups at once, refines toward those that lack exposure, "
-        "fuses the rankings, and fills the ranks toward the target",
+        "the default: the most relevant ranking that is near the target; a model refines the "
+        "query where the documents found do not suffice",
         refines=True,
-        rerank="fusion",
-        final_step="exposure-aware",
+        ask="auto",
+        groups="lacking",
+        rerank="relevance",
+        final_step="relevance-aware",
         evidence=True,
+        depth=500,
     ),
     # A pool that also held the original top k would be the original ranking again, so it is k deep.
     "fair-qr": Strategy(
@@ -145,16 +148,13 @@ METHODS: dict[Method, Strategy] = {
         depth=None,
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
-    "relevance-aware": Strategy(
-        "the most relevant ranking that is near the target; a model refines the "
-        "query where the documents found do not suffice",
+    "loop": Strategy(
+        "a loop without estimates of relevance: asks a model about all groups at once, fuses the "
+        "rankings of the refined queries, and fills the ranks toward the target",
         refines=True,
-        ask="auto",
-        groups="lacking",
-        rerank="relevance",
-        final_step="relevance-aware",
+        rerank="fusion",
+        final_step="exposure-aware",
         evidence=True,
-        depth=500,
     ),
     "greedy": _baseline("exposure-aware"),
     "mmr": _baseline("mmr"),

@@ -13,10 +13,10 @@ from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
-    encode_documents,
     encode_query,
     text_of,
 )
+from fairqr.retrieval.encoders.kept_vectors import KeptVectors
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineOverWords,
@@ -48,8 +48,8 @@ class EncodedPoolEngine(EngineOverWords):
     The engine's own scores are the lexical evidence, and the first 200 documents are encoded. What
     stands below them, and what has no text, has no similarity beyond the mean. The mean and the
     deviation of similarities come from 200 documents that common words find, since the engine may
-    not list its documents. Vectors are kept for ten minutes, those of the 20,000 documents that
-    were used last.
+    not list its documents. For ten minutes the texts of documents are not read again, those of the
+    20,000 documents that were used last. No text is encoded twice; see :class:`KeptVectors`.
 
     It finds no document that the engine does not find. An index with vectors of its own does
     (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
@@ -65,6 +65,7 @@ class EncodedPoolEngine(EngineOverWords):
         self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
             "relevance"
         }
+        self._texts = KeptVectors(encoder, mark)
         self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
         self._background: Float32Array | None = None
 
@@ -158,9 +159,7 @@ class EncodedPoolEngine(EngineOverWords):
         ]
         if missing:
             documents = await self.lexical.documents(missing)
-            vectors = await encode_documents(
-                self._encoder, [text_of(d) for d in documents], self._mark.dimensions
-            )
+            vectors = await self._texts.encode([text_of(d) for d in documents])
             for document, vector in zip(documents, vectors, strict=True):
                 self._kept[document.id] = now, vector
         for id_ in wanted:

@@ -95,7 +95,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "fair": {
         "question": "writer",
         "attributes": ["continent"],
-        "method": "fairqr",
+        "method": "loop",
         "samples": 5,
         "alpha": 0,
         "documents": 4,
@@ -215,7 +215,7 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
     for name in names:
         context = dict(CASES[name])
         query, refiner = context.pop("query"), context.pop("refiner", None)
-        context.setdefault("method", "fairqr")
+        context.setdefault("method", "loop")
         async with FairSearch.open("notables", refiner or ScriptedRefiner()) as search:
             result = await search.search(query, **context)
             yield name, shortened(result.model_dump(mode="json"))

@@ -38,7 +38,7 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
             "baseline": "BM25",
             "systems": [
                 {"name": "BM25", "method": "plain"},
-                {"name": "ours", "method": "relevance-aware", "retriever": "hybrid"},
+                {"name": "ours", "method": "fairqr", "retriever": "hybrid"},
             ],
         }
     )

@@ -199,7 +199,7 @@ def test_searches_on_ray_are_those_of_one_process(
 
 def _replies(folder: Path) -> dict[str, Any]:
     with contextlib.closing(sqlite3.connect(folder / "replies.sqlite")) as replies:
-        rows = replies.execute("SELECT key, value FROM replies").fetchall()
+        rows = replies.execute("SELECT key, value FROM kept").fetchall()
     return {key: timeless(json.loads(value)) for key, value in rows}
 
 

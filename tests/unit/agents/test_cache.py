@@ -95,7 +95,7 @@ class TestBound:
         assert path.stat().st_size < LIMIT * 1.2
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        rows = connection.execute("SELECT count(*) FROM replies").fetchone()[0]
+        rows = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
         connection.close()
         assert rows > 100, "each drops what is too much, and no more"
 

@@ -39,7 +39,7 @@ from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 
-CONTEXT = Context(method="fairqr", attributes=("gender",), k=5, max_iterations=1, threshold=0)
+CONTEXT = Context(method="loop", attributes=("gender",), k=5, max_iterations=1, threshold=0)
 
 
 @pytest.fixture

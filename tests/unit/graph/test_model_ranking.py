@@ -282,7 +282,7 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: Searc
 
 
 LOOP: dict[str, Any] = {
-    "method": "fairqr",
+    "method": "loop",
     "target": "population:1",
     "k": 10,
     "threshold": 0.0,

@@ -1,4 +1,4 @@
-"""The method relevance-aware: two kinds of gaps, and a model asked only where it helps."""
+"""The default method: two kinds of gaps, and a model asked only where it helps."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Asked:
 
 
 async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> Any:
-    options = {"attribute": "gender", "k": 10, "method": "relevance-aware"} | context
+    options = {"attribute": "gender", "k": 10, "method": "fairqr"} | context
     return await FairSearch(engine, refiner or Asked()).search("science physics atom", **options)
 
 

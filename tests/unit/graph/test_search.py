@@ -86,7 +86,7 @@ FEMALE = {"female": ["scholar"], "male": ["filler"]}
 async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
     result = await search.search(
-        "science", attribute="gender", target="population:1", k=10, method="fairqr"
+        "science", attribute="gender", target="population:1", k=10, method="loop"
     )
     assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
     assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
@@ -102,7 +102,7 @@ async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -
 
 async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
     search = FairSearch(engine, KnownRefiner(FEMALE))
-    for method in ("fairqr", "fair-qr"):
+    for method in ("fairqr", "loop", "fair-qr"):
         result = await search.search("science", attribute="gender", k=10, method=method)
         shown = [d.id for d in result.ranking]
         found = await hits_of(engine, "", len(shown), only=shown)
@@ -163,7 +163,7 @@ async def test_no_strategy_ends_less_fair_than_it_began(
 async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
     result = await FairSearch(engine, refiner).search(
-        "science", target="population:1", k=10, method="fairqr"
+        "science", target="population:1", k=10, method="loop"
     )
     assert refiner.most_at_once == 4
     asked = [r.group for r in result.iterations[1].refinements]
@@ -196,7 +196,7 @@ async def test_without_any_usable_answer_the_plain_retrieval_is_returned(
     engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement], stop: str, rounds: int
 ) -> None:
     result = await FairSearch(engine, KnownRefiner(answers)).search(
-        "science", attribute="gender", k=10, method="fairqr"
+        "science", attribute="gender", k=10, method="loop"
     )
     assert result.stop_reason == stop
     assert len(result.iterations) == rounds
@@ -209,7 +209,7 @@ async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_th
     engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement]
 ) -> None:
     search = FairSearch(engine, KnownRefiner(answers))
-    result = await search.search("science", attribute="gender", k=10, method="fairqr")
+    result = await search.search("science", attribute="gender", k=10, method="loop")
     assert result.stop_reason == "no_improvement"
     assert len(result.warnings) == 1
     assert result.improvement is not None
@@ -231,7 +231,7 @@ async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(
 
 async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
     result = await FairSearch(engine, KnownRefiner({})).search(
-        "science", attribute="gender", k=10, max_iterations=0, method="fairqr"
+        "science", attribute="gender", k=10, max_iterations=0, method="loop"
     )
     assert result.stop_reason == "max_iterations"
     assert result.model is None
@@ -240,7 +240,7 @@ async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
     graph = build_search_graph(engine)
     with pytest.raises(ModelUnavailableError, match="ask to never"):
         await graph.ainvoke(
-            {"query": "science"}, context=Context(attributes=("gender",), method="fairqr")
+            {"query": "science"}, context=Context(attributes=("gender",), method="loop")
         )
 
 
@@ -300,17 +300,17 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
         intersect=True,
         target="uniform:1",
         k=10,
-        method="fairqr",
+        method="loop",
     )
     assert both.model == "feedback"
     assert len(both.iterations) > 1
     graph = build_search_graph(engine, "feedback")
     state = await graph.ainvoke(
-        {"query": "science"}, context=Context(attributes=("gender",), method="fairqr")
+        {"query": "science"}, context=Context(attributes=("gender",), method="loop")
     )
     assert state["result"]["model"] == "feedback"
     nobody = await search.search(
-        "other", attribute="gender", k=3, target="population:1", method="fairqr"
+        "other", attribute="gender", k=3, target="population:1", method="loop"
     )
     assert nobody.stop_reason == "no_improvement"
 
@@ -327,7 +327,7 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
             return await super().refine(request, deadline)
 
     result = await FairSearch(engine, Deleting(FEMALE)).search(
-        "science", attribute="gender", k=10, method="fairqr"
+        "science", attribute="gender", k=10, method="loop"
     )
     shown = [d.id for d in [*result.ranking, *result.baseline.ranking]]
     assert "m00" not in shown
@@ -394,14 +394,14 @@ async def test_a_start_that_fails_leaves_nothing_open(
 async def test_what_was_proposed_in_vain_stands_in_the_result(engine: SearchEngine) -> None:
     failing = {"any": Refinement("timeout", message="late")}
     result = await FairSearch(engine, KnownRefiner(failing)).search(
-        "science", attribute="gender", method="fairqr"
+        "science", attribute="gender", method="loop"
     )
     assert [(r.group, r.status) for r in result.unused_refinements] == [
         ("female", "timeout"),
         ("male", "timeout"),
     ]
     useful = await FairSearch(engine, KnownRefiner(FEMALE)).search(
-        "science", attribute="gender", max_iterations=1, method="fairqr"
+        "science", attribute="gender", max_iterations=1, method="loop"
     )
     assert useful.unused_refinements == []
     assert useful.iterations[1].refinements[0].keywords == ["scholar"]
@@ -428,7 +428,7 @@ async def test_the_steps_are_streamed_in_order(engine: SearchEngine) -> None:
     names = [
         step.name
         async for step in search.stream(
-            "science", attribute="gender", target="population:1", k=10, method="fairqr"
+            "science", attribute="gender", target="population:1", k=10, method="loop"
         )
     ]
     assert names[:6] == ["begin", "retrieve", "measure", "choose_group", "refine", "retrieve"]
@@ -514,7 +514,7 @@ async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
         path = tmp_path / f"trace-{content}.jsonl"
         with record_to(path, content=content):
             await search.search(
-                "science", attribute="gender", target="population:1", k=10, method="fairqr"
+                "science", attribute="gender", target="population:1", k=10, method="loop"
             )
         return [json.loads(line) for line in path.read_text().splitlines()], path.read_text()
 
@@ -547,7 +547,7 @@ async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
         target="population:1",
         k=20,
         max_iterations=1,
-        method="fairqr",
+        method="loop",
     )
     plain = (await ranked(engine, "science", 200)).ids
     first, second = (round_.ids for round_ in result.iterations)
@@ -605,7 +605,7 @@ async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_ex
         target="population:1",
         k=10,
         max_iterations=1,
-        method="fairqr",
+        method="loop",
     )
     assert {request.group for request in refiner.asked} == {"female", "male"}
     assert result.iterations[1].queries == ["science scholar"]
@@ -617,7 +617,7 @@ async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_ex
         k=10,
         groups="lacking",
         max_iterations=1,
-        method="fairqr",
+        method="loop",
     )
     assert {request.group for request in thrifty.asked} == {"female"}
 

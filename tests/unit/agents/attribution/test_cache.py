@@ -115,7 +115,7 @@ class TestCachedAttributor:
         await CachedAttributor(Counting(), cache).judge([Pair("SECRETWORD", "SECRETWORD")])
         assert await cache.get_many(["none"]) == {}
         with sqlite3.connect(cache.path) as connection:
-            rows = connection.execute("SELECT key, value FROM replies").fetchall()
+            rows = connection.execute("SELECT key, value FROM kept").fetchall()
         assert len(rows) == 1
         assert "SECRET" not in str(rows)
 

@@ -1,0 +1,74 @@
+"""Vectors of texts in the user's cache, so that no text is encoded twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from fairqr.base.kept_file import KeptFile
+from fairqr.base.settings import cache_dir
+from fairqr.retrieval.encoders.encoder import (
+    Encoder,
+    EncoderMark,
+    Float32Array,
+    encode_documents,
+)
+
+__all__ = ["KeptVectors"]
+
+MAX_BYTES = 512 * 1024 * 1024
+"""How large the file may grow: about 300,000 vectors of 384 dimensions."""
+
+AT_ONCE = 64
+"""How many texts are encoded before their vectors are kept."""
+
+
+class KeptVectors:
+    """Encodes texts, each once for all processes of a user.
+
+    Args:
+        encoder: What encodes them.
+        mark: Identifies the encoder.
+        path: The file; ``vectors.sqlite`` in the cache folder by default.
+    """
+
+    def __init__(self, encoder: Encoder, mark: EncoderMark, path: Path | None = None) -> None:
+        self._encoder, self._mark = encoder, mark
+        self._file: KeptFile[bytes] = KeptFile(path or cache_dir() / "vectors.sqlite", MAX_BYTES)
+
+    async def encode(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of texts, shape (len(texts), d); see :func:`encode_documents`.
+
+        Raises:
+            ModelError: The encoder fails.
+        """
+        keys = [self._key(text) for text in texts]
+        kept = await asyncio.to_thread(self._file.get_many, list(dict.fromkeys(keys)))
+        vectors = {
+            key: np.frombuffer(value, dtype="<f4")
+            for key, value in kept.items()
+            if len(value) == 4 * self._mark.dimensions
+        }
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
+        waiting = list(missing)
+        for start in range(0, len(waiting), AT_ONCE):
+            some = waiting[start : start + AT_ONCE]
+            made = await encode_documents(
+                self._encoder, [missing[key] for key in some], self._mark.dimensions
+            )
+            vectors |= zip(some, made, strict=True)
+            new = {key: row.astype("<f4").tobytes() for key, row in zip(some, made, strict=True)}
+            await asyncio.to_thread(self._file.put_many, new)
+        rows = [vectors[key] for key in keys]
+        return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
+
+    def _key(self, text: str) -> str:
+        """Return what identifies a text and the encoder; another model may have the same name."""
+        mark = self._mark
+        probe = " ".join(f"{value:.2f}" for value in mark.probe)
+        whole = "\n".join((mark.name, str(mark.dimensions), probe, text))
+        return sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
