@@ -15,13 +15,14 @@ from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Options
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.graph.search.context import Context, Method, make_context
+from fairqr.retrieval.encoders.opening import AUTO
 
 __all__ = ["Experiment", "QueryForm", "System", "Training"]
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 
 _FORM = re.compile(r"title(?:\+([0-9]{1,3}))?")
-_RETRIEVER = re.compile(r"bm25|(?:rm3|dense|hybrid)(?::.+)?")
+_RETRIEVER = re.compile(r"auto|bm25|(?:rm3|dense|hybrid)(?::.+)?")
 _SETTING = re.compile(r"\{(\w+)\}")
 
 
@@ -88,8 +89,8 @@ class System(_Searching):
     Attributes:
         name: In tables. One that varies settings may name them: ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
-        retriever: ``bm25``, ``rm3``, ``dense``, ``hybrid``, or one of the last two with
-            ``:ENCODER``.
+        retriever: What it searches by, see :meth:`fairqr.retrieval.encoders.opening.Retriever.of`;
+            defaults to the experiment's.
         corpus: What is searched; defaults to the experiment's corpus.
         model: What refines queries, and re-ranks; the experiment's where None.
         settings: Values of :class:`fairqr.graph.search.context.Context`.
@@ -99,7 +100,7 @@ class System(_Searching):
 
     name: str = Field(min_length=1, max_length=80)
     method: Method = "fairqr"
-    retriever: str = "bm25"
+    retriever: str = AUTO
     corpus: str | None = Field(None, min_length=1)
     model: str | None = None
     settings: dict[str, Any] = {}
@@ -118,7 +119,7 @@ class System(_Searching):
     def _is_a_retriever(cls, retriever: str) -> str:
         if not _RETRIEVER.fullmatch(retriever):
             raise ValueError(
-                f"there is no retriever '{one_line(retriever)}'; choose bm25, rm3, dense, "
+                f"there is no retriever '{one_line(retriever)}'; choose auto, bm25, rm3, dense, "
                 "hybrid, dense:ENCODER or hybrid:ENCODER"
             )
         return retriever
@@ -229,6 +230,11 @@ class Experiment(Options, _Searching):
         "local:smollm2-135m",
         description="The model that refines queries, and that re-ranks where a system says so.",
     )
+    retriever: str = Field(
+        AUTO,
+        description="What systems search by that do not say it: bm25, dense, hybrid, or auto, "
+        "which is hybrid once MiniLM is pulled.",
+    )
     corpus: str | None = Field(
         None,
         min_length=1,
@@ -241,6 +247,15 @@ class Experiment(Options, _Searching):
     report: tuple[Section, ...] = Field(
         ("table", "trade_off", "cost"), description="The sections of the report."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_retrievers(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not isinstance(given.get("systems"), list | tuple):
+            return given
+        named = {"retriever": given.get("retriever", AUTO)}
+        systems = [{**named, **one} if isinstance(one, dict) else one for one in given["systems"]]
+        return {**given, "systems": systems}
 
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:

@@ -17,7 +17,17 @@ from fairqr.retrieval.feedback import Rm3
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["Retriever", "as_encoder", "default_encoder", "default_encoder_of", "open_encoder"]
+__all__ = [
+    "AUTO",
+    "Retriever",
+    "as_encoder",
+    "default_encoder",
+    "default_encoder_of",
+    "open_encoder",
+]
+
+AUTO = "auto"
+"""The retriever that searches by words and vectors where that costs little."""
 
 EMBEDDED = {encoder.name: encoder for encoder in (MiniLmEncoder, WordllamaEncoder)}
 
@@ -32,7 +42,7 @@ def default_encoder_of(retrievers: Iterable[str]) -> str:
 
     Runs note it, since it changes once MiniLM is pulled.
     """
-    return default_encoder() if {"dense", "hybrid"} & set(retrievers) else ""
+    return default_encoder() if {AUTO, "dense", "hybrid"} & set(retrievers) else ""
 
 
 def open_encoder(name: str | None = None) -> Encoder:
@@ -93,7 +103,8 @@ class Retriever:
         """Read how documents are to be found.
 
         Args:
-            given: ``bm25``; ``rm3``, or ``rm3:documents=20`` with other parameters (see
+            given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
+                ``bm25``; ``rm3``, or ``rm3:documents=20`` with other parameters (see
                 :class:`Rm3`); ``dense`` or ``hybrid``, with :func:`default_encoder`;
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`; or
                 an encoder, which is for ``hybrid``.
@@ -106,6 +117,8 @@ class Retriever:
             return given
         if not isinstance(given, str):
             return cls("hybrid", given)
+        if given.strip() == AUTO:
+            given = "hybrid" if is_pulled(MiniLmEncoder.name) else "bm25"
         kind, _, detail = given.strip().partition(":")
         if kind == "bm25" and not detail:
             return cls("bm25")
@@ -115,6 +128,6 @@ class Retriever:
             named = open_encoder(detail or None)
             return cls("dense" if kind == "dense" else "hybrid", named)
         raise InputError(
-            f"There is no retriever '{one_line(given)}'; choose bm25, rm3, dense, hybrid, or one "
-            "of the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
+            f"There is no retriever '{one_line(given)}'; choose auto, bm25, rm3, dense, hybrid, or "
+            "one of the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )

@@ -14,7 +14,7 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.corpus import Corpus
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import Retriever, open_encoder
+from fairqr.retrieval.encoders.opening import AUTO, Retriever, open_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.tantivy_folder import VECTORS
 from fairqr.retrieval.engines.tantivy_store import Announce, EmbeddedIndexes, announced
@@ -54,8 +54,8 @@ async def open_source(
 
     Args:
         source: The source.
-        retriever: See :meth:`Retriever.of`; an engine that can only rank in its own way takes
-            ``bm25`` for that.
+        retriever: See :meth:`Retriever.of`. An attached engine ranks in its own way with ``auto``
+            and with ``bm25``: ``hybrid`` reads many texts from it, so that has to be asked for.
         store: The folder of indexes and of labels that were read; the user's data folder by
             default.
         progress: Called with the name of what has to be indexed, encoded or read first.
@@ -75,6 +75,8 @@ async def open_source(
             index, corpus, str(corpus.path), progress, shown=source.name
         )
         return await with_retriever(engine, retriever, progress)
+    if retriever == AUTO:
+        retriever = "bm25"
     if _is_over_words(retriever) and not isinstance(source, RunSource):
         asked = Retriever.of(retriever)  # refused before anything is opened
         lexical = await open_source(source, store=store, progress=progress)

@@ -82,7 +82,7 @@ _NAMED = (str, Path, Source, Mapping)
 async def open_engine(
     source: str | Path | Source | Mapping[str, Any],
     *,
-    retriever: str | Encoder | Embeddings = "bm25",
+    retriever: str | Encoder | Embeddings = "auto",
     schema: Path | None = None,
 ) -> SearchEngine:
     """Open a search engine. Close it with ``await engine.aclose()`` when you are done.
@@ -91,9 +91,11 @@ async def open_engine(
         source: The name of an attached source, an index or a built-in corpus; the path of a source
             file or of a corpus, which is indexed first; a :class:`Source`; or a mapping with the
             content of a source file.
-        retriever: ``bm25``; ``rm3``; ``dense`` for vector search; ``hybrid`` for both; one of the
-            last two with another encoder, such as ``dense:ENCODER``; or an encoder or a LangChain
-            ``Embeddings`` object, for ``hybrid``.
+        retriever: ``bm25`` searches by words; ``rm3`` adds words of the first documents; ``dense``
+            searches by vectors; ``hybrid`` by both, as do an encoder and a LangChain ``Embeddings``
+            object. ``dense`` and ``hybrid`` may name an encoder, as in ``dense:ENCODER``. ``auto``
+            is ``hybrid`` for an index once MiniLM is pulled, and otherwise the engine's own
+            ranking.
         schema: The schema file, if ``source`` is the path of a corpus.
 
     Raises:

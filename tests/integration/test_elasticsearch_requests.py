@@ -76,7 +76,7 @@ def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
 ATTRIBUTES = [["gender"], ["gender", "continent", "decade"]]
 
 
-@pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
+@pytest.mark.parametrize("method", ["fairqr", "loop", "fair-qr"])
 @pytest.mark.parametrize("attributes", ATTRIBUTES)
 async def test_a_round_is_two_requests_and_texts_are_one(
     proxy: CountingProxy, attributes: list[str], method: str
@@ -94,7 +94,7 @@ async def test_relevance_feedback_adds_texts_and_counts_to_a_round(
     proxy: CountingProxy, attributes: list[str]
 ) -> None:
     """One request each, for all groups together."""
-    result, asked = await searched(proxy, attributes, "fairqr", by_feedback=True)
+    result, asked = await searched(proxy, attributes, "loop", by_feedback=True)
     assert len(result.iterations) > 1, "no round was refined"
     assert len(asked) <= 2 * (1 + ROUNDS) + 1 + 2 * ROUNDS, asked
 

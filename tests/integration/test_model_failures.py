@@ -556,7 +556,7 @@ CONTRACT = {
 }
 
 
-@pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
+@pytest.mark.parametrize("method", ["fairqr", "loop", "fair-qr"])
 def test_the_object_that_json_prints_is_the_contract(
     command: Command, model_server: ModelServer, people: Path, method: str
 ) -> None:

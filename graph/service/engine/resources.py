@@ -26,6 +26,7 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.corpus import BUILT_IN
 from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Resources:
     async def engine(
         self,
         corpus: str,
-        retriever: str = "bm25",
+        retriever: str = AUTO,
         progress: Callable[[str], Progress] | None = None,
     ) -> SearchEngine:
         """Return a search engine, opened or built where it has to be.

@@ -55,7 +55,7 @@ def answer(
         ),
     ] = None,
     base_url: BaseUrl = None,
-    retriever: Retriever = "bm25",
+    retriever: Retriever = "auto",
     attributor: Annotated[
         str,
         typer.Option(

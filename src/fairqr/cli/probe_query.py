@@ -48,7 +48,7 @@ def query(
         ),
     ] = None,
     base_url: BaseUrl = None,
-    retriever: Retriever = "bm25",
+    retriever: Retriever = "auto",
     seed: Annotated[int | None, typer.Option(help="{probe.seed}")] = None,
     set_: Set = None,
     yes: Yes = False,

@@ -82,8 +82,10 @@ ModelName = Annotated[
 Retriever = Annotated[
     str,
     typer.Option(
-        help="bm25; rm3, which adds words of the first documents; dense for vector search, or "
-        "hybrid for both, with another encoder as dense:ENCODER."
+        help="bm25, by words; rm3, which adds words of the first documents; dense, by vectors; or "
+        "hybrid, by words and vectors; the last two with another encoder as dense:ENCODER. By "
+        "default hybrid for an index once MiniLM is pulled, otherwise the engine's own ranking.",
+        show_default=False,
     ),
 ]
 
@@ -99,7 +101,7 @@ def search(
     max_iterations: Annotated[int | None, typer.Option(help="{max_iterations}")] = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
-    retriever: Retriever = "bm25",
+    retriever: Retriever = "auto",
     seed: Annotated[int | None, typer.Option(help="{seed}")] = None,
     set_: Set = None,
     yes: Yes = False,

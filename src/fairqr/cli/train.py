@@ -36,8 +36,8 @@ def train(
         list[str] | None, typer.Option(help="An option of the training, such as gamma=1000.")
     ] = None,
     retriever: Annotated[
-        str, typer.Option(help="How to search: bm25, or dense for vectors.")
-    ] = "bm25",
+        str, typer.Option(help="How to search: bm25, dense, hybrid, or auto; see search.")
+    ] = "auto",
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
 
