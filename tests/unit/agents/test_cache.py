@@ -69,9 +69,9 @@ class TestBound:
         """Whoever reads a reply keeps it from being dropped; what nobody reads goes first."""
         cache = ReplyFile(path, max_bytes=LIMIT)
         await cache.put_many({"read": TEXT, "unread": TEXT})
-        write(path, "UPDATE replies SET at = datetime('now', '-9 days')")
+        write(path, "UPDATE kept SET at = datetime('now', '-9 days')")
         await cache.put_many({f"day{number}": TEXT for number in range(200)})
-        write(path, "UPDATE replies SET at = datetime('now', '-1 day') WHERE key LIKE 'day%'")
+        write(path, "UPDATE kept SET at = datetime('now', '-1 day') WHERE key LIKE 'day%'")
         assert await cache.get("read") == TEXT
         await cache.put_many({f"new{number}": TEXT for number in range(200)})
         assert await cache.get("read") == TEXT
@@ -238,7 +238,7 @@ class TestDamage:
         await cache.put("k", {"a": 1})
         write(
             path,
-            "CREATE TRIGGER refuse BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'no'); END",
+            "CREATE TRIGGER refuse BEFORE INSERT ON kept BEGIN SELECT RAISE(ABORT, 'no'); END",
         )
         await cache.put("new", {"a": 2})
         write(path, "DROP TRIGGER refuse")
@@ -249,7 +249,7 @@ class TestDamage:
     async def test_a_row_that_is_damaged_hides_no_other(self, path: Path) -> None:
         cache = ReplyFile(path)
         await cache.put_many({"good": {"a": 1}, "bad": {"a": 1}})
-        write(path, "UPDATE replies SET value = '{' WHERE key = 'bad'")
+        write(path, "UPDATE kept SET value = '{' WHERE key = 'bad'")
         assert await cache.get_many(["good", "bad", "none"]) == {"good": {"a": 1}}
 
 

@@ -392,7 +392,7 @@ class TestCache:
         asking = model(model_server, cache=cache)
         await asking.ask(question())
         with sqlite3.connect(cache.path) as connection:
-            connection.execute("UPDATE replies SET value = '{\"other\": 1}'")
+            connection.execute("UPDATE kept SET value = '{\"other\": 1}'")
         connection.close()
         assert (await asking.ask(question())).value == {"n": 1}
         assert len(model_server.asked) == 2
@@ -503,7 +503,7 @@ class TestCache:
             await cache.put("k", {"a": 1})
             value = {"json": "{", "number": 5, "list": "[1]"}[damage]
             with sqlite3.connect(path) as connection:
-                connection.execute("UPDATE replies SET value = ?", (value,))
+                connection.execute("UPDATE kept SET value = ?", (value,))
             connection.close()
         assert await cache.get("k") is None
         await cache.put("k", {"a": 2})

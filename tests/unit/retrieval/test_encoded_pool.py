@@ -22,6 +22,12 @@ from tests.unit.retrieval.embedded import GENDER, built
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No vectors of other tests."""
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+
+
 def generated(count: int) -> list[Document]:
     """Documents about some of twelve things, each with one of the common words."""
     draw = random.Random(1)
@@ -99,16 +105,21 @@ async def test_a_text_is_read_and_encoded_once(tmp_path: Path) -> None:
     assert encoder.taken() == []
 
 
-async def test_vectors_are_not_kept_for_long_nor_too_many(
+async def test_what_was_read_is_not_kept_for_long_nor_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = CountingEncoder()
-    engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), encoder)
+    """Texts that are read again and have not changed are not encoded again."""
+    encoder, watched = CountingEncoder(), WatchedEngine(built(tmp_path / "v1", generated(150)))
+    engine = await EncodedPoolEngine.open(watched, encoder)
     await hits_of(engine, "w1", 20)
     encoder.taken()
+    watched.reads.clear()
+    await hits_of(engine, "w1", 20)
+    assert watched.reads == []
     monkeypatch.setattr(module, "SECONDS_KEPT", -1.0)
     await hits_of(engine, "w1", 20)
-    assert encoder.taken()
+    assert watched.reads
+    assert encoder.taken() == []
     monkeypatch.setattr(module, "KEPT", 3)
     found = await hits_of(engine, "w1", 20)
     assert len(found) == 20, "a search needs its own, however few are kept"

@@ -96,7 +96,7 @@ class TestCachedAttributor:
         """A file that is no database, and rows that nobody here wrote."""
         await CachedAttributor(Counting(), cache).judge([A, B])
         with sqlite3.connect(cache.path) as connection:
-            connection.execute('UPDATE replies SET value = \'{"attributed": "yes"}\'')
+            connection.execute('UPDATE kept SET value = \'{"attributed": "yes"}\'')
         inner = Counting()
         assert [v.attributed for v in await CachedAttributor(inner, cache).judge([A, B])] == [
             True,
