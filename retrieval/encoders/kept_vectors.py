@@ -11,6 +11,7 @@ import numpy as np
 
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.settings import cache_dir
+from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
@@ -40,8 +41,12 @@ class KeptVectors:
         self._encoder, self._mark = encoder, mark
         self._file: KeptFile[bytes] = KeptFile(path or cache_dir() / "vectors.sqlite", MAX_BYTES)
 
-    async def encode(self, texts: Sequence[str]) -> Float32Array:
+    async def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32Array:
         """Return the vectors of texts, shape (len(texts), d); see :func:`encode_documents`.
+
+        Args:
+            texts: Of documents.
+            progress: Told how many are encoded, if any have to be.
 
         Raises:
             ModelError: The encoder fails.
@@ -63,6 +68,8 @@ class KeptVectors:
             vectors |= zip(some, made, strict=True)
             new = {key: row.astype("<f4").tobytes() for key, row in zip(some, made, strict=True)}
             await asyncio.to_thread(self._file.put_many, new)
+            if progress is not None:
+                progress(start + len(some), len(waiting))
         rows = [vectors[key] for key in keys]
         return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
@@ -58,7 +59,7 @@ class EncodedPoolEngine(EngineOverWords):
     calibration: Calibration = CALIBRATION
 
     def __init__(self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
-        """Take what :meth:`open` has found."""
+        """Take what :meth:`open` has found; it has no background yet."""
         super().__init__(lexical)
         self._encoder, self._mark = encoder, mark
         self.retriever = f"hybrid-pool:{encoder.name}"
@@ -67,17 +68,32 @@ class EncodedPoolEngine(EngineOverWords):
         }
         self._texts = KeptVectors(encoder, mark)
         self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
-        self._background: Float32Array | None = None
+        self._background = np.zeros((0, mark.dimensions), dtype=np.float32)
 
     @classmethod
-    async def open(cls, lexical: SearchEngine, encoder: Encoder) -> EncodedPoolEngine:
-        """Wrap an engine.
+    async def open(
+        cls, lexical: SearchEngine, encoder: Encoder, progress: Progress | None = None
+    ) -> EncodedPoolEngine:
+        """Wrap an engine, and encode what common words find.
+
+        Args:
+            lexical: Finds documents.
+            encoder: Makes vectors of their texts.
+            progress: Told how many texts have been encoded, if any have to be.
 
         Raises:
             ModelError: The encoder fails.
             ModelUnavailableError: It cannot be started.
+            FairqrError: What the engine raises.
         """
-        return cls(lexical, encoder, await EncoderMark.of(encoder))
+        engine = cls(lexical, encoder, await EncoderMark.of(encoder))
+        words = [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
+        found = await lexical.search(words)
+        ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
+        await engine._encode_missing(ids, progress)
+        vectors = engine._vectors(ids)
+        engine._background = vectors[vectors.any(axis=1)]
+        return engine
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries: one round trip for their hits, and one for texts not seen yet."""
@@ -112,10 +128,9 @@ class EncodedPoolEngine(EngineOverWords):
         ranks = range(len(candidates))
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
         moved = moved_toward(asked, candidates[fused_best([ranks, nearest])])
-        background = await self._sampled()
         mean, deviation = USUAL_SIMILARITY
-        if len(background) > 1:
-            similar = background @ moved
+        if len(self._background) > 1:
+            similar = self._background @ moved
             mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
         vectors = self._vectors(hits.ids)
         likeness = np.where(vectors.any(axis=1), vectors @ moved, mean)
@@ -131,24 +146,13 @@ class EncodedPoolEngine(EngineOverWords):
             warnings=hits.warnings,
         )
 
-    async def _sampled(self) -> Float32Array:
-        """Return the vectors of documents about anything, read once."""
-        if self._background is None:
-            words = [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
-            found = await self.lexical.search(words)
-            ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
-            await self._encode_missing(ids)
-            vectors = self._vectors(ids)
-            self._background = vectors[vectors.any(axis=1)]
-        return self._background
-
     def _vectors(self, ids: Sequence[str]) -> Float32Array:
         """Return the vectors of documents, zeros for what was not encoded."""
         none = np.zeros(self._mark.dimensions, dtype=np.float32)
         rows = [self._kept[id_][1] if id_ in self._kept else none for id_ in ids]
         return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
 
-    async def _encode_missing(self, ids: Sequence[str]) -> None:
+    async def _encode_missing(self, ids: Sequence[str], progress: Progress | None = None) -> None:
         """Read and encode the documents whose vectors are not kept."""
         now = time.monotonic()
         wanted = list(dict.fromkeys(ids))
@@ -159,7 +163,7 @@ class EncodedPoolEngine(EngineOverWords):
         ]
         if missing:
             documents = await self.lexical.documents(missing)
-            vectors = await self._texts.encode([text_of(d) for d in documents])
+            vectors = await self._texts.encode([text_of(d) for d in documents], progress)
             for document, vector in zip(documents, vectors, strict=True):
                 self._kept[document.id] = now, vector
         for id_ in wanted:

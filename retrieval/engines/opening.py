@@ -80,7 +80,7 @@ async def open_source(
     if _is_over_words(retriever) and not isinstance(source, RunSource):
         asked = Retriever.of(retriever)  # refused before anything is opened
         lexical = await open_source(source, store=store, progress=progress)
-        return await over_words(lexical, asked)
+        return await over_words(lexical, asked, progress)
     labels = await LabelReader.open(
         source.attributes,
         source.folder,
@@ -119,7 +119,9 @@ def _is_over_words(retriever: str | Encoder | Retriever) -> bool:
     return isinstance(retriever, str) and retriever.strip().startswith(OVER_WORDS)
 
 
-async def over_words(engine: SearchEngine, retriever: Retriever) -> SearchEngine:
+async def over_words(
+    engine: SearchEngine, retriever: Retriever, progress: Announce | None = None
+) -> SearchEngine:
     """Return an engine that ranks what another finds by words; that one is closed if this fails.
 
     ``rm3`` expands its queries, and ``hybrid`` encodes the texts of its hits.
@@ -130,7 +132,8 @@ async def over_words(engine: SearchEngine, retriever: Retriever) -> SearchEngine
     try:
         if retriever.encoder is None:
             return Rm3Engine(engine, retriever.rm3)
-        return await EncodedPoolEngine.open(engine, retriever.encoder)
+        told = announced(progress, f"texts of {engine.name}")
+        return await EncodedPoolEngine.open(engine, retriever.encoder, told)
     except BaseException:
         await engine.aclose()
         raise
@@ -162,7 +165,7 @@ async def with_retriever(
         kind = HybridEngine
         names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
         if asked.encoder.name not in names:
-            return await over_words(engine, asked)
+            return await over_words(engine, asked, progress)
     try:
         told = announced(progress, f"vectors of {engine.name}")
         return await kind.open(engine, asked.encoder, told)

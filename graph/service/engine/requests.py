@@ -32,7 +32,7 @@ _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _AS_JSON = {"attributes": _Names, "target": _Target, "discount": str, "seed": _Seed | None}
 
 
-RetrieverName = Literal["bm25", "rm3", "dense", "hybrid"]
+RetrieverName = Literal["auto", "bm25", "rm3", "dense", "hybrid"]
 
 
 class RunRequest(BaseModel):
