@@ -1,6 +1,6 @@
 """What it costs to check keywords against texts, where an engine cannot count: see docs/loop.md.
 
-``python benchmarks/evidence.py [--queries N] [--trec FOLDER]`` runs the method ``fairqr``
+``python benchmarks/evidence.py [--queries N] [--trec FOLDER]`` runs the method ``loop``
 with the local model over the topics of notables, and of the joined subset of TREC Fair 2022 in
 FOLDER. Each search is done twice: by an engine that counts documents, and by the same engine
 without that ability. Run ``fairqr models pull smollm2-135m`` first.
@@ -92,7 +92,7 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
         topics=topics,
         measures=(MEASURE,),
         baseline=COUNTS,
-        systems=(System(name=COUNTS), System(name=TEXTS)),
+        systems=(System(name=COUNTS, method="loop"), System(name=TEXTS, method="loop")),
     )
     plan = make_plan(experiment, collection, prompts)
     engine = await Catalog().resolve(collection.corpus_name)

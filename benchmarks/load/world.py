@@ -147,7 +147,7 @@ class World:
             for worker in started:
                 worker.kill()
 
-    def request(self, corpus: str, method: str = "fairqr") -> dict[str, Any]:
+    def request(self, corpus: str, method: str = "loop") -> dict[str, Any]:
         """Return the fields of a search, besides its query."""
         return {
             "corpus": corpus,

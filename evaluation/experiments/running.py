@@ -36,7 +36,7 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.encoders.encoder import PROBE
-from fairqr.retrieval.encoders.opening import Retriever, default_encoder_of
+from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic, default_encoder_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.tantivy_store import Announce
 from fairqr.retrieval.target import Target
@@ -107,6 +107,7 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         InputError: The collection lacks an attribute or all forms of query, or a target or a
             context does not fit it.
     """
+    experiment = _with_retrievers(experiment)
     left_out: list[str] = []
     schema = collection.corpus.schema
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
@@ -149,6 +150,20 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         notes=tuple(left_out),
     )
     return Plan(manifest, topics, cells, tuple(left_out))
+
+
+def _with_retrievers(experiment: Experiment) -> Experiment:
+    """Say what ``auto`` stands for, which changes once an encoder is pulled.
+
+    A corpus that is named may be an engine with a ranking of its own.
+    """
+    systems = [
+        system.model_copy(update={"retriever": automatic()})
+        if system.retriever == AUTO and experiment.corpus_of(system) is None
+        else system
+        for system in experiment.systems
+    ]
+    return experiment.model_copy(update={"systems": tuple(systems)})
 
 
 def _cells(

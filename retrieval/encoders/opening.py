@@ -21,6 +21,7 @@ __all__ = [
     "AUTO",
     "Retriever",
     "as_encoder",
+    "automatic",
     "default_encoder",
     "default_encoder_of",
     "open_encoder",
@@ -42,7 +43,12 @@ def default_encoder_of(retrievers: Iterable[str]) -> str:
 
     Runs note it, since it changes once MiniLM is pulled.
     """
-    return default_encoder() if {AUTO, "dense", "hybrid"} & set(retrievers) else ""
+    return default_encoder() if {"dense", "hybrid"} & set(retrievers) else ""
+
+
+def automatic() -> str:
+    """Return the retriever that ``auto`` stands for, if an index is searched."""
+    return f"hybrid:{MiniLmEncoder.name}" if is_pulled(MiniLmEncoder.name) else "bm25"
 
 
 def open_encoder(name: str | None = None) -> Encoder:
@@ -118,7 +124,7 @@ class Retriever:
         if not isinstance(given, str):
             return cls("hybrid", given)
         if given.strip() == AUTO:
-            given = "hybrid" if is_pulled(MiniLmEncoder.name) else "bm25"
+            given = automatic()
         kind, _, detail = given.strip().partition(":")
         if kind == "bm25" and not detail:
             return cls("bm25")

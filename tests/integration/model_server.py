@@ -462,8 +462,9 @@ def people(clean_environment: Path) -> Path:
 
 
 def search_arguments(server: ModelServer, corpus: Path, *more: str | Path) -> Sequence[str | Path]:
-    """A search with the server's model, for gender unless something else is said."""
+    """A search by the loop with the server's model for gender, if nothing else is said."""
     attribute = [] if "--attribute" in more else ["--attribute", "gender"]
+    method = [] if "--method" in more else ["--method", "loop"]
     model = ["--model", "openai:fake", "--base-url", server.base_url]
     return [
         "search",
@@ -476,5 +477,6 @@ def search_arguments(server: ModelServer, corpus: Path, *more: str | Path) -> Se
         "10",
         "--set",
         "groups=lacking",
+        *method,
         *more,
     ]

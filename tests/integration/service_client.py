@@ -18,7 +18,14 @@ from tests.integration.page_service import run_command, served, settings_for
 
 __all__ = ["Served", "a_service", "answers_all", "events_of", "until"]
 
-PHYSICIST = {"query": "physicist", "corpus": "people", "attributes": ["gender"], "k": 10}
+PHYSICIST = {
+    "query": "physicist",
+    "corpus": "people",
+    "attributes": ["gender"],
+    "k": 10,
+    "ask": "always",
+}
+"""A search that asks the model."""
 
 
 def answers_all(asked: Asked) -> Any:

@@ -256,9 +256,21 @@ def test_a_fair_method_refines_first_with_the_same_model(
 
     model_server.does(both)
     trace = clean_environment / "trace.jsonl"
-    more = ["--method", "fairqr", "--attribute", "gender", "--pool", "10", "--alpha", "50"]
-    target = ["--set", "target=gender=female:0.5,male:0.5", "--trace", str(trace), "--json"]
-    run = fairqr(*arguments(model_server, people, *more, *target))
+    more = [
+        "--method",
+        "fairqr",
+        "--set",
+        "ask=always",
+        "--attribute",
+        "gender",
+        "--pool",
+        "10",
+        "--alpha",
+        "50",
+    ]
+    more += ["--set", "ask=always", "--set", "target=gender=female:0.5,male:0.5"]
+    more += ["--trace", str(trace), "--json"]
+    run = fairqr(*arguments(model_server, people, *more))
     assert run.code == 0, run.stderr
     result = AnswerResult.model_validate(run.result)
     assert [asked.wants_schema for asked in model_server.asked].count(False) == 1
@@ -361,7 +373,7 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
     if given:
         model = ChatOpenAI(model="fake", base_url=url, api_key="none")
     context = answer_context(
-        attribute="gender", method="fairqr", groups="most", max_iterations=1, k=5, stream=True
+        attribute="gender", method="fairqr", ask="always", max_iterations=1, k=5, stream=True
     )
     graph = build_answer_graph(engine, model, context=context)
     pieces: list[str] = []

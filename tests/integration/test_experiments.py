@@ -53,7 +53,7 @@ def write_experiment(collection: Path, **changes: Any) -> Path:
         "systems": [
             {"name": "BM25", "method": "plain"},
             {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
-            {"name": "ours"},
+            {"name": "ours", "settings": {"ask": "always"}},
             {"name": "FAIR-QR", "method": "fair-qr"},
         ],
         "report": ["table", "trade_off", "rounds", "drift", "cost"],

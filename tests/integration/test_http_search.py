@@ -83,6 +83,7 @@ def test_the_command_checks_the_source_and_searches_fairly(
     model_server.does(says({"keywords": ["woman", "laboratory"]}))
     result = command(
         *("search", "physicist", "--corpus", "outside", "--attribute", "gender", "-k", "10"),
+        *("--set", "ask=always"),
         *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),
     ).result
     first = result["ranking"][:5]

@@ -68,7 +68,7 @@ def test_keywords_are_held_against_what_was_retrieved(
 ) -> None:
     """Two words stand in texts of the group, and one nowhere."""
     model_server.does(says({"keywords": ["woman", "Atlantis", "laboratory"]}))
-    result = search.search("physicist", attribute="gender", k=10, groups="lacking")
+    result = search.search("physicist", attribute="gender", k=10, ask="always")
     assert retriever.asked[0] == "physicist"
     assert set(retriever.asked[1:]) == {"physicist woman laboratory"}
     assert result.divergence < result.baseline.divergence / 100

@@ -125,7 +125,7 @@ def test_its_steps_can_be_streamed(server: str) -> None:
     request = {
         "assistant_id": "search",
         "input": {"query": "chemist"},
-        "context": {"attributes": ["gender"]},
+        "context": {"attributes": ["gender"], "ask": "always"},
         "stream_mode": "updates",
     }
     with httpx.stream("POST", f"{server}/runs/stream", json=request, timeout=120) as answer:

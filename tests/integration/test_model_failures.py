@@ -63,7 +63,8 @@ async def searched(
     try:
         search = FairSearch(engine, asking)
         return await search.search(
-            "physicist", **{"attribute": "gender", "k": 10, "groups": "lacking", **context}
+            "physicist",
+            **{"attribute": "gender", "k": 10, "groups": "lacking", "method": "loop", **context},
         )
     finally:
         await engine.aclose()
@@ -121,6 +122,23 @@ async def test_a_model_that_fails_leaves_the_plain_retrieval(
     assert_plain(result)
     assert why in " ".join(result.warnings)
     assert len(model_server.asked) == requests
+
+
+@pytest.mark.parametrize("name", ["prose", "nested lists", "503 for ever", "401"])
+async def test_a_model_that_fails_costs_the_default_method_nothing(
+    model_server: ModelServer, people: Path, name: str
+) -> None:
+    """The ranking is the one that needs no model, and the reason is told."""
+    answer, _, why = FAILING[name]
+    model_server.does(answer)
+    found = await searched(model_server, people, method="fairqr", ask="always")
+    assert found.stop_reason == "model_failed"
+    assert why in " ".join(found.warnings)
+    without = await searched(model_server, people, method="fairqr", ask="never")
+    assert found.ranking == without.ranking
+    assert found.divergence is not None
+    assert without.baseline.divergence is not None
+    assert found.divergence < without.baseline.divergence
 
 
 @pytest.mark.parametrize(
@@ -483,7 +501,7 @@ class TestNeverAskedTwice:
         searches = [
             asyncio.create_task(
                 search.search(
-                    "physicist", attribute="gender", k=10, groups="lacking", max_iterations=1
+                    "physicist", attribute="gender", k=10, method="loop", max_iterations=1
                 )
             )
             for _ in range(10)
@@ -612,7 +630,7 @@ class TestInstructionsInData:
         engine = await open_engine(str(people))
         asking = ChatModel("openai:fake", base_url=model_server.base_url)
         search = FairSearch(engine, asking)
-        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most"}
+        more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most", "method": "loop"}
         more["prompts"] = {"refine": version}
         for query in ("physicist", self.HOSTILE):
             await search.search(query, max_iterations=1, **more)

@@ -68,8 +68,10 @@ def with_key(pages: Pages) -> tuple[Page, Watched]:
     return page, watched
 
 
-def ask(page: Page, query: str, results: int = 10) -> None:
+def ask(page: Page, query: str, results: int = 10, method: str = "loop") -> None:
+    """Ask by a method that asks the model in any case."""
     expect(page.locator("#corpus option")).to_have_count(1)
+    page.get_by_role("combobox", name="Method").select_option(method)
     page.get_by_role("spinbutton", name="Results").fill(str(results))
     page.get_by_role("searchbox", name="Query").fill(query)
     page.get_by_role("button", name="Run", exact=True).click()
@@ -154,10 +156,9 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     page, watched = with_key(pages)
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("combobox", name="Method").select_option("fair-qr")
     page.get_by_role("combobox", name="Prompt").select_option("v3")
     query = "physicist <i>\"'&amp;</i>"
-    ask(page, query, 40)
+    ask(page, query, 40, "fair-qr")
     status_is(page, "done")
     # Of a model's words the tags are defused before they come here; the rest is text all the same.
     expect(page.locator(".rounds blockquote").first).to_contain_text("script›window.owned = 1")

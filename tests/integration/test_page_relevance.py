@@ -77,7 +77,7 @@ def ask(page: Page, service: str, query: str, retriever: str) -> None:
     expect(page.locator("#corpus option")).to_have_count(1)
     if not page.get_by_role("combobox", name="Method").is_visible():
         page.get_by_text("Settings").click()
-    page.get_by_role("combobox", name="Method").select_option("relevance-aware")
+    page.get_by_role("combobox", name="Method").select_option("fairqr")
     page.get_by_role("combobox", name="Retriever").select_option(retriever)
     page.get_by_role("spinbutton", name="Results").fill("10")
     page.get_by_role("searchbox", name="Query").fill(query)

@@ -177,7 +177,7 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
         *(people, model_server),
         rerank="pairwise",
         ranking={"depth": 12, "strategy": "all"},
-        groups="lacking",
+        ask="always",
         threshold=0.0,
         patience=9,
         max_iterations=2,

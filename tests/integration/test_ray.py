@@ -49,7 +49,7 @@ SYSTEMS = [
     {"name": "BM25", "method": "plain"},
     {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 20}}},
     {"name": "ours, feedback", "model": "feedback"},
-    {"name": "ours"},
+    {"name": "ours", "settings": {"ask": "always"}},
 ]
 
 

@@ -46,7 +46,7 @@ def test_runs_are_recorded_listed_and_compared(
         '[prices]\ncurrency = "EUR"\n"openai:f*" = {input = 10_000, output = 100_000}\n'
     )
     search = ("search", "physicist", "--attribute", "gender", "-k", "10")
-    search = (*search, "--set", "groups=lacking", "--set", "cache=no", "--json")
+    search = (*search, "--set", "ask=always", "--set", "cache=no", "--json")
     model_server.does(FIRST)
     first = command(*search)
     assert first.code == 0, first

@@ -50,7 +50,14 @@ from tests.integration.stores import PLENTY, a_run, lost
 __all__ = ["clean_environment", "model_server", "people"]
 
 KEY = "k"
-SEARCH = {"attributes": ["continent"], "k": 10, "threshold": 0, "patience": 9, "max_iterations": 3}
+SEARCH = {
+    "attributes": ["continent"],
+    "k": 10,
+    "ask": "always",
+    "threshold": 0,
+    "patience": 9,
+    "max_iterations": 3,
+}
 ANSWER = {"attributes": ["gender"], "k": 10, "samples": 6, "alpha": 1, "documents": 3, "seed": 5}
 WORDS = {"Asia": ["asia", "tokyo", "man"], "Africa": ["africa", "cairo", "woman"]}
 

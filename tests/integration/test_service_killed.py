@@ -17,7 +17,13 @@ from tests.integration.model_server import Asked, Command, ModelServer, says, wr
 from tests.integration.page_service import _address, _environment, run_command, settings_for
 from tests.integration.service_client import until
 
-ASKED = {"query": "physicist", "corpus": "people", "attributes": ["continent"], "k": 10}
+ASKED = {
+    "query": "physicist",
+    "corpus": "people",
+    "attributes": ["continent"],
+    "k": 10,
+    "ask": "always",
+}
 SETTINGS = 'lease = 1\ntraces = "traces"\ncorpora = ["people"]'
 
 

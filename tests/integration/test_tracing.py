@@ -136,7 +136,7 @@ async def run_all(server: ModelServer, corpus: Path, **options: Any) -> None:
     try:
         async with FairSearch.open(engine, chat) as fair:
             asked: dict[str, Any] = {"attribute": "gender", "k": 10}
-            await fair.search(QUERY, groups="lacking", max_iterations=1, **asked)
+            await fair.search(QUERY, ask="always", max_iterations=1, **asked)
             await fair.answer(QUERY, documents=3, samples=1, **asked)
             await fair.probe(QUERY, protected="female", **{**asked, **PROBE})
     finally:
@@ -315,7 +315,7 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     engine = await open_engine(str(corpus))
     chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=0.3)
     try:
-        await FairSearch(engine, chat).search(QUERY, attribute="gender", k=10, groups="lacking")
+        await FairSearch(engine, chat).search(QUERY, attribute="gender", k=10, ask="always")
     finally:
         await engine.aclose()
     asked = exported.named("chat fake")

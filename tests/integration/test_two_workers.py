@@ -27,7 +27,13 @@ from tests.integration.service_client import answers_all, events_of, until
 
 ROOT = Path(__file__).parents[2]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
-SEARCH = {"query": "physicist", "corpus": "shared", "attributes": ["gender"], "k": 10}
+SEARCH = {
+    "query": "physicist",
+    "corpus": "shared",
+    "attributes": ["gender"],
+    "k": 10,
+    "ask": "always",
+}
 
 
 class Worker:

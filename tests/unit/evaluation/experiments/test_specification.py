@@ -110,7 +110,10 @@ def _systems(**changes: Any) -> dict[str, Any]:
         (_systems(method="best"), "at systems.1.method: Input should be 'fairqr'"),
         (_systems(method="dlf"), "'other' needs weights: give it 'train: {folds: 5}'."),
         (_systems(train={"folds": 1}), "at systems.1.train.folds: Input should be greater than"),
-        (_systems(retriever="sparse"), "there is no retriever 'sparse'; choose bm25, rm3, dense"),
+        (
+            _systems(retriever="sparse"),
+            "there is no retriever 'sparse'; choose auto, bm25, rm3, dense",
+        ),
         (_systems(settings={"k": 5}), "'k' is set for the whole experiment, not in settings."),
         (_systems(vary={"seed": [1]}), "'seed' is set for the whole experiment, not in settings."),
         (_systems(vary={"patience": []}), "'patience' varies over no value; list at least one."),
