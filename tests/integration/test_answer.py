@@ -268,7 +268,7 @@ def test_a_fair_method_refines_first_with_the_same_model(
         "--alpha",
         "50",
     ]
-    more += ["--set", "ask=always", "--set", "target=gender=female:0.5,male:0.5"]
+    more += ["--set", "target=gender=female:0.5,male:0.5"]
     more += ["--trace", str(trace), "--json"]
     run = fairqr(*arguments(model_server, people, *more))
     assert run.code == 0, run.stderr

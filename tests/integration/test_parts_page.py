@@ -67,7 +67,9 @@ def an_agent(names: dict[str, Any]) -> None:
     result = SearchResult.model_validate(message.artifact)
     assert len(result.ranking) == 4
     assert result.attributes == ["gender"]
-    assert result.model == "openai:gpt-4o-mini"
+    assert result.divergence is not None
+    assert result.baseline.divergence is not None
+    assert result.divergence < result.baseline.divergence
     assert message.text.startswith(f"1. {result.ranking[0].title} [gender: ")
     assert messages[-1].text == "Marie Curie."
 

@@ -48,8 +48,8 @@ __all__ = ["clean_environment", "collection", "command", "people"]
 SYSTEMS = [
     {"name": "BM25", "method": "plain"},
     {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 20}}},
-    {"name": "ours, feedback", "model": "feedback"},
-    {"name": "ours", "settings": {"ask": "always"}},
+    {"name": "ours, feedback", "method": "loop", "model": "feedback"},
+    {"name": "ours", "method": "loop"},
 ]
 
 

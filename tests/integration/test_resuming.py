@@ -53,7 +53,7 @@ KEY = "k"
 SEARCH = {
     "attributes": ["continent"],
     "k": 10,
-    "ask": "always",
+    "method": "loop",
     "threshold": 0,
     "patience": 9,
     "max_iterations": 3,

@@ -70,7 +70,8 @@ def test_a_search_gives_what_the_python_api_gives(
     monkeypatch.setenv("FAIRQR_DATA_DIR", service.variables["FAIRQR_DATA_DIR"])
     monkeypatch.setenv("FAIRQR_CONFIG", "/dev/null")
     with FairSearch.open("people", "feedback") as fair:
-        own = fair.search("physicist", attributes=["gender"], k=10, target=asked["target"])
+        context = {name: asked[name] for name in ("attributes", "k", "ask", "target")}
+        own = fair.search("physicist", **context)
     without_time = {"usage": {"milliseconds"}}
     assert found.model_dump(exclude=without_time) == own.model_dump(exclude=without_time)
     run = service.client.get(answer.headers["location"]).json()
