@@ -102,7 +102,8 @@ async def searched(
             own = make_context(**settings, options=options[topic])
             result = (await graph.ainvoke({"query": query}, context=own))["result"]
             rankings[topic] = [place["id"] for place in result["ranking"]]
-            calls += result["usage"]["model_calls"]
+            usage = result["usage"]
+            calls += usage["model_calls"] + usage["cached_calls"]
     return as_run(rankings, system.name), calls / len(queries)
 
 

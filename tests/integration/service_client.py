@@ -23,7 +23,7 @@ PHYSICIST = {
     "corpus": "people",
     "attributes": ["gender"],
     "k": 10,
-    "ask": "always",
+    "method": "loop",
 }
 """A search that asks the model."""
 

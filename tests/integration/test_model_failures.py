@@ -259,6 +259,8 @@ class TestCommand:
                 "http://127.0.0.1:1/v1",
                 "--set",
                 "timeout=1",
+                "--method",
+                "loop",
             ),
         )
         assert run.code == 0
@@ -501,7 +503,12 @@ class TestNeverAskedTwice:
         searches = [
             asyncio.create_task(
                 search.search(
-                    "physicist", attribute="gender", k=10, method="loop", max_iterations=1
+                    "physicist",
+                    attribute="gender",
+                    k=10,
+                    method="loop",
+                    groups="lacking",
+                    max_iterations=1,
                 )
             )
             for _ in range(10)
@@ -581,7 +588,7 @@ def test_the_object_that_json_prints_is_the_contract(
     """One object on stdout, with every key that other programs read."""
     model_server.does(says({"reason": "a\ud800b", "keywords": ["woman", "Asia", "Africa"]}))
     attributes = ("--attribute", "gender", "--attribute", "continent")
-    more = ("--json", "--method", method, "--set", "prompts.refine=v3")
+    more = ("--json", "--method", method, "--set", "ask=always", "--set", "prompts.refine=v3")
     run = command(*search_arguments(model_server, people, *more, *attributes))
     assert run.code == 0
     found = run.result

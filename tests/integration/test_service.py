@@ -70,7 +70,7 @@ def test_a_search_gives_what_the_python_api_gives(
     monkeypatch.setenv("FAIRQR_DATA_DIR", service.variables["FAIRQR_DATA_DIR"])
     monkeypatch.setenv("FAIRQR_CONFIG", "/dev/null")
     with FairSearch.open("people", "feedback") as fair:
-        context = {name: asked[name] for name in ("attributes", "k", "ask", "target")}
+        context = {name: asked[name] for name in ("attributes", "k", "method", "target")}
         own = fair.search("physicist", **context)
     without_time = {"usage": {"milliseconds"}}
     assert found.model_dump(exclude=without_time) == own.model_dump(exclude=without_time)

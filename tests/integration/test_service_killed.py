@@ -22,7 +22,7 @@ ASKED = {
     "corpus": "people",
     "attributes": ["continent"],
     "k": 10,
-    "ask": "always",
+    "method": "loop",
 }
 SETTINGS = 'lease = 1\ntraces = "traces"\ncorpora = ["people"]'
 

@@ -32,7 +32,7 @@ SEARCH = {
     "corpus": "shared",
     "attributes": ["gender"],
     "k": 10,
-    "ask": "always",
+    "method": "loop",
 }
 
 
