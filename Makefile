@@ -12,7 +12,7 @@ TORCH ?= 2.13.0
 
 demo: $(READY)
 	$(BIN)/fairqr models pull
-	$(BIN)/fairqr search "astronomer" --corpus notables --attribute gender
+	$(BIN)/fairqr search "mathematician" --corpus notables --attribute gender
 
 # Three tests at a time, on two processors: much of the time is spent in waiting for servers.
 test: $(NEURAL)

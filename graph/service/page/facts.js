@@ -16,7 +16,7 @@ export function figures(search, marks) {
         el("span", { class: "arrow" }, " → "),
         el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
       el("p", { class: "hint" }, "How far the shares of the groups are from the target: 0 is on target. ",
-        `KL in nats, over the first ${search.ranking.length}. Stopped after ${many(search.iterations.length - 1, "round")}, since `,
+        `KL in nats, over the first ${search.ranking.length}. ${ended(search)}, since `,
         `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`)),
     el("div", { class: "groups" }, Object.entries(search.target).map(([attribute, shares]) =>
       bars(marks, attribute, shares, [
@@ -28,6 +28,11 @@ export function figures(search, marks) {
       el("p", { class: "hint" }, "Exposure: the share of the attention that a group gets, of which the first ",
         "ranks have most. The upright line is its target.",
         isMissing ? " A dashed box is the part of the target for which too few likely relevant documents were found." : null)));
+}
+
+function ended({ iterations }) {
+  const rounds = iterations.length - 1;
+  return rounds ? `Stopped after ${many(rounds, "round")}` : "The query was not refined";
 }
 
 /** The cost of a run. */

@@ -6,7 +6,7 @@ import { targetChoice } from "./target.js";
 
 const OTHER = "…";
 const EXAMPLES = {
-  search: ["astronomer", "writer", "mathematician"],
+  search: ["mathematician", "writer", "film director"],
   answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
 };
 const LABELS = {

@@ -36,7 +36,7 @@ export const words = (status) => String(status).replaceAll("_", " ");
 /** How the loop ended, by its reason. */
 export const STOPPED = {
   converged: "the exposure is close enough to the target",
-  reached: "the documents found are enough to reach the target",
+  reached: "the documents found are enough to come near the target",
   nothing_to_find: "no more documents are likely to be relevant",
   no_improvement: "nothing more was gained",
   max_iterations: "it was the last round allowed",

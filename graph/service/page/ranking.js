@@ -50,10 +50,11 @@ function side(marks, { name, ranking }, estimated, moveOf) {
     ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));
 }
 
-/** The estimate in whole percents, which is as exact as it is. */
+/** The estimate in whole percents: it is no more exact, and never certain. */
 function chance(relevance) {
-  return typeof relevance === "number" ? `${Math.round(relevance * 100)}%`
-    : [el("span", { "aria-hidden": "true" }, "–"), hidden("not estimated")];
+  if (typeof relevance !== "number") return [el("span", { "aria-hidden": "true" }, "–"), hidden("not estimated")];
+  const percents = Math.round(relevance * 100);
+  return percents > 99 ? ">99%" : percents < 1 ? "<1%" : `${percents}%`;
 }
 
 function moved(from, to) {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -42,7 +43,7 @@ NAME = 24
 TITLE = 30
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
-    "reached": "the documents found are enough to reach the target",
+    "reached": "the documents found are enough to come near the target",
     "nothing_to_find": "no more documents are likely to be relevant",
     "no_improvement": "nothing more was gained",
     "max_iterations": "the rounds were used up",
@@ -171,9 +172,9 @@ class SearchView(View):
         self._model = model
         self._target: Mapping[str, Mapping[str, float]] = {}
         self._refinements: list[dict[str, Any]] = []
-        by = f"refined by {model}" if context.rounds else "not refined"
-        if context.rounds and context.strategy.ask == "auto":
-            by += " if needed"
+        by = "not refined"
+        if context.rounds:
+            by = f"{'may ask' if context.strategy.ask == 'auto' else 'refined by'} {model}"
         told = f"  in {corpus}, method {context.method}, {by}"
         self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
 
@@ -269,7 +270,7 @@ def print_result(result: SearchResult) -> None:
     console.print(heading)
     console.print(exposure_bars(result.exposure, result.target))
     for sentence in result.explanation:
-        console.print(Text(printable(f"  {sentence}"), style="dim"))
+        console.print(Padding(Text(printable(sentence), style="dim"), (0, 0, 0, 2)))
     console.print(_rankings(result, console.width))
     by = f"found by {result.retriever}; "
     if result.model:
@@ -279,10 +280,11 @@ def print_result(result: SearchResult) -> None:
         by += "; "
     if result.ranker:
         by += f"re-ranked by {result.ranker}; "
-    rounds = counted(len(result.iterations) - 1, "round")
+    rounds = len(result.iterations) - 1
+    ended = f"stopped after {counted(rounds, 'round')}" if rounds else "no refinement"
     console.print(
         origin(
-            f"{by}stopped after {rounds}: {_STOPPED[result.stop_reason]}",
+            f"{by}{ended}: {_STOPPED[result.stop_reason]}",
             result.usage,
             result.model,
             result.ranker,
