@@ -19,13 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "RETRIEVERS",
     "Retriever",
+    "RetrieverName",
     "as_encoder",
     "automatic",
     "default_encoder",
     "default_encoder_of",
     "open_encoder",
 ]
+
+RetrieverName = Literal["auto", "bm25", "rm3", "dense", "hybrid"]
+
+RETRIEVERS: dict[RetrieverName, str] = {
+    "auto": "hybrid for an index if MiniLM is pulled, else the engine's own ranking",
+    "bm25": "matches the words of the query",
+    "rm3": "matches words, and adds those of the first documents to the query",
+    "dense": "compares the vectors of the query and of the documents",
+    "hybrid": "words and vectors together; estimates how likely each document is relevant",
+}
+"""The retrievers, with one line for people about each."""
 
 AUTO = "auto"
 """The retriever that searches by words and vectors where that costs little."""
@@ -134,6 +147,6 @@ class Retriever:
             named = open_encoder(detail or None)
             return cls("dense" if kind == "dense" else "hybrid", named)
         raise InputError(
-            f"There is no retriever '{one_line(given)}'; choose auto, bm25, rm3, dense, hybrid, or "
-            "one of the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
+            f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
+            "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )

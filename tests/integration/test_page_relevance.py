@@ -79,6 +79,7 @@ def ask(page: Page, service: str, query: str, retriever: str) -> None:
         page.get_by_text("Settings").click()
     page.get_by_role("combobox", name="Method").select_option("fairqr")
     page.get_by_role("combobox", name="Retriever").select_option(retriever)
+    expect(page.locator("#retriever-about")).not_to_be_empty()
     page.get_by_role("spinbutton", name="Results").fill("10")
     page.get_by_role("searchbox", name="Query").fill(query)
     page.get_by_role("button", name="Run", exact=True).click()

@@ -37,7 +37,7 @@ class Request:
         kind: ``search``, ``answer`` or ``probe``.
         query: What to search for, or the question.
         corpus: The name of an index or of a built-in corpus.
-        retriever: One of :data:`fairqr.graph.service.engine.requests.RetrieverName`.
+        retriever: One of :data:`fairqr.retrieval.encoders.opening.RETRIEVERS`.
         model: Its name.
         entry: What is configured of it.
         base_url: A configured address, if the request names one.

@@ -11,6 +11,7 @@ from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context, Method
 from fairqr.graph.service.engine.fields import with_fields
 from fairqr.graph.service.records import Kind
+from fairqr.retrieval.encoders.opening import RetrieverName
 from fairqr.retrieval.target import Target
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "AnswerRequest",
     "BackgroundRun",
     "ProbeRequest",
-    "RetrieverName",
     "RunRequest",
     "SearchRequest",
 ]
@@ -30,9 +30,6 @@ _Target = Annotated[
 ]
 _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _AS_JSON = {"attributes": _Names, "target": _Target, "discount": str, "seed": _Seed | None}
-
-
-RetrieverName = Literal["auto", "bm25", "rm3", "dense", "hybrid"]
 
 
 class RunRequest(BaseModel):

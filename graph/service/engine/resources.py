@@ -79,7 +79,7 @@ class Resources:
 
         Args:
             corpus: The name of a source, an index or a built-in corpus; never a path.
-            retriever: See :data:`fairqr.graph.service.engine.requests.RetrieverName`.
+            retriever: See :data:`fairqr.retrieval.encoders.opening.RETRIEVERS`.
             progress: As of :meth:`Catalog.resolve`.
 
         Raises:

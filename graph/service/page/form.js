@@ -32,6 +32,7 @@ export function setUpForm(run) {
   for (const radio of form.elements.kind) radio.addEventListener("change", kindChanged);
   byId("corpus").addEventListener("change", () => { indexChanged(); line(); });
   byId("method").addEventListener("change", () => { methodChosen = true; methodChanged(); line(); });
+  byId("retriever").addEventListener("change", retrieverChanged);
   byId("model").addEventListener("change", modelChanged);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -105,6 +106,11 @@ export function setUpForm(run) {
     promptsChanged();
   }
 
+  function retrieverChanged() {
+    byId("retriever-about").textContent =
+      options?.retrievers.find(({ name }) => name === byId("retriever").value)?.about ?? "";
+  }
+
   function modelChanged() {
     byId("other-model-field").hidden = byId("model").value !== OTHER;
     byId("other-model").required = byId("model").value === OTHER;
@@ -173,6 +179,7 @@ export function setUpForm(run) {
       fill(byId("attributor"), found.attributors.map((name) => option(name)), option("none", "nobody"));
       indexChanged();
       kindChanged();
+      retrieverChanged();
       modelChanged();
     },
     /** Fill in what a run was asked for. */
@@ -197,6 +204,7 @@ export function setUpForm(run) {
         byId("other-model").value = asked.model;
       }
       methodChanged();
+      retrieverChanged();
       kindChanged();
       byId("prompt").value = asked.prompts?.[promptId()] ?? "";
       modelChanged();

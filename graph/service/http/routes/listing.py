@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from fairqr.graph.search.context import METHODS
-from fairqr.graph.service.engine.requests import RetrieverName, RunRequest
+from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
+from fairqr.retrieval.encoders.opening import RETRIEVERS
 
 __all__ = ["router"]
 
@@ -81,6 +80,7 @@ class RetrieverInfo(BaseModel):
     """A way to find documents."""
 
     name: str
+    about: str = Field(description="One line.")
     default: bool = Field(description="Whether it is used where none is named.")
 
 
@@ -140,6 +140,7 @@ async def list_prompts(request: Request) -> PromptList:
 async def list_models(request: Request) -> ModelList:
     """List the models, the methods, the retrievers, and what judges answers."""
     offers = parts_of(request).engine.offers
+    usual = RunRequest.model_fields["retriever"].default
     return ModelList(
         models=[
             ModelDescription(name=name, default=name == offers.default_model)
@@ -150,8 +151,8 @@ async def list_models(request: Request) -> ModelList:
             for name in offers.methods()
         ],
         retrievers=[
-            RetrieverInfo(name=name, default=name == RunRequest.model_fields["retriever"].default)
-            for name in get_args(RetrieverName)
+            RetrieverInfo(name=name, about=about, default=name == usual)
+            for name, about in RETRIEVERS.items()
         ],
         attributors=offers.attributors(),
     )
