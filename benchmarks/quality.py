@@ -31,15 +31,17 @@ from fairqr.evaluation.inputs import as_run
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.encoders.opening import open_encoder
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.exposure import FloatArray
-from fairqr.retrieval.relevance import FITTED
+from fairqr.retrieval.relevance import FITTED, Calibration
 from fairqr.retrieval.runs import Run
 
 NDCG, AWRF = "nDCG@20", "AWRF@20(unit=bits)"
 PRODUCT = f"{NDCG}×{AWRF}"
-BASELINE, RETRIEVAL = "BM25", "hybrid"
+BASELINE, RETRIEVAL, POOL = "BM25", "hybrid", "encoded pool"
 HEADINGS = (
     *("system", "nDCG@20", "AWRF@20", "product", "nDCG", "product"),
     *("p", "p, hybrid", "topics", "calls"),
@@ -64,7 +66,9 @@ SYSTEMS = (
     System(BASELINE, "bm25", {"method": "plain"}),
     System("BM25, greedy step", "bm25", {"method": "greedy"}),
     System("BM25, relevance-aware step", "bm25", {"ask": "never"}),
+    System("BM25, step, model where it may help", "bm25", {}, needs_model=True),
     System("fair-qr (BM25)", "bm25", {"method": "fair-qr"}, needs_model=True),
+    System("loop (BM25)", "bm25", {"method": "loop"}, needs_model=True),
     System("RM3", "rm3", {"method": "plain"}),
     System(RETRIEVAL, "hybrid", {"method": "plain"}),
     System("hybrid, greedy step", "hybrid", {"method": "greedy"}),
@@ -78,6 +82,9 @@ SYSTEMS = (
     System("the same, any relevance", "hybrid", {"ask": "never", "min_relevance": 0.0}),
     System("the same, model where it may help", "hybrid", {}, needs_model=True),
     System("the same, model always", "hybrid", {"ask": "always"}, needs_model=True),
+    System(POOL, "pool", {"method": "plain"}),
+    System("encoded pool, relevance-aware step", "pool", {"ask": "never"}),
+    System("encoded pool, model where it may help", "pool", {}, needs_model=True),
 )
 
 
@@ -198,6 +205,20 @@ def printed(title: str, rows: Sequence[tuple[str, ...]]) -> None:
         print("  ".join([first.ljust(widths[0]), *cells]), flush=True)
 
 
+async def opened(corpus: str, calibration: Calibration) -> dict[str, SearchEngine]:
+    """Return what searches a corpus in each way; what has no vector yet is encoded first."""
+    catalog = Catalog()
+    print(f"Encoding what has no vector yet in {corpus} …", file=sys.stderr)
+    await (await catalog.resolve(corpus, retriever="dense:minilm")).aclose()
+    hybrid = await catalog.resolve(corpus, retriever="hybrid:minilm")
+    words = await catalog.resolve(corpus)
+    pool = await EncodedPoolEngine.open(words, open_encoder("minilm"))
+    assert isinstance(hybrid, HybridEngine)
+    hybrid.calibration = pool.calibration = calibration
+    rm3 = await catalog.resolve(corpus, retriever="rm3")
+    return {"bm25": words, "rm3": rm3, "hybrid": hybrid, "pool": pool}
+
+
 async def main(trec: Path | None, with_model: bool) -> None:
     """Search, measure and print."""
     model = open_model("local:smollm2-135m") if with_model else None
@@ -208,17 +229,7 @@ async def main(trec: Path | None, with_model: bool) -> None:
         print("Skipped: TREC Fair 2022; name its folder by --trec.")
     others = {"notables": "trec2022", "trec2022": "notables"}
     for name, collection in collections.items():
-        engines: dict[str, SearchEngine] = {}
-        for retriever in ("bm25", "rm3", "hybrid"):
-            if retriever == "hybrid":
-                print(f"Encoding what has no vector yet in {name} …", file=sys.stderr)
-                dense = await Catalog().resolve(collection.corpus_name, retriever="dense:minilm")
-                await dense.aclose()
-                retriever = "hybrid:minilm"
-            engine = await Catalog().resolve(collection.corpus_name, retriever=retriever)
-            if isinstance(engine, HybridEngine):
-                engine.calibration = FITTED[others[name]]
-            engines[retriever.partition(":")[0]] = engine
+        engines = await opened(collection.corpus_name, FITTED[others[name]])
         forms = (0, 10) if any(topic.keywords for topic in collection.topics) else (0,)
         for attribute in ("gender", "continent"):
             for keywords in forms:
