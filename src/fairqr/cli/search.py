@@ -45,9 +45,9 @@ def _explain_methods(method: str | None) -> str | None:
     for name, strategy in METHODS.items():
         typer.echo(f"  {name}: {strategy.about}")
         if strategy.refines:
-            groups = "all groups at once" if strategy.groups == "all" else "one group a round"
             typer.echo(
-                f"      {groups}, pool={strategy.pool}, rerank={strategy.rerank}, "
+                f"      ask={strategy.ask}, groups={strategy.groups}, "
+                f"pool={strategy.pool}, rerank={strategy.rerank}, "
                 f"final_step={strategy.final_step}, depth={strategy.depth or 'k'}"
             )
     typer.echo("\nModels that re-rank (--method, or --set rerank=NAME), before the final step:")
