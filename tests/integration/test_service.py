@@ -393,7 +393,8 @@ def test_what_is_offered(service: Served) -> None:
     retrievers = {it["name"]: it["default"] for it in offered["retrievers"]}
     assert {"bm25", "rm3", "dense", "hybrid"} <= retrievers.keys()
     assert list(retrievers.values()).count(True) == 1
-    assert {"fairqr", "plain"} <= {it["name"] for it in offered["methods"]}
+    usual = {kind: it["name"] for it in offered["methods"] for kind in it["default_for"]}
+    assert usual == {"search": "fairqr", "answer": "plain", "probe": "plain"}
     assert not {"deltr", "monot5"} & {it["name"] for it in offered["methods"]}
     assert service.client.get("/v1/me").json()["key"] is None
 

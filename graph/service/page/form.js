@@ -63,7 +63,7 @@ export function setUpForm(run) {
     byId("k-label").textContent = labels.k;
     byId("answer-fields").hidden = kind() !== "answer";
     if (options && !methodChosen) {
-      byId("method").value = kind() === "answer" ? "plain" : "fairqr";
+      byId("method").value = options.methods.find((it) => it.default_for.includes(kind())).name;
       methodChanged();
     }
     promptsChanged();

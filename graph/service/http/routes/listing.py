@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from fairqr.graph.search.context import METHODS
-from fairqr.graph.service.engine.requests import RunRequest
+from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.graph.service.records import Scope
+from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 
@@ -74,6 +74,7 @@ class MethodInfo(BaseModel):
     name: str
     about: str = Field(description="One line.")
     refines: bool = Field(description="Whether it asks the model to refine the query.")
+    default_for: list[Kind] = Field(description="The kinds of runs that use it if none is named.")
 
 
 class RetrieverInfo(BaseModel):
@@ -147,7 +148,16 @@ async def list_models(request: Request) -> ModelList:
             for name in offers.models()
         ],
         methods=[
-            MethodInfo(name=name, about=METHODS[name].about, refines=METHODS[name].refines)
+            MethodInfo(
+                name=name,
+                about=METHODS[name].about,
+                refines=METHODS[name].refines,
+                default_for=[
+                    kind
+                    for kind, asked in REQUESTS.items()
+                    if asked.model_fields["method"].default == name
+                ],
+            )
             for name in offers.methods()
         ],
         retrievers=[
