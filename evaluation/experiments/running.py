@@ -28,7 +28,7 @@ from fairqr.evaluation.measures.product import Product
 from fairqr.evaluation.measures.text import parse_measures
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.context import METHODS, Context, make_context
 from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.usage import usage_of
@@ -157,11 +157,14 @@ def _with_retrievers(experiment: Experiment) -> Experiment:
 
     A corpus that is named may be an engine with a ranking of its own.
     """
+
+    def named(system: System) -> str:
+        by_method = METHODS[system.method].searched_by(system.retriever)
+        is_ours = by_method == AUTO and experiment.corpus_of(system) is None
+        return automatic() if is_ours else by_method
+
     systems = [
-        system.model_copy(update={"retriever": automatic()})
-        if system.retriever == AUTO and experiment.corpus_of(system) is None
-        else system
-        for system in experiment.systems
+        system.model_copy(update={"retriever": named(system)}) for system in experiment.systems
     ]
     return experiment.model_copy(update={"systems": tuple(systems)})
 

@@ -22,6 +22,7 @@ from fairqr.agents.ranking.rankers import RANKERS, RankerName
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
 from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
+from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.exposure import Discount
 from fairqr.retrieval.rerank import RRF_K
 from fairqr.retrieval.rerankers.registry import RERANKERS
@@ -95,6 +96,7 @@ class Strategy:
             group. If so, keywords only add to the scores of documents that the query matches, and
             keywords without evidence are dropped. If not, all keywords are added to the query.
         depth: How many documents each query retrieves; None means k.
+        retriever: What the retriever ``auto`` stands for with this method, if that is fixed.
     """
 
     about: str
@@ -108,6 +110,11 @@ class Strategy:
     final_step: FinalStep = "none"
     evidence: bool = False
     depth: int | None = 200
+    retriever: str = AUTO
+
+    def searched_by(self, retriever: str) -> str:
+        """Return the retriever to open for the one that is asked for."""
+        return self.retriever if retriever == AUTO else retriever
 
 
 def _baseline(step: FinalStep) -> Strategy:
@@ -146,6 +153,7 @@ METHODS: dict[Method, Strategy] = {
         pool="last",
         rerank="original_query",
         depth=None,
+        retriever="bm25",
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
     "loop": Strategy(

@@ -106,7 +106,7 @@ def check_request(kind: Kind, body: Mapping[str, Any], caps: Caps, offers: Offer
         kind=kind,
         query=query,
         corpus=values["corpus"],
-        retriever=values["retriever"],
+        retriever=strategy.searched_by(values["retriever"]),
         model=values["model"],
         entry=entry,
         base_url=base_url,

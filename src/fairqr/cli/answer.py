@@ -126,7 +126,7 @@ def answer(
         view = AnswerView(question) if is_live else View()
         if chat and asked.strategy.ranker in ASKED:
             view.expect_cost(name)
-        async with settings.opened(corpus, retriever) as engine:
+        async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
             fair = FairSearch(
                 engine,
                 chat,

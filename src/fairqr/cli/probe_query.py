@@ -77,7 +77,7 @@ def query(
         )
         # What is missing is better known before a large corpus is indexed.
         await probed.start("text")
-        async with settings.opened(corpus, retriever) as engine:
+        async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
             return ProbeResult.model_validate(await ProbeView(yes=yes).follow(fair, text, asked))
 

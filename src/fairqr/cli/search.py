@@ -140,7 +140,7 @@ def search(
         view = View() if as_json else SearchView(query, corpus or default_corpus(), asked, name)
         if asks_ranker:
             view.expect_cost(name, asked.budget, yes=yes)
-        async with settings.opened(corpus, retriever) as engine:
+        async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
             fair = FairSearch(engine, opened, ranker=ranker, prompts=prompts)
             return SearchResult.model_validate(await view.follow(fair, query, asked))
 

@@ -51,6 +51,30 @@ def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
     assert {cell.seed for cell in plan.cells if not cell.system.asks_a_model} == {0}
 
 
+@pytest.mark.parametrize(("pulled", "usual"), [(False, "bm25"), (True, "hybrid:minilm")])
+def test_what_auto_stands_for_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulled: bool, usual: str
+) -> None:
+    """The paper's loop searches by words; a corpus that is named may have a ranking of its own."""
+    monkeypatch.setattr("fairqr.retrieval.encoders.opening.is_pulled", lambda name: pulled)
+    collection = write_collection(tmp_path / "collection")
+    systems = [
+        PLAIN,
+        {"name": "ours"},
+        {"name": "paper", "method": "fair-qr"},
+        {"name": "vectors", "method": "fair-qr", "retriever": "dense"},
+        {"name": "outside", "corpus": "notables"},
+    ]
+    named = {}
+    for given in ({}, {"retriever": "rm3"}):
+        plan = plan_of(collection, tmp_path, systems=systems, **given)
+        found = {each.name: each.retriever for each in plan.manifest.experiment.systems}
+        assert found == {cell.system.name: cell.system.retriever for cell in plan.cells}
+        named[given.get("retriever")] = list(found.values())
+    assert named[None] == [usual, usual, "bm25", "dense", "auto"]
+    assert named["rm3"] == ["rm3", "rm3", "rm3", "dense", "rm3"]
+
+
 def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
     found = experiment(
         tmp_path,
