@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from fairqr.retrieval.documents import Progress
 
 __all__ = ["Watcher"]
 
@@ -31,8 +31,8 @@ class Watcher:
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def count(self, what: str) -> Callable[[int], None]:
-        return lambda number: None
+    def count(self, what: str) -> Progress:
+        return lambda done, total=None, /: None
 
     @property
     def steps(self) -> int:

@@ -135,7 +135,7 @@ async def test_a_source_is_built_or_read(tmp_path: Path, monkeypatch: pytest.Mon
 
     def preparing(what: str) -> object:
         begun.append(what)
-        return lambda count: None
+        return lambda done, total=None, /: None
 
     built = await open_probe_collection(FEMALE, name, size=16, preparing=preparing)  # type: ignore[arg-type]
     assert begun == [f"importing {name}", "reading people"]

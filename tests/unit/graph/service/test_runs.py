@@ -434,10 +434,10 @@ class TestLosingARun:
         self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store, "sweep", asyncio.Event().wait)
-        async with running(store, script, lease=1) as runs:
+        async with running(store, script, lease=3) as runs:
             run = await submitted(runs, keep=True)
             await script.begun.wait()
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(3.3)
             assert script.closed == 0
             script.go.set()
             assert (await runs.result(run.id, KEY)).attempts == 1
