@@ -141,6 +141,8 @@ class FairSearch:
         model: The model that refines queries: its name, or a LangChain chat model; defaults to the
             configured model. Methods that re-rank with a model use it too, and :meth:`probe`
             probes it.
+        retriever: How documents are found, if ``source`` is no open engine; see
+            :func:`open_engine`.
         ranker: Re-ranks instead of ``model``: the name of a model, a model, or a ranker.
         generator: Writes the answers: a generator, a LangChain chat model, or a name; defaults to
             ``model``.
@@ -151,7 +153,8 @@ class FairSearch:
             named as the attributor gets at most as many questions at once.
 
     Raises:
-        InputError: The source is not of a type listed above.
+        InputError: The source is not of a type listed above, or is an open engine, which has its
+            retriever.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ class FairSearch:
         source: SearchEngine | Source | Mapping[str, Any] | Path | str,
         model: GivenModel | None = None,
         *,
+        retriever: str | Encoder | Embeddings = "auto",
         ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
         attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
@@ -170,7 +174,12 @@ class FairSearch:
                 "FairSearch takes an open engine, or the name, file or content of a source, not "
                 f"{type(source).__name__}; from_langchain makes an engine of a retriever."
             )
+        if retriever != "auto" and not isinstance(source, _NAMED):
+            raise InputError(
+                "An open engine has its retriever; leave the retriever out, or name the source."
+            )
         self._source = source
+        self._retriever = retriever
         self._engine: SearchEngine | None = None
         self._model = model
         self._ranker = ranker
@@ -190,6 +199,7 @@ class FairSearch:
         source: SearchEngine | Source | Mapping[str, Any] | Path | str,
         model: GivenModel | None = None,
         *,
+        retriever: str | Encoder | Embeddings = "auto",
         ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
         attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
@@ -209,6 +219,7 @@ class FairSearch:
             cls(
                 source,
                 model,
+                retriever=retriever,
                 ranker=ranker,
                 generator=generator,
                 attributor=attributor,
@@ -427,7 +438,7 @@ class FairSearch:
     async def _built(self) -> Graphs:
         source, model = self._source, self._model
         if isinstance(source, _NAMED):
-            engine = self._engine = await open_engine(source)
+            engine = self._engine = await open_engine(source, retriever=self._retriever)
         else:
             engine = source
         # Both are opened once for all graphs.

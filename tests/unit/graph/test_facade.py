@@ -51,6 +51,20 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await engine.aclose()
 
 
+async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    assert "relevance" not in engine.capabilities, "no encoder is pulled, so auto is BM25"
+    async with FairSearch.open(str(tmp_path), "feedback", retriever="rm3") as search:
+        result = await search.search("physicist", attribute="gender", method="plain", k=5)
+    assert result.retriever.startswith("rm3")
+    with pytest.raises(InputError, match="An open engine has its retriever"):
+        FairSearch.open(engine, "feedback", retriever="rm3")
+    with pytest.raises(InputError, match="There is no retriever 'sparse'"):
+        async with FairSearch.open(str(tmp_path), "feedback", retriever="sparse"):
+            pass
+
+
 class Proposing:
     """Proposes words that documents contain, and counts how often it is started and asked."""
 
@@ -153,7 +167,7 @@ async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
     opened: list[int] = []
     closing = Closing(engine)
 
-    async def open_here(source: object) -> SearchEngine:
+    async def open_here(source: object, *, retriever: str) -> SearchEngine:
         opened.append(threading.get_ident())
         return closing  # type: ignore[return-value]
 
