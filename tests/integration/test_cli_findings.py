@@ -161,7 +161,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the indexes that were opened."""
     opened: list[str] = []
 
-    async def counted(corpus: str) -> SearchEngine:
+    async def counted(corpus: str, **_: object) -> SearchEngine:
         opened.append(corpus)
         await asyncio.sleep(0.05)
         if len(opened) == 1 and corpus == "broken-at-first":
