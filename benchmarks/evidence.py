@@ -92,7 +92,10 @@ async def compared(name: str, topics: int | None, store: Store) -> Sequence[Tabl
         topics=topics,
         measures=(MEASURE,),
         baseline=COUNTS,
-        systems=(System(name=COUNTS, method="loop"), System(name=TEXTS, method="loop")),
+        systems=(
+            System(name=COUNTS, method="loop", retriever="bm25"),
+            System(name=TEXTS, method="loop", retriever="bm25"),
+        ),
     )
     plan = make_plan(experiment, collection, prompts)
     engine = await Catalog().resolve(collection.corpus_name)
