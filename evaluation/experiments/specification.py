@@ -232,8 +232,8 @@ class Experiment(Options, _Searching):
     )
     retriever: str = Field(
         AUTO,
-        description="What systems search by that do not say it: bm25, dense, hybrid, or auto, "
-        "which is hybrid once MiniLM is pulled.",
+        description="What systems search by that do not say it: bm25, rm3, dense, hybrid, or "
+        "auto, which is hybrid once MiniLM is pulled.",
     )
     corpus: str | None = Field(
         None,
@@ -253,7 +253,7 @@ class Experiment(Options, _Searching):
     def _has_retrievers(cls, given: Any) -> Any:
         if not isinstance(given, dict) or not isinstance(given.get("systems"), list | tuple):
             return given
-        named = {"retriever": given.get("retriever", AUTO)}
+        named = {"retriever": given["retriever"]} if "retriever" in given else {}
         systems = [{**named, **one} if isinstance(one, dict) else one for one in given["systems"]]
         return {**given, "systems": systems}
 
