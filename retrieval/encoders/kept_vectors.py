@@ -39,6 +39,9 @@ class KeptVectors:
 
     def __init__(self, encoder: Encoder, mark: EncoderMark, path: Path | None = None) -> None:
         self._encoder, self._mark = encoder, mark
+        # Another model may have the same name.
+        probe = " ".join(f"{value:.2f}" for value in mark.probe)
+        self._key_of_encoder = f"{mark.name}\n{mark.dimensions}\n{probe}\n"
         self._file: KeptFile[bytes] = KeptFile(path or cache_dir() / "vectors.sqlite", MAX_BYTES)
 
     async def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32Array:
@@ -65,17 +68,17 @@ class KeptVectors:
             made = await encode_documents(
                 self._encoder, [missing[key] for key in some], self._mark.dimensions
             )
-            vectors |= zip(some, made, strict=True)
-            new = {key: row.astype("<f4").tobytes() for key, row in zip(some, made, strict=True)}
-            await asyncio.to_thread(self._file.put_many, new)
+            new = dict(zip(some, made.astype("<f4"), strict=True))
+            vectors |= new
+            await asyncio.to_thread(
+                self._file.put_many, {key: row.tobytes() for key, row in new.items()}
+            )
             if progress is not None:
                 progress(start + len(some), len(waiting))
         rows = [vectors[key] for key in keys]
         return np.stack(rows) if rows else np.zeros((0, self._mark.dimensions), dtype=np.float32)
 
     def _key(self, text: str) -> str:
-        """Return what identifies a text and the encoder; another model may have the same name."""
-        mark = self._mark
-        probe = " ".join(f"{value:.2f}" for value in mark.probe)
-        whole = "\n".join((mark.name, str(mark.dimensions), probe, text))
+        """Return what identifies a text and the encoder."""
+        whole = self._key_of_encoder + text
         return sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
