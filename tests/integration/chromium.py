@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-__all__ = ["FAINT", "FOCUSED", "REPEATED", "WIDTH", "Pages", "Watched", "browser", "pages"]
+__all__ = ["FAINT", "FOCUSED", "PHONE", "REPEATED", "WIDTH", "Pages", "Watched", "browser", "pages"]
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -34,6 +34,13 @@ document.addEventListener("securitypolicyviolation", (event) => {
 });
 """
 
+
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 360, "height": 740},
+    "has_touch": True,
+    "is_mobile": True,
+}
+"""The window of a small phone."""
 
 WIDTH = "document.documentElement.scrollWidth"
 """How wide a page is, in pixels; more than its window where it has to be scrolled sideways."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import FAINT, FOCUSED, REPEATED, WIDTH, Pages, browser, pages
+from tests.integration.chromium import FAINT, FOCUSED, PHONE, REPEATED, WIDTH, Pages, browser, pages
 from tests.integration.model_server import Answer, Asked, ModelServer, says, stream, write_people
 from tests.integration.page_service import run_command, served, settings_for
 
@@ -271,12 +271,7 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
 ) -> None:
     model.does(words_by_round())  # type: ignore[arg-type]
     for scheme in ("dark", "light"):
-        page, _ = pages(
-            viewport={"width": 360, "height": 740},
-            color_scheme=scheme,
-            has_touch=True,
-            is_mobile=True,
-        )
+        page, _ = pages(color_scheme=scheme, **PHONE)
         page.goto(service)
         expect(page.locator("#corpus option")).to_have_count(1)
         assert page.evaluate(WIDTH) <= 360

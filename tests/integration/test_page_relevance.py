@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.integration.chromium import FAINT, WIDTH, Pages, browser, pages
+from tests.integration.chromium import FAINT, PHONE, WIDTH, Pages, browser, pages
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import ModelServer, says
 from tests.integration.page_service import run_command, served, settings_for
@@ -167,12 +167,7 @@ def test_two_retrievers_are_compared(pages: Pages, service: str) -> None:
 
 def test_it_fits_a_phone_and_can_be_read(pages: Pages, service: str) -> None:
     for scheme in ("dark", "light"):
-        page, _ = pages(
-            viewport={"width": 360, "height": 740},
-            color_scheme=scheme,
-            has_touch=True,
-            is_mobile=True,
-        )
+        page, _ = pages(color_scheme=scheme, **PHONE)
         ask(page, service, f"physicist {scheme}", "hybrid")
         expect(page.locator(".chance").first).to_be_visible()
         assert page.evaluate(WIDTH) <= 360

@@ -14,7 +14,7 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["WatchedEngine", "hits_of", "ranked", "remove"]
+__all__ = ["WatchedEngine", "answers_of", "hits_of", "ranked", "remove"]
 
 
 async def hits_of(
@@ -32,6 +32,13 @@ async def ranked(
     """The ranking of one query."""
     hits = await hits_of(engine, text, n, only=only)
     return Ranking(hits.ids, hits.scores)
+
+
+async def answers_of(
+    engine: SearchEngine, queries: Sequence[Query]
+) -> list[tuple[list[str], list[float], int | None]]:
+    """The ids, scores and total of each query."""
+    return [(hits.ids, hits.scores, hits.total) for hits in await engine.search(queries)]
 
 
 async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:

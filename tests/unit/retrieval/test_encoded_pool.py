@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.relevance import CALIBRATION, fused_best, moved_toward
-from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.engines import WatchedEngine, answers_of, hits_of
 from tests.unit.retrieval.embedded import GENDER, built
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
 
@@ -134,8 +134,7 @@ async def test_counts_and_groups_are_the_engines_own(tmp_path: Path) -> None:
         Query("", 9, only=("d001", "d002")),
         Query("w1 w2", 9, every_word=True),
     ]
-    for own, theirs in zip(await engine.search(asked), await lexical.search(asked), strict=True):
-        assert (own.ids, own.scores, own.total) == (theirs.ids, theirs.scores, theirs.total)
+    assert await answers_of(engine, asked) == await answers_of(lexical, asked)
 
 
 async def test_an_index_with_vectors_of_its_own_is_searched_by_them(tmp_path: Path) -> None:
