@@ -254,5 +254,5 @@ def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
     run.get_by_role("button", name="Really remove").click()
     expect(run).to_have_count(0)
     page.reload()
-    expect(page.locator(".runs, .hint[role=status]:not(:empty)").first).to_be_visible()
+    expect(page.locator(".runs li, .hint[role=status]:not(:empty)").first).to_be_visible()
     expect(run).to_have_count(0)
