@@ -254,7 +254,11 @@ class Experiment(Options, _Searching):
         if not isinstance(given, dict) or not isinstance(given.get("systems"), list | tuple):
             return given
         named = {"retriever": given["retriever"]} if "retriever" in given else {}
-        systems = [{**named, **one} if isinstance(one, dict) else one for one in given["systems"]]
+        systems = [
+            one.model_dump(exclude_unset=True) if isinstance(one, System) else one
+            for one in given["systems"]
+        ]
+        systems = [{**named, **one} if isinstance(one, dict) else one for one in systems]
         return {**given, "systems": systems}
 
     @model_validator(mode="after")

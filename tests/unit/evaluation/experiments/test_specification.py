@@ -12,7 +12,7 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED, find_experiment, read_experiment
 from fairqr.evaluation.experiments.running import make_plan
-from fairqr.evaluation.experiments.specification import QueryForm
+from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import (
     experiment,
@@ -73,6 +73,20 @@ def test_what_auto_stands_for_is_written_down(
         named[given.get("retriever")] = list(found.values())
     assert named[None] == [usual, usual, "bm25", "dense", "auto"]
     assert named["rm3"] == ["rm3", "rm3", "rm3", "dense", "rm3"]
+
+
+def test_systems_made_in_python_get_the_retriever_of_the_experiment() -> None:
+    """As systems that are read from a file do."""
+    named = [{"name": name, "retriever": name} for name in ("bm25", "auto")]
+    systems = [PLAIN, *named]
+    made = [System(**system) for system in systems]
+    for chosen, expected in (({}, "auto"), ({"retriever": "rm3"}, "rm3")):
+        common = {"title": "Made here", "baseline": PLAIN["name"], **chosen}
+        found = Experiment(systems=made, **common)
+        assert [system.retriever for system in found.systems] == [expected, "bm25", "auto"]
+        assert found == Experiment(systems=systems, **common)
+        assert found == Experiment.model_validate(found.model_dump())
+    assert made[0].retriever == "auto"
 
 
 def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
