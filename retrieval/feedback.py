@@ -10,53 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 
-__all__ = ["Rm3", "document_frequencies", "most_weighted", "relevance_model", "shares_of"]
-
-
-class Rm3(BaseModel):
-    """The parameters of RM3; the defaults are those of Anserini (Yang et al. 2018)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    documents: int = Field(
-        10, ge=1, le=100, description="How many of the first documents to learn from."
-    )
-    terms: int = Field(10, ge=1, le=100, description="How many words to add.")
-    weight: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="The weight of the query's own words; the added words have the rest.",
-    )
-
-    @classmethod
-    def of(cls, text: str) -> Rm3:
-        """Read parameters such as ``documents=20,weight=0.7``.
-
-        Raises:
-            InputError: There is no such parameter, or a value is out of its range.
-        """
-        given = [part.partition("=") for part in text.split(",") if part.strip()]
-        try:
-            return cls.model_validate({name.strip(): value for name, _, value in given})
-        except ValidationError as error:
-            where, reason = first_problem(error)
-            raise InputError(
-                f"The retriever rm3 cannot take '{one_line(where)}': {one_line(reason)}; its "
-                f"parameters are {', '.join(cls.model_fields)}, as in rm3:documents=20,weight=0.7."
-            ) from None
-
-    @property
-    def retriever(self) -> str:
-        """The name of the retriever: ``rm3``, with the parameters that are not the defaults."""
-        changed = self.model_dump(exclude_defaults=True)
-        own = ",".join(f"{name}={value}" for name, value in changed.items())
-        return f"rm3:{own}" if own else "rm3"
+__all__ = ["document_frequencies", "most_weighted", "relevance_model", "shares_of"]
 
 
 def shares_of(words: Sequence[str]) -> dict[str, float]:

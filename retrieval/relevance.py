@@ -5,7 +5,8 @@ Two kinds of evidence tell relevant documents from others, and mean the same for
 - The **lexical** evidence is the score of BM25, as a share of the query's highest score.
 - The **similarity** is the cosine between the vectors of query and document, in standard deviations
   above the mean of all documents. The query's vector is first moved halfway toward the mean of the
-  ten best documents of both rankings (Rocchio 1971, with vectors).
+  ten best documents of both rankings (Rocchio 1971, with vectors). Ten and halfway are parameters:
+  see :class:`fairqr.retrieval.retriever_parameters.Hybrid`.
 
 A logistic regression makes them a probability. ``benchmarks/relevance.py`` fits it, and shows how
 well a fit on one collection holds on another (docs/relevance.md).
@@ -21,6 +22,7 @@ import numpy as np
 from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerank import RRF_K
+from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = [
     "CALIBRATION",
@@ -30,8 +32,6 @@ __all__ = [
     "moved_toward",
     "relevance_by_rank",
 ]
-
-FEEDBACK_DOCUMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,30 @@ FITTED = {
 """The same on one collection alone; each is tested on the other."""
 
 
-def moved_toward(query: Float32Array, best: Float32Array) -> Float32Array:
-    """Return the vector of a query, moved halfway toward the documents that answer it best.
+def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Float32Array:
+    """Return the vector of a query, moved toward the documents that answer it best.
 
     Args:
         query: Shape (d,), of length 1 or 0.
         best: Vectors of documents that fused rankings hold to be best, shape (m, d); those of zeros
             have no say.
+        weight: Of the query; the mean of the documents has the rest.
     """
     known = best[best.any(axis=1)]
     if not len(known):
         return query
     middle = unit_rows([known.astype(np.float64).mean(axis=0)])[0]
-    moved: Float32Array = unit_rows([query + middle])[0]
+    moved: Float32Array = unit_rows([weight * query + (1 - weight) * middle])[0]
     return moved
 
 
-def fused_best(rankings: Sequence[Sequence[int]]) -> list[int]:
-    """Return the ten numbers that reciprocal rank fusion of rankings puts first, ties by number."""
+def fused_best(rankings: Sequence[Sequence[int]], options: Hybrid) -> list[int]:
+    """Return the numbers to learn from: those that rank fusion puts first, ties by number."""
     fused: dict[int, float] = {}
     for ranking in rankings:
-        for rank, number in enumerate(ranking, start=1):
-            fused[number] = fused.get(number, 0.0) + 1 / (RRF_K + rank)
-    return sorted(fused, key=lambda number: (-fused[number], number))[:FEEDBACK_DOCUMENTS]
+        for rank, number in enumerate(ranking[: options.depth], start=1):
+            fused[number] = fused.get(number, 0.0) + 1 / (options.k + rank)
+    return sorted(fused, key=lambda number: (-fused[number], number))[: options.feedback]
 
 
 def relevance_by_rank(n: int) -> FloatArray:

@@ -12,7 +12,7 @@ from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.langchain import LangChainEncoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.wordllama import WordllamaEncoder
-from fairqr.retrieval.feedback import Rm3
+from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -56,7 +56,9 @@ def default_encoder_of(retrievers: Iterable[str]) -> str:
 
     Runs note it, since it changes once MiniLM is pulled.
     """
-    return default_encoder() if {"dense", "hybrid"} & set(retrievers) else ""
+    read = map(_read, retrievers)
+    needed = any(kind in ("dense", "hybrid") and not encoder for kind, encoder, _ in read)
+    return default_encoder() if needed else ""
 
 
 def automatic() -> str:
@@ -111,11 +113,13 @@ class Retriever:
             (``dense``), or by words and vectors (``hybrid``).
         encoder: Makes the vectors, for ``dense`` and ``hybrid``.
         rm3: The parameters of ``rm3``.
+        hybrid: The parameters of ``hybrid``.
     """
 
     kind: Literal["bm25", "rm3", "dense", "hybrid"]
     encoder: Encoder | None = None
     rm3: Rm3 = field(default_factory=Rm3)
+    hybrid: Hybrid = field(default_factory=Hybrid)
 
     @classmethod
     def of(cls, given: str | Encoder | Retriever) -> Retriever:
@@ -125,8 +129,9 @@ class Retriever:
             given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
                 ``bm25``; ``rm3``, or ``rm3:documents=20`` with other parameters (see
                 :class:`Rm3`); ``dense`` or ``hybrid``, with :func:`default_encoder`;
-                ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`; or
-                an encoder, which is for ``hybrid``.
+                ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`;
+                ``hybrid:feedback=20`` or ``hybrid:ENCODER,feedback=20`` with other parameters (see
+                :class:`Hybrid`); or an encoder, which is for ``hybrid``.
 
         Raises:
             InputError: There is no such retriever, or it has no such parameter.
@@ -138,15 +143,30 @@ class Retriever:
             return cls("hybrid", given)
         if given.strip() == AUTO:
             given = automatic()
-        kind, _, detail = given.strip().partition(":")
-        if kind == "bm25" and not detail:
+        kind, encoder, parameters = _read(given)
+        if given.strip() == "bm25":
             return cls("bm25")
         if kind == "rm3":
-            return cls("rm3", rm3=Rm3.of(detail))
-        if kind in ("dense", "hybrid"):
-            named = open_encoder(detail or None)
-            return cls("dense" if kind == "dense" else "hybrid", named)
+            return cls("rm3", rm3=Rm3.of(parameters))
+        if kind == "hybrid":
+            options = Hybrid.of(parameters)
+            return cls("hybrid", open_encoder(encoder or None), hybrid=options)
+        if kind == "dense":
+            return cls("dense", open_encoder(encoder or None))
         raise InputError(
             f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
             "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )
+
+
+def _read(retriever: str) -> tuple[str, str, list[str]]:
+    """Return the kind, the encoder and the parameters in the name of a retriever.
+
+    The parameters of ``hybrid`` may follow its encoder, of which the first part has no ``=``.
+    """
+    kind, _, detail = retriever.strip().partition(":")
+    if kind == "dense":
+        return kind, detail, []
+    parts = detail.split(",")
+    encoder = parts.pop(0).strip() if kind == "hybrid" and "=" not in parts[0] else ""
+    return kind, encoder, parts

@@ -27,11 +27,10 @@ from fairqr.retrieval.engines.engine import (
     best_first,
 )
 from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
+from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = ["EncodedPoolEngine"]
 
-POOL = 200
-"""How many documents of a query are encoded at the most."""
 SAMPLE_WORDS = (
     "time year world first life work people day new great city country family school history "
     "made born known large small"
@@ -46,11 +45,11 @@ SECONDS_KEPT = 600.0
 class EncodedPoolEngine(EngineOverWords):
     """Re-ranks what an engine finds by the probability of relevance of its texts.
 
-    The engine's own scores are the lexical evidence, and the first 200 documents are encoded. What
-    stands below them, and what has no text, has no similarity beyond the mean. The mean and the
-    deviation of similarities come from 200 documents that common words find, since the engine may
-    not list its documents. For ten minutes the texts of documents are not read again, those of the
-    20,000 documents that were used last. No text is encoded twice; see :class:`KeptVectors`.
+    The engine's own scores are the lexical evidence, and the first ``pool`` documents are encoded.
+    What stands below them, and what has no text, has no similarity beyond the mean. The mean and
+    the deviation of similarities come from 200 documents that common words find, since the engine
+    may not list its documents. For ten minutes the texts of documents are not read again, those of
+    the 20,000 documents that were used last. No text is encoded twice; see :class:`KeptVectors`.
 
     It finds no document that the engine does not find. An index with vectors of its own does
     (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
@@ -58,11 +57,13 @@ class EncodedPoolEngine(EngineOverWords):
 
     calibration: Calibration = CALIBRATION
 
-    def __init__(self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
+    def __init__(
+        self, lexical: SearchEngine, encoder: Encoder, mark: EncoderMark, options: Hybrid
+    ) -> None:
         """Take what :meth:`open` has found; it has no background yet."""
         super().__init__(lexical)
-        self._encoder, self._mark = encoder, mark
-        self.retriever = f"hybrid-pool:{encoder.name}"
+        self._encoder, self._mark, self.options = encoder, mark, options
+        self.retriever = options.named("hybrid-pool", encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities - {"vectors"} | {
             "relevance"
         }
@@ -72,7 +73,11 @@ class EncodedPoolEngine(EngineOverWords):
 
     @classmethod
     async def open(
-        cls, lexical: SearchEngine, encoder: Encoder, progress: Progress | None = None
+        cls,
+        lexical: SearchEngine,
+        encoder: Encoder,
+        progress: Progress | None = None,
+        options: Hybrid | None = None,
     ) -> EncodedPoolEngine:
         """Wrap an engine, and encode what common words find.
 
@@ -80,13 +85,14 @@ class EncodedPoolEngine(EngineOverWords):
             lexical: Finds documents.
             encoder: Makes vectors of their texts.
             progress: Told how many texts have been encoded, if any have to be.
+            options: The parameters; by default those of :class:`Hybrid`.
 
         Raises:
             ModelError: The encoder fails.
             ModelUnavailableError: It cannot be started.
             FairqrError: What the engine raises.
         """
-        engine = cls(lexical, encoder, await EncoderMark.of(encoder))
+        engine = cls(lexical, encoder, await EncoderMark.of(encoder), options or Hybrid())
         words = [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
         found = await lexical.search(words)
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
@@ -97,15 +103,16 @@ class EncodedPoolEngine(EngineOverWords):
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries: one round trip for their hits, and one for texts not seen yet."""
+        pool = self.options.pool
         asked = [
-            replace(query, n=max(query.n, POOL))
+            replace(query, n=max(query.n, pool))
             if query.is_ranking and query.only is None
             else query
             for query in queries
         ]
         # What the words find best says how to read the scores of given documents.
         given = [query for query in queries if query.is_ranking and query.only is not None]
-        best = [replace(query, n=POOL, only=None) for query in given]
+        best = [replace(query, n=pool, only=None) for query in given]
         answers = await self.lexical.search([*asked, *best])
         found, others = answers[: len(queries)], iter(answers[len(queries) :])
         pairs = [
@@ -114,7 +121,7 @@ class EncodedPoolEngine(EngineOverWords):
             if query.is_ranking
         ]
         await self._encode_missing(
-            [id_ for _, hits, leading in pairs for id_ in (*leading.ids[:POOL], *hits.ids[:POOL])]
+            [id_ for _, hits, leading in pairs for id_ in (*leading.ids[:pool], *hits.ids[:pool])]
         )
         estimated = iter([await self._estimated(*pair) for pair in pairs])
         return [
@@ -124,10 +131,11 @@ class EncodedPoolEngine(EngineOverWords):
 
     async def _estimated(self, query: Query, hits: Hits, leading: Hits) -> Hits:
         asked = await encode_query(self._encoder, query.words, self._mark.dimensions)
-        candidates = self._vectors(leading.ids[:POOL])
+        candidates = self._vectors(leading.ids[: self.options.pool])
         ranks = range(len(candidates))
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
-        moved = moved_toward(asked, candidates[fused_best([ranks, nearest])])
+        best = candidates[fused_best([ranks, nearest], self.options)]
+        moved = moved_toward(asked, best, self.options.weight)
         mean, deviation = USUAL_SIMILARITY
         if len(self._background) > 1:
             similar = self._background @ moved

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
-from fairqr.retrieval.encoders.encoder import Float32Array
+from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.encoders.encoder import Encoder, Float32Array
 from fairqr.retrieval.engines.engine import Capability, Hits, Query
+from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
 from fairqr.retrieval.engines.vector_array import Rows, cosines, scores_of
 from fairqr.retrieval.engines.vectors import VectorEngine, live_documents
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
+from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = ["HybridEngine"]
-
-LEXICAL_DEPTH = 1000
-"""How many documents the words find; what comes below has hardly any lexical evidence."""
-FUSED_DEPTH = 200
 
 
 class HybridEngine(VectorEngine):
@@ -27,25 +28,41 @@ class HybridEngine(VectorEngine):
     A query is first answered twice, by BM25 and by its vector. Reciprocal rank fusion of both gives
     ten documents, and the vector is moved halfway toward their mean. The scores are the
     probabilities of :mod:`fairqr.retrieval.relevance`. As with vectors alone every document is a
-    hit, the unlikely ones last; a query without any word finds nothing.
+    hit, the unlikely ones last; a query without any word finds nothing. A document that is not
+    among the ``candidates`` that the words find counts as one without any of the words.
     """
 
     kind = "hybrid"
     capabilities: frozenset[Capability] = VectorEngine.capabilities | {"relevance"}
     calibration: Calibration = CALIBRATION
+    options = Hybrid()
+
+    @classmethod
+    async def open(
+        cls,
+        lexical: TantivyEngine,
+        encoder: Encoder,
+        progress: Progress | None = None,
+        options: Hybrid | None = None,
+    ) -> Self:
+        """Open hybrid retrieval over an index; see :meth:`VectorEngine.open`."""
+        engine = await super().open(lexical, encoder, progress)
+        engine.options = options or Hybrid()
+        engine.retriever = engine.options.named(cls.kind, encoder.name)
+        return engine
 
     def _answer(
         self, now: Snapshot, vectors: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its words and its vector."""
-        by_words = self.lexical.answer(now, replace(query, n=LEXICAL_DEPTH, only=None))
+        by_words = self.lexical.answer(now, replace(query, n=self.options.candidates, only=None))
         if not (vector.any() or len(by_words)):
             return now.hits([], [], 0) if query.only is None else self.lexical.answer(now, query)
         scores = dict(zip(by_words.ids, by_words.scores, strict=True))
         addresses = now.addresses(by_words.ids)
         numbers = dict(zip(addresses, now.numbers(list(addresses.values())), strict=True))
-        best = np.array([numbers[id_] for id_ in by_words.ids[:FUSED_DEPTH]], dtype=np.int64)
-        moved = _moved(now, vectors, vector, best)
+        best = [numbers[id_] for id_ in by_words.ids[: self.options.depth]]
+        moved = _moved(now, vectors, vector, best, self.options)
         similar = cosines(vectors, moved)
         if query.only is None:
             live = live_documents(now, _highest(similar, query.n))
@@ -67,21 +84,28 @@ class HybridEngine(VectorEngine):
         return now.hits(places, chances.tolist(), query.n)
 
 
-def _moved(now: Snapshot, vectors: Float32Array, vector: Float32Array, best: Rows) -> Float32Array:
-    """Return the query's vector, moved halfway toward the ten best documents of both rankings.
+def _moved(
+    now: Snapshot,
+    vectors: Float32Array,
+    vector: Float32Array,
+    best: Sequence[int],
+    options: Hybrid,
+) -> Float32Array:
+    """Return the query's vector, moved toward the best documents of both rankings.
 
     Args:
         now: The index.
         vectors: Of all documents.
         vector: Of the query.
         best: The rows that the words found, best first.
+        options: The parameters.
     """
     similar = cosines(vectors, vector)
-    rows = _highest(similar, FUSED_DEPTH)
+    rows = _highest(similar, options.depth)
     rows = np.array(list(live_documents(now, rows)), dtype=np.int64)
     nearest = rows[np.lexsort((rows, -similar[rows]))]
-    first = fused_best([best.tolist(), nearest.tolist()])
-    return moved_toward(vector, vectors[[row for row in first if row < len(vectors)]])
+    first = [row for row in fused_best([best, nearest.tolist()], options) if row < len(vectors)]
+    return moved_toward(vector, vectors[first], options.weight)
 
 
 def _highest(similar: Float32Array, n: int) -> Rows:

@@ -133,7 +133,7 @@ async def over_words(
         if retriever.encoder is None:
             return Rm3Engine(engine, retriever.rm3)
         told = announced(progress, f"texts of {engine.name}")
-        return await EncodedPoolEngine.open(engine, retriever.encoder, told)
+        return await EncodedPoolEngine.open(engine, retriever.encoder, told, retriever.hybrid)
     except BaseException:
         await engine.aclose()
         raise
@@ -160,15 +160,15 @@ async def with_retriever(
     from fairqr.retrieval.engines.vector_array import encoder_names
     from fairqr.retrieval.engines.vectors import VectorEngine
 
-    kind: type[VectorEngine] = VectorEngine
     if asked.kind == "hybrid":
-        kind = HybridEngine
         names = await asyncio.to_thread(encoder_names, engine.folder / VECTORS)
         if asked.encoder.name not in names:
             return await over_words(engine, asked, progress)
     try:
         told = announced(progress, f"vectors of {engine.name}")
-        return await kind.open(engine, asked.encoder, told)
+        if asked.kind == "hybrid":
+            return await HybridEngine.open(engine, asked.encoder, told, asked.hybrid)
+        return await VectorEngine.open(engine, asked.encoder, told)
     except BaseException:
         await engine.aclose()
         raise

@@ -9,12 +9,12 @@ from fairqr.retrieval.analysis import term_of, terms_of, words_in
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query, SearchEngine, require
 from fairqr.retrieval.feedback import (
-    Rm3,
     document_frequencies,
     most_weighted,
     relevance_model,
     shares_of,
 )
+from fairqr.retrieval.retriever_parameters import Rm3
 
 __all__ = ["Rm3Engine"]
 
@@ -52,7 +52,7 @@ class Rm3Engine(EngineOverWords):
         require(lexical, "document_frequencies", "The retriever rm3", "take the retriever bm25")
         super().__init__(lexical)
         self.options = options
-        self.retriever = options.retriever
+        self.retriever = options.named("rm3")
         self.capabilities = lexical.capabilities
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:

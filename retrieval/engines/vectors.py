@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import tantivy
@@ -71,7 +72,7 @@ class VectorEngine(EngineOverWords):
     @classmethod
     async def open(
         cls, lexical: TantivyEngine, encoder: Encoder, progress: Progress | None = None
-    ) -> VectorEngine:
+    ) -> Self:
         """Open vector search over an index, and encode first what has no vector yet.
 
         Args:

@@ -93,9 +93,9 @@ async def open_engine(
             content of a source file.
         retriever: ``bm25`` searches by words; ``rm3`` adds words of the first documents; ``dense``
             searches by vectors; ``hybrid`` by both, as do an encoder and a LangChain ``Embeddings``
-            object. ``dense`` and ``hybrid`` may name an encoder, as in ``dense:ENCODER``. ``auto``
-            is ``hybrid`` for an index once MiniLM is pulled, and otherwise the engine's own
-            ranking.
+            object. ``dense`` and ``hybrid`` may name an encoder, as in ``dense:ENCODER``. ``rm3``
+            and ``hybrid`` take parameters, as in ``hybrid:feedback=20``. ``auto`` is ``hybrid`` for
+            an index once MiniLM is pulled, and otherwise the engine's own ranking.
         schema: The schema file, if ``source`` is the path of a corpus.
 
     Raises:

@@ -13,8 +13,8 @@ from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import METHODS, Context
-from fairqr.retrieval.feedback import Rm3
 from fairqr.retrieval.rerankers.registry import RERANKERS
+from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
 
 __all__ = ["PAGE", "page"]
 
@@ -61,6 +61,9 @@ def page() -> str:
         parts += [f"`{name}`: {entry.about}.\n", _table([entry.options_model()], "options.")]
     parts += ["## The retriever rm3\n", "Set them as `--retriever rm3:documents=20,terms=30`.\n"]
     parts += [_table([Rm3], "")]
+    parts += ["## The retriever hybrid\n"]
+    parts += ["Set them as `--retriever hybrid:feedback=20`, or `hybrid:ENCODER,feedback=20`.\n"]
+    parts += [_table([Hybrid], "")]
     parts += ["## The command alone\n", _table([RunSettings], "")]
     own = [SearchRunSettings, AnswerRunSettings]
     for command, model in zip(("fairqr search", "fairqr answer"), own, strict=True):

@@ -26,7 +26,7 @@ from fairqr.retrieval.engines.checking import check_source
 from fairqr.retrieval.engines.elasticsearch_drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.rm3 import Rm3Engine
-from fairqr.retrieval.feedback import Rm3
+from fairqr.retrieval.retriever_parameters import Rm3
 from fairqr.retrieval.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,

@@ -83,8 +83,9 @@ Retriever = Annotated[
     str,
     typer.Option(
         help="bm25, by words; rm3, which adds words of the first documents; dense, by vectors; or "
-        "hybrid, by words and vectors; the last two with another encoder as dense:ENCODER. By "
-        "default hybrid for an index once MiniLM is pulled, otherwise the engine's own ranking.",
+        "hybrid, by words and vectors; the last two with another encoder as dense:ENCODER; rm3 "
+        "and hybrid with parameters as hybrid:feedback=20. By default hybrid for an index once "
+        "MiniLM is pulled, otherwise the engine's own ranking.",
         show_default=False,
     ),
 ]

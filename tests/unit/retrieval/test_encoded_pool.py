@@ -16,10 +16,14 @@ from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.opening import with_retriever
+from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.relevance import CALIBRATION, fused_best, moved_toward
-from tests.unit.engines import WatchedEngine, answers_of, hits_of
+from fairqr.retrieval.retriever_parameters import Hybrid
+from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
 from tests.unit.retrieval.vector_encoders import CountingEncoder, word_vector
+
+DEFAULTS = Hybrid().model_dump()
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +63,8 @@ async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
     asked = unit(word_vector("w1 w2", 8))
     own = np.array([vectors[id_] for id_ in by_words.ids], dtype=np.float32)
     nearest = np.argsort(-(own @ asked), kind="stable").tolist()
-    moved = moved_toward(asked.astype(np.float32), own[fused_best([range(len(own)), nearest])])
+    best = own[fused_best([range(len(own)), nearest], Hybrid())]
+    moved = moved_toward(asked.astype(np.float32), best, 0.5)
     sample = await lexical.search([Query(word, 10) for word in module.SAMPLE_WORDS.split()])
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     background = np.array([vectors[id_] for id_ in ids]) @ moved
@@ -80,6 +85,35 @@ async def test_fewer_hits_are_the_best_of_the_pool(tmp_path: Path) -> None:
     whole = await hits_of(engine, "w3", 200)
     few = await hits_of(engine, "w3", 5)
     assert (few.ids, few.scores) == (whole.ids[:5], whole.scores[:5])
+
+
+async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
+    """And the defaults, written out, have none."""
+    lexical = built(tmp_path / "v1", generated(150))
+
+    async def found(**changes: float) -> Ranking:
+        options = Hybrid.model_validate(changes)
+        engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), options=options)
+        named = ",".join(["hybrid-pool:words", *(f"{n}={v}" for n, v in changes.items())])
+        assert engine.retriever == (named if changes != DEFAULTS else "hybrid-pool:words")
+        return await ranked(engine, "w1 w2", 200)
+
+    default = await found()
+    assert await found(**DEFAULTS) == default
+    for changes in ({"feedback": 3}, {"weight": 0.8}, {"k": 0}, {"depth": 5}, {"pool": 9}):
+        changed = await found(**changes)
+        assert sorted(changed.ids) == sorted(default.ids)
+        assert changed.scores != default.scores, changes
+
+
+async def test_only_the_pool_is_encoded(tmp_path: Path) -> None:
+    encoder = CountingEncoder()
+    lexical = built(tmp_path / "v1", generated(150))
+    engine = await EncodedPoolEngine.open(lexical, encoder, options=Hybrid(pool=7))
+    sampled = set(encoder.taken())
+    first = await lexical.documents((await hits_of(lexical, "w1", 7)).ids)
+    assert len(await hits_of(engine, "w1", 50)) == 50
+    assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
 
 
 async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:

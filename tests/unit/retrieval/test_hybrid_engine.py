@@ -9,17 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairqr.base.errors import InputError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
+from fairqr.retrieval.encoders.opening import Retriever, default_encoder, default_encoder_of
 from fairqr.retrieval.engines.engine import Query, lexical_of
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.relevance import CALIBRATION, Calibration, relevance_by_rank
+from fairqr.retrieval.retriever_parameters import Hybrid
 from tests.unit.engines import hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built, remove, upsert
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
 
+DEFAULTS = ",".join(f"{name}={value}" for name, value in Hybrid().model_dump().items())
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 unheard")
 
 
@@ -71,9 +75,7 @@ async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -
 
 
 async def opened(lexical: TantivyEngine) -> HybridEngine:
-    engine = await HybridEngine.open(lexical, CountingEncoder())
-    assert isinstance(engine, HybridEngine)
-    return engine
+    return await HybridEngine.open(lexical, CountingEncoder())
 
 
 async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
@@ -96,6 +98,44 @@ async def test_fewer_hits_are_the_best_ones(tmp_path: Path) -> None:
         whole = await ranked(engine, query, 300)
         for n in (1, 7, 50):
             assert await ranked(engine, query, n) == whole.top(n)
+
+
+async def test_each_parameter_has_an_effect(tmp_path: Path) -> None:
+    """And the defaults, written out, have none."""
+    lexical = built(tmp_path / "v1", generated(300))
+
+    async def found(parameters: str) -> Ranking:
+        options = Retriever.of(f"hybrid:{parameters}").hybrid
+        engine = await HybridEngine.open(lexical, CountingEncoder(), options=options)
+        shown = "" if parameters == DEFAULTS else parameters and f",{parameters}"
+        assert engine.retriever == f"hybrid:words{shown}"
+        return await ranked(engine, "w1 w2", 300)
+
+    default = await found("")
+    assert await found(DEFAULTS) == default
+    for changed in ("feedback=3", "weight=0.8", "k=0", "depth=5", "candidates=20"):
+        assert (await found(changed)).scores != default.scores, changed
+
+
+def test_parameters_may_follow_an_encoder() -> None:
+    changed = Retriever.of("hybrid: wordllama, feedback=20, weight=.7")
+    assert changed.encoder is not None
+    assert changed.encoder.name == "wordllama"
+    assert changed.hybrid == Hybrid(feedback=20, weight=0.7)
+    assert Retriever.of("hybrid:wordllama").hybrid == Hybrid()
+    assert default_encoder_of(["bm25", "hybrid:feedback=20"]) == default_encoder()
+    assert default_encoder_of(["rm3:terms=3", "dense:wordllama", "hybrid:wordllama,k=1"]) == ""
+
+
+@pytest.mark.parametrize(
+    "wrong", ["weight=0", "weight=1.5", "feedback=0", "depth=x", "pool=20000", "words=3", "k"]
+)
+def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
+    name = wrong.partition("=")[0]
+    said = f"hybrid cannot take '{name}'.*feedback, weight, k, depth, candidates, pool"
+    with pytest.raises(InputError, match=said) as bad:
+        Retriever.of(f"hybrid:wordllama,{wrong}")
+    assert "\n" not in str(bad.value)
 
 
 async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.rm3 import Rm3Engine
-from fairqr.retrieval.feedback import Rm3
+from fairqr.retrieval.retriever_parameters import Rm3
 from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
 

@@ -1,0 +1,109 @@
+"""The parameters of retrievers, which stand behind their names: ``rm3:documents=20,weight=0.7``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.retrieval.rerank import RRF_K
+
+__all__ = ["Hybrid", "RetrieverParameters", "Rm3"]
+
+
+class RetrieverParameters(BaseModel):
+    """What the parameters of all retrievers have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ClassVar[str]
+    example: ClassVar[str]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """Read parameters such as ``documents=20``.
+
+        Raises:
+            InputError: There is no such parameter, or a value is out of its range.
+        """
+        given = [text.partition("=") for text in texts if text.strip()]
+        try:
+            return cls.model_validate({name.strip(): value for name, _, value in given})
+        except ValidationError as error:
+            where, reason = first_problem(error)
+            raise InputError(
+                f"The retriever {cls.kind} cannot take '{one_line(where)}': {one_line(reason)}; "
+                f"its parameters are {', '.join(cls.model_fields)}, as in {cls.example}."
+            ) from None
+
+    def named(self, kind: str, *encoder: str) -> str:
+        """Return the name of a retriever, with its encoder and what differs from the defaults."""
+        changed = self.model_dump(exclude_defaults=True)
+        detail = ",".join([*encoder, *(f"{name}={value}" for name, value in changed.items())])
+        return f"{kind}:{detail}" if detail else kind
+
+
+class Rm3(RetrieverParameters):
+    """The parameters of RM3; the defaults are those of Anserini (Yang et al. 2018)."""
+
+    kind = "rm3"
+    example = "rm3:documents=20,weight=0.7"
+
+    documents: int = Field(
+        10, ge=1, le=100, description="How many of the first documents to learn from."
+    )
+    terms: int = Field(10, ge=1, le=100, description="How many words to add.")
+    weight: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="The weight of the query's own words; the added words have the rest.",
+    )
+
+
+class Hybrid(RetrieverParameters):
+    """The parameters of hybrid retrieval; the calibration was fitted with the defaults."""
+
+    kind = "hybrid"
+    example = "hybrid:minilm,feedback=20,weight=0.7"
+
+    # As many documents, with as much weight, as RM3 takes in Anserini (Yang et al. 2018).
+    feedback: int = Field(
+        10, ge=1, le=100, description="How many documents move the vector of the query."
+    )
+    weight: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="The weight of the query's own vector; the mean of those documents has the "
+        "rest.",
+    )
+    # Cormack et al. (2009).
+    k: int = Field(
+        RRF_K,
+        ge=0,
+        le=10_000,
+        description="The constant of the fusion that chooses them: 1 / (k + rank), summed over the "
+        "rankings by words and by vectors.",
+    )
+    # As many as the calibration was fitted on for each topic (docs/relevance.md).
+    depth: int = Field(
+        200, ge=1, le=10_000, description="How many documents of each ranking are fused."
+    )
+    # As many as a run of TREC has for each topic.
+    candidates: int = Field(
+        1000,
+        ge=1,
+        le=10_000,
+        description="How many documents the words find, where the vectors of all are stored.",
+    )
+    # As many as are fused: the others could only be found by their words.
+    pool: int = Field(
+        200,
+        ge=1,
+        le=10_000,
+        description="How many of the documents that the words find are encoded, where no vectors "
+        "are stored.",
+    )
