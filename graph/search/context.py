@@ -138,7 +138,7 @@ METHODS: dict[Method, Strategy] = {
         "query where the documents found do not suffice",
         refines=True,
         ask="auto",
-        groups="lacking",
+        groups="most",
         rerank="relevance",
         final_step="relevance-aware",
         evidence=True,

@@ -18,7 +18,7 @@ from fairqr.graph.search.measurement import (
     vector_of,
 )
 from fairqr.graph.search.model_ranking import ModelRanking
-from fairqr.graph.search.round_lists import RoundLists, scores_by_original_query
+from fairqr.graph.search.round_lists import RoundLists, scores_of, scores_of_given
 from fairqr.graph.search.state import ReachedRecord
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.ranking import Ranking
@@ -74,8 +74,9 @@ async def best_final(
     original_scores: Mapping[str, float] = {}
     if context.strategy.rerank == "original_query":
         ids = list(dict.fromkeys(id_ for number in rounds for id_ in lists.pool(number)))
-        original = state["rankings"][0]
-        original_scores = await scores_by_original_query(engine, state["query"], ids, original)
+        known = scores_of(state["rankings"][0])
+        missing = [id_ for id_ in ids if id_ not in known]
+        original_scores = known | await scores_of_given(engine, state["query"], missing)
     finals: list[Final] = []
     for number in rounds:
         order = lists.ordered_pool(number, original_scores)

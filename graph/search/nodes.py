@@ -41,7 +41,8 @@ from fairqr.graph.search.refinement import after_refinement, refined_queries, sh
 from fairqr.graph.search.round_lists import (
     RoundLists,
     hits_of,
-    scores_by_original_query,
+    scores_of_given,
+    sought_of,
     table_of,
 )
 from fairqr.graph.search.state import (
@@ -208,7 +209,7 @@ class Nodes:
             for query, hits in zip(pending, rankings, strict=True)
         ]
         if not first:
-            rescored = await self._rescored(state, context, rankings)
+            rescored = await self._rescored(state, context, records)
             return {
                 "rankings": records,
                 "rescored": rescored,
@@ -270,17 +271,19 @@ class Nodes:
         return found[: len(queries)], found[-1].total if counted else None
 
     async def _rescored(
-        self, state: State, context: Context, found: Sequence[Hits]
+        self, state: State, context: Context, found: Sequence[RankingRecord]
     ) -> dict[str, float]:
-        """Return the scores by the original query of documents that it did not find itself."""
+        """Return the scores by the original query of what refined queries were to find.
+
+        That may be documents which the original query found too: an engine may look closer at
+        documents that it is asked about than at those far down in a long ranking.
+        """
         rescored = state.get("rescored", {})
         if context.strategy.rerank != "relevance" or "rescore" not in self._engine.capabilities:
             return rescored
-        ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids if id_ not in rescored))
-        original = state["rankings"][0]
-        scores = await scores_by_original_query(self._engine, state["query"], ids, original)
-        known = set(original["ids"])
-        return rescored | {id_: score for id_, score in scores.items() if id_ not in known}
+        sought = [id_ for record in found for id_ in sought_of(record, self._dimensions(context))]
+        ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in rescored))
+        return rescored | await scores_of_given(self._engine, state["query"], ids)
 
     async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
         """Return the shares of all documents, where the target or the keywords need them."""

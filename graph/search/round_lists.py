@@ -24,7 +24,6 @@ from fairqr.retrieval.table import DocumentTable, decoded
 __all__ = [
     "RoundLists",
     "hits_of",
-    "scores_by_original_query",
     "table_of",
     "usual_shares",
 ]
@@ -100,7 +99,7 @@ class RoundLists:
         """
         rankings, order = self.state["rankings"], self.context.strategy.rerank
         if self._by_scores:
-            scores = self.state.get("rescored", {}) | scores_of(rankings[0])
+            scores = scores_of(rankings[0]) | self.state.get("rescored", {})
             return Ranking.of({id_: scores[id_] for id_ in self.pool(iteration) if id_ in scores})
         if order in ("relevance", "fusion"):
             return self._fused(newest(rankings, iteration))
@@ -193,6 +192,17 @@ def table_of(rankings: Sequence[RankingRecord]) -> DocumentTable:
     return table
 
 
+def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[str]:
+    """Return what a refined query found of its group; all of it, if it has none."""
+    query, ids = record["query"], record["ids"]
+    if query["group"] is None:
+        return ids
+    dimension = next(d for d in dimensions if d.name == query["attribute"])
+    members = table_of([record]).memberships(dimension, ids)
+    shares = members[:, dimension.groups.index(query["group"])]
+    return [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
+
+
 def hits_of(record: RankingRecord) -> Hits:
     """Return what a query found, with the groups of the run's attributes."""
     memberships = {name: decoded(members) for name, members in record["memberships"].items()}
@@ -204,24 +214,18 @@ def scores_of(record: RankingRecord) -> dict[str, float]:
     return dict(zip(record["ids"], record["scores"], strict=True))
 
 
-async def scores_by_original_query(
-    engine: SearchEngine, query: str, ids: Sequence[str], original: RankingRecord
-) -> dict[str, float]:
-    """Return the scores of documents by the original query.
-
-    The engine is asked only about documents that the original query did not retrieve.
+async def scores_of_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> dict[str, float]:
+    """Return the scores of given documents by a query.
 
     Raises:
-        UnsupportedError: There are such documents, and the engine cannot score them.
+        UnsupportedError: There are documents, and the engine cannot score them.
     """
-    scores = scores_of(original)
-    missing = [id_ for id_ in ids if id_ not in scores]
-    if missing:
-        require(engine, "rescore", "The order 'original_query'")
-        pieces = [missing[at : at + IDS_AT_ONCE] for at in range(0, len(missing), IDS_AT_ONCE)]
-        for hits in await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces]):
-            scores.update(zip(hits.ids, hits.scores, strict=True))
-    return scores
+    if not ids:
+        return {}
+    require(engine, "rescore", "The order 'original_query'")
+    pieces = [ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE)]
+    found = await engine.search([Query(query, len(p), only=tuple(p)) for p in pieces])
+    return {id_: score for hits in found for id_, score in zip(hits.ids, hits.scores, strict=True)}
 
 
 def usual_shares(

@@ -148,7 +148,7 @@ class State(InputState, OutputState, total=False):
         iteration: The current round; 0 is the round of the original query.
         pending: The queries that ``retrieve`` runs next.
         rankings: All that was retrieved so far.
-        rescored: The scores by the original query of documents that only refined queries found.
+        rescored: The scores by the original query of what refined queries found.
         first_reached: What the relevance-aware step made of the plain retrieval.
         reached: The best that it has made so far.
         corpus_shares: The share of each group in all documents, by attribute, if it is needed.

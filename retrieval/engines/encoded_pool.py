@@ -45,11 +45,12 @@ SECONDS_KEPT = 600.0
 class EncodedPoolEngine(EngineOverWords):
     """Re-ranks what an engine finds by the probability of relevance of its texts.
 
-    The engine's own scores are the lexical evidence, and the first ``pool`` documents are encoded.
-    What stands below them, and what has no text, has no similarity beyond the mean. The mean and
-    the deviation of similarities come from 200 documents that common words find, since the engine
-    may not list its documents. For ten minutes the texts of documents are not read again, those of
-    the 20,000 documents that were used last. No text is encoded twice; see :class:`KeptVectors`.
+    The engine's own scores are the lexical evidence. The first ``pool`` documents that it finds are
+    encoded, and all documents that a query is restricted to. What stands below them, and what has
+    no text, has no similarity beyond the mean. The mean and the deviation of similarities come from
+    200 documents that common words find, since the engine may not list its documents. For ten
+    minutes the texts of documents are not read again, those of the 20,000 documents that were used
+    last. No text is encoded twice; see :class:`KeptVectors`.
 
     It finds no document that the engine does not find. An index with vectors of its own does
     (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
@@ -105,8 +106,8 @@ class EncodedPoolEngine(EngineOverWords):
         """Answer all queries: one round trip for their hits, and one for texts not seen yet."""
         pool = self.options.pool
         asked = [
-            replace(query, n=max(query.n, pool))
-            if query.is_ranking and query.only is None
+            replace(query, n=max(query.n, pool if query.only is None else len(query.only)))
+            if query.is_ranking
             else query
             for query in queries
         ]
@@ -121,7 +122,11 @@ class EncodedPoolEngine(EngineOverWords):
             if query.is_ranking
         ]
         await self._encode_missing(
-            [id_ for _, hits, leading in pairs for id_ in (*leading.ids[:pool], *hits.ids[:pool])]
+            [
+                id_
+                for query, hits, leading in pairs
+                for id_ in (*leading.ids[:pool], *self._encoded(query, hits))
+            ]
         )
         estimated = iter([await self._estimated(*pair) for pair in pairs])
         return [
@@ -140,8 +145,11 @@ class EncodedPoolEngine(EngineOverWords):
         if len(self._background) > 1:
             similar = self._background @ moved
             mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
-        vectors = self._vectors(hits.ids)
-        likeness = np.where(vectors.any(axis=1), vectors @ moved, mean)
+        # Vectors that other queries have left behind do not count: a score must not depend on
+        # what was asked before.
+        vectors = self._vectors(self._encoded(query, hits))
+        likeness = np.full(len(hits), mean)
+        likeness[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, mean)
         highest = leading.scores[0] if leading.scores else 1.0
         shares = np.clip(np.array(hits.scores) / (highest or 1.0), 0, 1)
         chances = self.calibration.probability(shares, (likeness - mean) / deviation)
@@ -153,6 +161,10 @@ class EncodedPoolEngine(EngineOverWords):
             total=hits.total,
             warnings=hits.warnings,
         )
+
+    def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
+        """Return which of a query's documents count with their own vectors."""
+        return hits.ids[: self.options.pool] if query.only is None else hits.ids
 
     def _vectors(self, ids: Sequence[str]) -> Float32Array:
         """Return the vectors of documents, zeros for what was not encoded."""

@@ -16,6 +16,7 @@ from fairqr.graph.search.state import QueryRecord, State
 from fairqr.graph.usage import usage_record
 
 FEMALE, MALE = ("gender", "female"), ("gender", "male")
+ALL_WHO_LACK = Context(groups="lacking")
 
 
 def state(**more: Any) -> State:
@@ -44,30 +45,31 @@ def answer(*keywords: str) -> Refinement:
 
 def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_exposure() -> None:
     answers = [answer("atom", "woman"), answer("quantum", "man")]
-    update = after_refinement(state(), Context(), answers, ["atom", "quantum"], Usage())
-    assert [(shown(query), query["group"]) for query in asked(update)] == [
+    update = after_refinement(state(), ALL_WHO_LACK, answers, ["atom", "quantum"], Usage())
+    queries = asked(update, ALL_WHO_LACK)
+    assert [(shown(query), query["group"]) for query in queries] == [
         ("physics atom quantum", None),
         ("physics atom quantum woman", "female"),
     ]
-    assert all(query["text"] == "physics" for query in asked(update))
+    assert all(query["text"] == "physics" for query in queries)
     assert update["topic_words"] == ["atom", "quantum"]
 
 
 def test_without_evidence_keywords_find_documents_themselves() -> None:
-    update = after_refinement(
-        state(), Context(evidence=False), [answer("woman"), answer("man")], [], Usage()
-    )
-    (query,) = asked(update, Context(evidence=False))
+    context = Context(evidence=False, groups="lacking")
+    update = after_refinement(state(), context, [answer("woman"), answer("man")], [], Usage())
+    (query,) = asked(update, context)
     assert (query["text"], query["boost"], query["group"]) == ("physics woman", "", "female")
 
 
 def test_words_for_who_lacks_nothing_are_of_no_help_alone() -> None:
     nothing = Refinement("empty", message="nothing")
-    update = after_refinement(state(), Context(), [nothing, answer("man")], [], Usage())
+    update = after_refinement(state(), ALL_WHO_LACK, [nothing, answer("man")], [], Usage())
     assert "iteration" not in update
     assert update["stop_reason"] == "no_improvement"
-    helped = after_refinement(state(), Context(), [nothing, answer("atom")], ["atom"], Usage())
-    assert [shown(query) for query in asked(helped)] == ["physics atom"]
+    answers = [nothing, answer("atom")]
+    helped = after_refinement(state(), ALL_WHO_LACK, answers, ["atom"], Usage())
+    assert [shown(query) for query in asked(helped, ALL_WHO_LACK)] == ["physics atom"]
 
 
 def test_the_papers_query_grows_by_all_words() -> None:

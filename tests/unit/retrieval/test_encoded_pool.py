@@ -116,6 +116,18 @@ async def test_only_the_pool_is_encoded(tmp_path: Path) -> None:
     assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
 
 
+async def test_scores_do_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
+    """What other queries had encoded stands below this one's pool, where nothing is encoded."""
+    lexical, encoder, small = built(tmp_path / "v1", generated(150)), CountingEncoder(), Hybrid(pool=10)
+    alone = await hits_of(await EncodedPoolEngine.open(lexical, encoder, options=small), "w1", 100)
+    busy = await EncodedPoolEngine.open(lexical, encoder, options=small)
+    for word in range(12):
+        await hits_of(busy, f"w{word}", 100)
+    again = await hits_of(busy, "w1", 100)
+    assert len(alone) > 20
+    assert (again.ids, again.scores) == (alone.ids, alone.scores)
+
+
 async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> None:
     engine = await EncodedPoolEngine.open(built(tmp_path / "v1", generated(150)), CountingEncoder())
     whole = await hits_of(engine, "w1 w2", 200)
@@ -124,6 +136,27 @@ async def test_given_documents_get_the_scores_of_a_search(tmp_path: Path) -> Non
     wanted = dict(zip(whole.ids, whole.scores, strict=True))
     assert found.ids == some
     assert found.scores == pytest.approx([wanted[id_] for id_ in some])
+
+
+async def test_all_given_documents_are_encoded(tmp_path: Path) -> None:
+    """Those below the pool, too, whatever else is given: other words have found them."""
+    lexical, encoder = built(tmp_path / "v1", generated(150)), CountingEncoder()
+    engine = await EncodedPoolEngine.open(lexical, encoder, options=Hybrid(pool=5))
+    searched = await hits_of(engine, "w1", 500)
+    given = await hits_of(engine, "w1", 3, only=searched.ids)
+    assert len(given) == 3
+    whole = await hits_of(engine, "w1", 500, only=searched.ids)
+    assert (given.ids, given.scores) == (whole.ids[:3], whole.scores[:3])
+    scores = dict(zip(whole.ids, whole.scores, strict=True))
+    for at in range(0, len(searched), 9):
+        few = await hits_of(engine, "w1", 9, only=searched.ids[at : at + 9])
+        assert few.scores == pytest.approx([scores[id_] for id_ in few.ids])
+    others = [
+        id_
+        for id_, score in zip(searched.ids, searched.scores, strict=True)
+        if score != pytest.approx(scores[id_])
+    ]
+    assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
 
 
 async def test_a_text_is_read_and_encoded_once(tmp_path: Path) -> None:
