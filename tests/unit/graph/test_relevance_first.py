@@ -16,8 +16,9 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import make_context
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.engines import encoded_pool
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from tests.unit.retrieval.vector_encoders import CountingEncoder
@@ -83,14 +84,15 @@ async def lexical(tmp_path: Path, women: int) -> AsyncIterator[SearchEngine]:
 
 
 class Asked:
-    """Proposes 'opera', which finds the women of music, or fails."""
+    """Proposes a word, 'opera' finds the women of music; or fails."""
 
     name = "asked"
     prompt = None
 
-    def __init__(self, *, fails: bool = False) -> None:
+    def __init__(self, word: str = "opera", *, fails: bool = False) -> None:
         self.groups: list[str] = []
         self.started = 0
+        self.word = word
         self.fails = fails
 
     async def start(self) -> None:
@@ -100,9 +102,9 @@ class Asked:
         self.groups.append(request.group)
         if self.fails:
             return Refinement("unavailable", message="The model is away.")
-        if "opera" in request.keywords:
+        if self.word in request.keywords:
             return Refinement("repeated", message="No new word.")
-        return Refinement("ok", ("opera",), usage=Usage(model_calls=1))
+        return Refinement("ok", (self.word,), usage=Usage(model_calls=1))
 
 
 async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> Any:
@@ -202,6 +204,24 @@ async def test_where_words_may_have_missed_documents_the_model_is_asked(
     assert result.retriever == "hybrid-pool:words"
     assert not any(place.id.startswith("s") for place in result.ranking)
     assert result.without_model.documents == 0
+
+
+@pytest.mark.parametrize("women", [25], indirect=True)
+async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_finds_it(
+    lexical: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All women stand below the ten documents that are encoded, though they are relevant."""
+    monkeypatch.setattr(encoded_pool, "POOL", 10)
+    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(dimensions=64))
+    (found,) = await engine.search([Query("science physics atom", 500)])
+    assert {id_[0] for id_ in found.ids[:10]} == {"m"}
+    alone = await search(engine, ask="never")
+    assert {place.id[0] for place in alone.ranking} == {"m"}
+    result = await search(engine, Asked("g3"), evidence=False)
+    women = [place.relevance for place in result.ranking if place.id[0] == "w"]
+    assert len(women) >= 3
+    assert min(women) > 0.5
+    assert result.without_model.divergence == pytest.approx(alone.divergence)
 
 
 async def test_always_asks_and_never_does_not(hybrid: SearchEngine) -> None:
