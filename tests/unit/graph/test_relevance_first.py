@@ -16,11 +16,11 @@ from fairqr.agents.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import make_context
 from fairqr.retrieval.catalog import Catalog
-from fairqr.retrieval.engines import encoded_pool
 from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.retriever_parameters import Hybrid
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 EVEN = "gender=female:0.5,male:0.5"
@@ -208,11 +208,11 @@ async def test_where_words_may_have_missed_documents_the_model_is_asked(
 
 @pytest.mark.parametrize("women", [25], indirect=True)
 async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_finds_it(
-    lexical: SearchEngine, monkeypatch: pytest.MonkeyPatch
+    lexical: SearchEngine,
 ) -> None:
     """All women stand below the ten documents that are encoded, though they are relevant."""
-    monkeypatch.setattr(encoded_pool, "POOL", 10)
-    engine = await EncodedPoolEngine.open(lexical, CountingEncoder(dimensions=64))
+    encoder, few = CountingEncoder(dimensions=64), Hybrid(pool=10)
+    engine = await EncodedPoolEngine.open(lexical, encoder, options=few)
     (found,) = await engine.search([Query("science physics atom", 500)])
     assert {id_[0] for id_ in found.ids[:10]} == {"m"}
     alone = await search(engine, ask="never")

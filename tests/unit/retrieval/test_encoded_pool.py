@@ -118,7 +118,11 @@ async def test_only_the_pool_is_encoded(tmp_path: Path) -> None:
 
 async def test_scores_do_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
     """What other queries had encoded stands below this one's pool, where nothing is encoded."""
-    lexical, encoder, small = built(tmp_path / "v1", generated(150)), CountingEncoder(), Hybrid(pool=10)
+    lexical, encoder, small = (
+        built(tmp_path / "v1", generated(150)),
+        CountingEncoder(),
+        Hybrid(pool=10),
+    )
     alone = await hits_of(await EncodedPoolEngine.open(lexical, encoder, options=small), "w1", 100)
     busy = await EncodedPoolEngine.open(lexical, encoder, options=small)
     for word in range(12):
