@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
+from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.rerank import RRF_K
 from fairqr.retrieval.retriever_parameters import Hybrid
@@ -27,11 +29,24 @@ from fairqr.retrieval.retriever_parameters import Hybrid
 __all__ = [
     "CALIBRATION",
     "FITTED",
+    "SAMPLE_WORDS",
+    "Background",
     "Calibration",
     "fused_best",
     "moved_toward",
     "relevance_by_rank",
 ]
+
+
+Item = TypeVar("Item", int, str)
+
+SAMPLE_WORDS = (
+    "time year world first life work people day new great city country family school history "
+    "made born known large small"
+)
+SAMPLED_FOR_EACH = 10
+USUAL_SIMILARITY = (0.2, 0.1)
+"""Mean and deviation with MiniLM, where common words find no documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,11 @@ class Calibration:
         logit = self.intercept + self.lexical * lexical + self.similarity * similarity
         return np.asarray(1 / (1 + np.exp(-logit)))
 
+    def estimate(self, scores: FloatArray, highest: float, similarity: FloatArray) -> FloatArray:
+        """Return the same of scores by words, of which a query has this highest one."""
+        shares = np.clip(scores / (highest or 1.0), 0, 1)
+        return self.probability(shares, similarity)
+
 
 CALIBRATION = Calibration(intercept=-6.268, lexical=2.789, similarity=1.735)
 """Fitted on the 200 best documents of all topics of notables and TREC Fair 2022 together."""
@@ -61,6 +81,35 @@ FITTED = {
     "trec2022": Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
 }
 """The same on one collection alone; each is tested on the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The vectors of a sample of documents, of an engine that does not list all it has.
+
+    Attributes:
+        vectors: Of length 1, shape (m, d).
+    """
+
+    vectors: Float32Array
+
+    @classmethod
+    def of(cls, vectors: Float32Array) -> Background:
+        """Take the vectors of documents; those of zeros, which are none, are left out."""
+        return cls(vectors[vectors.any(axis=1)])
+
+    @staticmethod
+    def sample() -> list[Query]:
+        """Return the searches for the documents of the sample: by common words."""
+        return [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
+
+    def standardised(self, query: Float32Array, cosines: FloatArray) -> FloatArray:
+        """Return cosines with a query in standard deviations above the mean; 0 where one is nan."""
+        mean, deviation = USUAL_SIMILARITY
+        if len(self.vectors) > 1:
+            similar = self.vectors @ query
+            mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
+        return np.asarray(np.nan_to_num((cosines - mean) / deviation))
 
 
 def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Float32Array:
@@ -80,13 +129,18 @@ def moved_toward(query: Float32Array, best: Float32Array, weight: float) -> Floa
     return moved
 
 
-def fused_best(rankings: Sequence[Sequence[int]], options: Hybrid) -> list[int]:
-    """Return the numbers to learn from: those that rank fusion puts first, ties by number."""
-    fused: dict[int, float] = {}
+def fused_best(rankings: Sequence[Sequence[Item]], options: Hybrid) -> list[Item]:
+    """Return the documents to learn from: those that rank fusion puts first, ties in their order.
+
+    Args:
+        rankings: Ids of documents, or numbers, best first.
+        options: The parameters.
+    """
+    fused: dict[Item, float] = {}
     for ranking in rankings:
-        for rank, number in enumerate(ranking[: options.depth], start=1):
-            fused[number] = fused.get(number, 0.0) + 1 / (options.k + rank)
-    return sorted(fused, key=lambda number: (-fused[number], number))[: options.feedback]
+        for rank, item in enumerate(ranking[: options.depth], start=1):
+            fused[item] = fused.get(item, 0.0) + 1 / (options.k + rank)
+    return sorted(fused, key=lambda item: (-fused[item], item))[: options.feedback]
 
 
 def relevance_by_rank(n: int) -> FloatArray:

@@ -122,7 +122,7 @@ class Retriever:
     hybrid: Hybrid = field(default_factory=Hybrid)
 
     @classmethod
-    def of(cls, given: str | Encoder | Retriever) -> Retriever:
+    def of(cls, given: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:
         """Read how documents are to be found.
 
         Args:
@@ -132,6 +132,7 @@ class Retriever:
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`;
                 ``hybrid:feedback=20`` or ``hybrid:ENCODER,feedback=20`` with other parameters (see
                 :class:`Hybrid`); or an encoder, which is for ``hybrid``.
+            encoder: What encodes where none is named, if not :func:`default_encoder`.
 
         Raises:
             InputError: There is no such retriever, or it has no such parameter.
@@ -143,16 +144,16 @@ class Retriever:
             return cls("hybrid", given)
         if given.strip() == AUTO:
             given = automatic()
-        kind, encoder, parameters = _read(given)
+        kind, named, parameters = _read(given)
         if given.strip() == "bm25":
             return cls("bm25")
         if kind == "rm3":
             return cls("rm3", rm3=Rm3.of(parameters))
         if kind == "hybrid":
             options = Hybrid.of(parameters)
-            return cls("hybrid", open_encoder(encoder or None), hybrid=options)
+            return cls("hybrid", open_encoder(named or encoder), hybrid=options)
         if kind == "dense":
-            return cls("dense", open_encoder(encoder or None))
+            return cls("dense", open_encoder(named or encoder))
         raise InputError(
             f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
             "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."

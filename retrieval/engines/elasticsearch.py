@@ -8,13 +8,16 @@ from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_counts import existing, grouped
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
 from fairqr.retrieval.engines.elasticsearch_mapping import read_index
 from fairqr.retrieval.engines.elasticsearch_server import Server
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, encoder_for
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.labels import LabelReader
+from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.source import ElasticsearchSource, OpenSearchSource
 
-__all__ = ["ElasticsearchEngine", "check", "open_elasticsearch"]
+__all__ = ["ElasticsearchEngine", "check", "open_elasticsearch", "open_hybrid"]
 
 SAMPLED = 100
 SAMPLED_LABELS = 1000
@@ -40,11 +43,7 @@ async def open_elasticsearch(
         IndexUnavailableError: The server cannot be reached, or refuses.
         UnsupportedError: The client of OpenSearch is needed, and is not installed.
     """
-    of_server, of_vectors = Server, VectorSearch
-    if isinstance(source, OpenSearchSource):
-        from fairqr.retrieval.engines.opensearch import OpenSearchServer, OpenSearchVectors
-
-        of_server, of_vectors = OpenSearchServer, OpenSearchVectors
+    of_server, of_vectors = _of_product(source)
     server = of_server(Connection.of(source))
     try:
         engine = ElasticsearchEngine(source, server, labels, await read_index(server, source.index))
@@ -59,6 +58,46 @@ async def open_elasticsearch(
         await server.aclose()
         raise
     return engine
+
+
+async def open_hybrid(
+    lexical: SearchEngine, encoder: Encoder, options: Hybrid
+) -> FieldHybridEngine | None:
+    """Return hybrid retrieval over the field of vectors that the source of an engine names.
+
+    Args:
+        lexical: The engine; closed if this fails.
+        encoder: What made the vectors.
+        options: The parameters.
+
+    Returns:
+        The engine; None if the field or the server does not give what is needed.
+
+    Raises:
+        ModelError: The encoder fails, or its vectors do not fit the field.
+        FairqrError: The index cannot be searched.
+    """
+    if not isinstance(lexical, ElasticsearchEngine) or lexical.source.vectors is None:
+        return None
+    mapped = lexical.mapping.find(lexical.source.vectors.field)
+    if mapped is None or mapped.settings.get("index") is False:
+        return None
+    try:
+        field = _of_product(lexical.source)[1](lexical.source, mapped, encoder)
+        if not field.gives_cosines:
+            return None
+        return await FieldHybridEngine.open(lexical, field, encoder, options)
+    except BaseException:
+        await lexical.aclose()
+        raise
+
+
+def _of_product(source: ElasticsearchSource) -> tuple[type[Server], type[VectorSearch]]:
+    if isinstance(source, OpenSearchSource):
+        from fairqr.retrieval.engines.opensearch import OpenSearchServer, OpenSearchVectors
+
+        return OpenSearchServer, OpenSearchVectors
+    return Server, VectorSearch
 
 
 async def _refuse_empty_labels(engine: ElasticsearchEngine) -> None:

@@ -147,6 +147,16 @@ class ElasticsearchEngine:
 
         Queries that only count are counted together, by what they are limited to.
         """
+        return (await self.search_with(queries, []))[0]
+
+    async def search_with(
+        self, queries: Sequence[Query], others: Sequence[Body]
+    ) -> tuple[list[Hits], list[Any]]:
+        """Answer all queries and other searches in one request.
+
+        Returns:
+            The hits of the queries, and the server's answers to the other searches.
+        """
         queries = [replace(query, text=sendable(query.text)) for query in queries]
         for query in queries:
             self._refuse(query)
@@ -156,16 +166,18 @@ class ElasticsearchEngine:
             if query.n < 1:
                 counted.setdefault(query.only, []).append(query)
         counts = [self.requests.counting(group) for group in counted.values()]
-        answers = await self.msearch([*bodies, *counts])
+        answers = await self.msearch([*bodies, *counts, *others])
+        last = len(bodies) + len(counts)
         totals: dict[int, Hits] = {}
         nothing = self._memberships([], [])
-        for group, answer in zip(counted.values(), answers[len(bodies) :], strict=True):
+        for group, answer in zip(counted.values(), answers[len(bodies) : last], strict=True):
             buckets = answer["aggregations"]["matching"]["buckets"]
             warnings = tuple(warnings_of(answer, self.source.index))
             for query, bucket in zip(group, buckets, strict=True):
                 totals[id(query)] = Hits([], [], nothing, int(bucket["doc_count"]), warnings)
         ranked = iter(await self._ranked([q for q in queries if q.n > 0], answers[: len(bodies)]))
-        return [next(ranked) if query.n > 0 else totals[id(query)] for query in queries]
+        hits = [next(ranked) if query.n > 0 else totals[id(query)] for query in queries]
+        return hits, answers[last:]
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
@@ -261,7 +273,7 @@ class ElasticsearchEngine:
         return self.vectors.ranking(query, vector, self.requests)
 
     async def _ranked(self, queries: Sequence[Query], answers: Sequence[Any]) -> list[Hits]:
-        found = [self._hits(*pair) for pair in zip(queries, answers, strict=True)]
+        found = [self.hits(*pair) for pair in zip(queries, answers, strict=True)]
         if found and not any(hits.ids for hits in found):
             # A field that is not mapped matches nothing, without an error.
             await self.refuse_changed_mapping()
@@ -273,7 +285,8 @@ class ElasticsearchEngine:
                     break
         return found
 
-    def _hits(self, query: Query, answer: Any) -> Hits:
+    def hits(self, query: Query, answer: Any) -> Hits:
+        """Return the hits in the server's answer to a query, with their groups."""
         found = answer["hits"]["hits"]
         ids = self.reader.ids(found, self.source.index)
         if query.only is not None and answer["hits"]["total"]["value"] > len({*query.only}):

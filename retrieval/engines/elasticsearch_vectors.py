@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fairqr.base.errors import InputError, ModelError, SourceError, one_line
-from fairqr.retrieval.encoders.encoder import Encoder, encode_query
+from fairqr.retrieval.encoders.encoder import Encoder, Float32Array, encode_query, unit_rows
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.elasticsearch_mapping import MappedField
 from fairqr.retrieval.engines.elasticsearch_requests import Requests
-from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sendable import sendable
 from fairqr.retrieval.source import ElasticsearchSource
 
-__all__ = ["VectorSearch", "encoder_for"]
+__all__ = ["VectorSearch", "cosines_of", "encoder_for"]
 
 Body = dict[str, Any]
 
 CANDIDATES = 1000
 MOST_CANDIDATES = 10_000
+LARGEST_BYTE = 127
+NOTHING: Body = {"match_none": {}}
+
+HAS_VECTOR = "doc.containsKey(params.field) && doc[params.field].size() > 0"
+READ = f"return {HAS_VECTOR} ? doc[params.field].vectorValue : null;"
+COSINE = (
+    f"if (!({HAS_VECTOR})) {{ return 0; }} double cosine = %s; "
+    "return Double.isNaN(cosine) ? 0 : Math.max(0, 2 + cosine);"
+)
+"""A score of 2 + cosine, which is positive as scores have to be; 0 without a vector."""
 
 
 class VectorSearch:
@@ -30,7 +40,13 @@ class VectorSearch:
     Among given documents all are compared, and those without a vector have score 0. The scores are
     the server's: (1 + cosine)/2 where the field compares by cosine. The words of ``boost`` are
     encoded after the query, and a query without any word finds nothing.
+
+    Hybrid retrieval needs cosines, whatever the field compares by and however the server shortens
+    its vectors for the search. Scripts on the server give them.
     """
+
+    vector_type = "dense_vector"
+    cosine = "cosineSimilarity(params.vector, params.field)"
 
     def __init__(
         self, source: ElasticsearchSource, mapped: MappedField, encoder: Encoder | None
@@ -43,6 +59,12 @@ class VectorSearch:
         assert source.vectors is not None  # noqa: S101 - encoder_for has looked
         self.field, self.encoder = source.vectors.field, encoder
         self.dimensions, self.by_angle, self.can_rescore = self._described(mapped.settings)
+        kinds = {mapped.settings.get(key) for key in ("element_type", "data_type")}
+        self.of_bytes = "byte" in kinds
+        self.gives_cosines = mapped.type == self.vector_type and not (
+            mapped.nested or mapped.other_types or {"bit", "binary"} & kinds
+        )
+        self.path = str(mapped.settings.get("path", self.field))
         if mapped.settings.get("index") is False:
             raise SourceError(
                 f"The field '{self.field}' is mapped with 'index: false', so the server cannot "
@@ -70,16 +92,32 @@ class VectorSearch:
             return None
         if self.by_angle and self.dimensions:
             vector = await encode_query(self.encoder, text, self.dimensions)
+            sent = self.sent(vector)
         else:
             # The length of the vector counts, so it must not be scaled.
             vector = np.asarray(await self.encoder.encode_query(text), dtype=np.float32)
-            if self.dimensions and vector.shape != (self.dimensions,):
-                raise ModelError(
-                    "parse_error",
-                    f"The vectors of '{self.encoder.name}' do not fit the field '{self.field}', "
-                    f"which has {self.dimensions} dimensions; name its own encoder in 'vectors'.",
-                )
-        return [float(value) for value in vector] if vector.any() else None
+            self.refuse_other(len(vector) if vector.ndim == 1 else -1, self.encoder.name)
+            sent = [float(value) for value in vector]
+        return sent if vector.any() else None
+
+    def refuse_other(self, dimensions: int, encoder: str) -> None:
+        """Refuse the vectors of an encoder that do not fit the field.
+
+        Raises:
+            ModelError: They do not.
+        """
+        if self.dimensions not in (0, dimensions):
+            raise ModelError(
+                "parse_error",
+                f"The vectors of '{encoder}' do not fit the field '{self.field}', which has "
+                f"{self.dimensions} dimensions; name its own encoder in 'vectors'.",
+            )
+
+    def sent(self, vector: Float32Array) -> list[float]:
+        """Return a vector as the server takes it; a field of bytes takes whole numbers."""
+        if not (self.of_bytes and vector.any()):
+            return [float(value) for value in vector]
+        return [round(LARGEST_BYTE * float(value)) for value in vector / np.abs(vector).max()]
 
     def ranking(self, query: Query, vector: list[float] | None, requests: Requests) -> Body:
         """Return the search for the documents most like a query."""
@@ -107,6 +145,55 @@ class VectorSearch:
             "knn": {**knn, "k": size, "num_candidates": size, "filter": filters},
         }
 
+    # For hybrid retrieval.
+
+    def nearest(self, vector: Float32Array, n: int, filters: Sequence[Body]) -> Body:
+        """Return the query for the documents with the highest cosines, scored by these."""
+        if not vector.any():
+            return NOTHING
+        return self.by_cosine(vector, self._neighbours(self.sent(vector), n, [*filters]))
+
+    def by_cosine(self, vector: Float32Array, matching: Body) -> Body:
+        """Return a query that scores the documents of another by their cosines.
+
+        :meth:`cosines_of` reads the scores.
+        """
+        if not vector.any():
+            return NOTHING
+        params = {"field": self.field, "vector": self.sent(vector)}
+        script = {"source": COSINE % self.cosine, "params": params}
+        return {"script_score": {"query": matching, "script": script}}
+
+    @property
+    def reading(self) -> Body:
+        """The parts of a search that ask for the vectors of its hits."""
+        script = {"source": READ, "params": {"field": self.field}}
+        return {"script_fields": {"vector": {"script": script}}}
+
+    def read(self, hits: Sequence[Any], dimensions: int) -> Float32Array:
+        """Return the vectors that came with hits, shape (n, d), of length 1; zeros for none."""
+        rows = np.zeros((len(hits), dimensions))
+        for row, hit in zip(rows, hits, strict=True):
+            vector = self._vector_of(hit)
+            if len(vector) == dimensions:
+                row[:] = vector
+        return unit_rows(rows)
+
+    def _neighbours(self, vector: list[float], n: int, filters: list[Body]) -> Body:
+        candidates = min(MOST_CANDIDATES, max(CANDIDATES, 2 * n))
+        knn = {"field": self.field, "query_vector": vector, "num_candidates": candidates}
+        return {"knn": {**knn, "filter": filters}}
+
+    def _vector_of(self, hit: Any) -> list[float]:
+        (vector,) = hit.get("fields", {}).get("vector") or [None]
+        return vector or []
+
+
+def cosines_of(hits: Hits) -> dict[str, float]:
+    """Return the cosines that a search by :meth:`VectorSearch.by_cosine` scored documents by."""
+    scored = zip(hits.ids, hits.scores, strict=True)
+    return {id_: score - 2 for id_, score in scored if score > 0}
+
 
 def encoder_for(
     source: ElasticsearchSource, mapped: MappedField | None, retriever: str | Encoder
@@ -133,8 +220,8 @@ def encoder_for(
     kind, _, named = retriever.strip().partition(":")
     if kind != "dense":
         raise InputError(
-            f"There is no retriever '{one_line(retriever)}'; choose bm25 or dense, which searches "
-            f"the vectors in '{vectors.field}'."
+            f"There is no retriever '{one_line(retriever)}'; choose bm25, rm3, dense or hybrid. "
+            f"The last two search the vectors in '{vectors.field}'."
         )
     if mapped.type == "semantic_text":
         return None

@@ -26,18 +26,17 @@ from fairqr.retrieval.engines.engine import (
     SearchEngine,
     best_first,
 )
-from fairqr.retrieval.relevance import CALIBRATION, Calibration, fused_best, moved_toward
+from fairqr.retrieval.relevance import (
+    CALIBRATION,
+    Background,
+    Calibration,
+    fused_best,
+    moved_toward,
+)
 from fairqr.retrieval.retriever_parameters import Hybrid
 
 __all__ = ["EncodedPoolEngine"]
 
-SAMPLE_WORDS = (
-    "time year world first life work people day new great city country family school history "
-    "made born known large small"
-)
-SAMPLED_FOR_EACH = 10
-USUAL_SIMILARITY = (0.2, 0.1)
-"""Mean and deviation with MiniLM, where common words find no documents."""
 KEPT = 20_000
 SECONDS_KEPT = 600.0
 
@@ -70,7 +69,7 @@ class EncodedPoolEngine(EngineOverWords):
         }
         self._texts = KeptVectors(encoder, mark)
         self._kept: OrderedDict[str, tuple[float, Float32Array]] = OrderedDict()
-        self._background = np.zeros((0, mark.dimensions), dtype=np.float32)
+        self._background = Background(self._vectors([]))
 
     @classmethod
     async def open(
@@ -94,12 +93,10 @@ class EncodedPoolEngine(EngineOverWords):
             FairqrError: What the engine raises.
         """
         engine = cls(lexical, encoder, await EncoderMark.of(encoder), options or Hybrid())
-        words = [Query(word, SAMPLED_FOR_EACH) for word in SAMPLE_WORDS.split()]
-        found = await lexical.search(words)
+        found = await lexical.search(Background.sample())
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
         await engine._encode_missing(ids, progress)
-        vectors = engine._vectors(ids)
-        engine._background = vectors[vectors.any(axis=1)]
+        engine._background = Background.of(engine._vectors(ids))
         return engine
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -141,18 +138,16 @@ class EncodedPoolEngine(EngineOverWords):
         nearest = sorted(ranks, key=lambda rank: (-float(candidates[rank] @ asked), rank))
         best = candidates[fused_best([ranks, nearest], self.options)]
         moved = moved_toward(asked, best, self.options.weight)
-        mean, deviation = USUAL_SIMILARITY
-        if len(self._background) > 1:
-            similar = self._background @ moved
-            mean, deviation = float(similar.mean()), float(similar.std()) or 1.0
         # Vectors that other queries have left behind do not count: a score must not depend on
         # what was asked before.
         vectors = self._vectors(self._encoded(query, hits))
-        likeness = np.full(len(hits), mean)
-        likeness[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, mean)
-        highest = leading.scores[0] if leading.scores else 1.0
-        shares = np.clip(np.array(hits.scores) / (highest or 1.0), 0, 1)
-        chances = self.calibration.probability(shares, (likeness - mean) / deviation)
+        cosines = np.full(len(hits), np.nan)
+        cosines[: len(vectors)] = np.where(vectors.any(axis=1), vectors @ moved, np.nan)
+        chances = self.calibration.estimate(
+            np.array(hits.scores),
+            leading.scores[0] if leading.scores else 0.0,
+            self._background.standardised(moved, cosines),
+        )
         return best_first(
             hits.ids,
             chances.tolist(),

@@ -78,9 +78,11 @@ class HybridEngine(VectorEngine):
                 among = self.lexical.answer(now, replace(query, n=len(deeper), only=deeper))
                 scores |= dict(zip(among.ids, among.scores, strict=True))
         rows = np.array(now.numbers(places), dtype=np.int64)
-        highest = by_words.scores[0] if by_words.scores else 1.0
-        shares = np.array([scores.get(id_, 0.0) for id_ in ids]) / (highest or 1.0)
-        chances = self.calibration.probability(shares, _standardised(vectors, moved, similar, rows))
+        chances = self.calibration.estimate(
+            np.array([scores.get(id_, 0.0) for id_ in ids]),
+            by_words.scores[0] if by_words.scores else 0.0,
+            _standardised(vectors, moved, similar, rows),
+        )
         return now.hits(places, chances.tolist(), query.n)
 
 

@@ -55,7 +55,8 @@ async def open_source(
     Args:
         source: The source.
         retriever: See :meth:`Retriever.of`. An attached engine ranks in its own way with ``auto``
-            and with ``bm25``: ``hybrid`` reads many texts from it, so that has to be asked for.
+            and with ``bm25``: ``hybrid`` may read many texts from it, so that has to be asked for.
+            It searches the source's own field of vectors if its encoder made them.
         store: The folder of indexes and of labels that were read; the user's data folder by
             default.
         progress: Called with the name of what has to be indexed, encoded or read first.
@@ -78,8 +79,15 @@ async def open_source(
     if retriever == AUTO:
         retriever = "bm25"
     if _is_over_words(retriever) and not isinstance(source, RunSource):
-        asked = Retriever.of(retriever)  # refused before anything is opened
+        own = source.vectors if isinstance(source, ElasticsearchSource) else None
+        # Refused before anything is opened.
+        asked = Retriever.of(retriever, own.embeddings if own else None)
         lexical = await open_source(source, store=store, progress=progress)
+        if own and asked.encoder and asked.encoder.name == own.embeddings:
+            from fairqr.retrieval.engines.elasticsearch import open_hybrid
+
+            if over_field := await open_hybrid(lexical, asked.encoder, asked.hybrid):
+                return over_field
         return await over_words(lexical, asked, progress)
     labels = await LabelReader.open(
         source.attributes,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fairqr.base.errors import FairqrError, UnsupportedError
+from fairqr.retrieval.documents import value_at
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
 from fairqr.retrieval.engines.elasticsearch_server import (
@@ -134,6 +135,9 @@ def _body_of(error: Any) -> Any:
 class OpenSearchVectors(VectorSearch):
     """The server's own nearest neighbours in a field of ``knn_vector``."""
 
+    vector_type = "knn_vector"
+    cosine = "cosineSimilarity(params.vector, doc[params.field])"
+
     def _described(self, settings: Mapping[str, Any]) -> tuple[int, bool, bool]:
         method = settings.get("method", {})
         space = method.get("space_type") or settings.get("space_type") or "l2"
@@ -141,11 +145,24 @@ class OpenSearchVectors(VectorSearch):
         can_rescore = method.get("engine") in ("lucene", "faiss")
         return int(settings.get("dimension", 0)), space == "cosinesimil", can_rescore
 
+    @property
+    def reading(self) -> Body:
+        """The parts of a search that ask for the vectors of its hits: no script gets at them."""
+        return {"_source": [self.path]}
+
+    def _vector_of(self, hit: Any) -> list[float]:
+        found: list[float] = value_at(hit.get("_source", {}), self.path) or []
+        return found
+
     def _nearest(self, query: Query, vector: list[float], filters: list[Body]) -> Body:
         size = query.n if query.only is None else max(1, len(query.only))
-        knn: Body = {"vector": vector, "k": size}
+        nearest = self._neighbours(vector, size, filters)
+        if query.only is not None:
+            nearest = {"bool": {"should": [nearest], "filter": filters}}
+        return {"query": nearest}
+
+    def _neighbours(self, vector: list[float], n: int, filters: list[Body]) -> Body:
+        knn: Body = {"vector": vector, "k": n}
         if filters and self.can_rescore:
             knn["filter"] = {"bool": {"filter": filters}}
-        nearest = {"knn": {self.field: knn}}
-        part = "must" if query.only is None else "should"
-        return {"query": {"bool": {part: [nearest], "filter": filters}}}
+        return {"bool": {"must": [{"knn": {self.field: knn}}], "filter": filters}}

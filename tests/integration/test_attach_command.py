@@ -467,6 +467,9 @@ def test_an_index_is_made_with_vectors_and_searched_by_them(
         run = quick("search", "physicist", "--corpus", "made", "--retriever", "dense", *SEARCH)
         assert run.result["retriever"] == "dense:wordllama"
         assert len(run.result["ranking"]) == 10
+        both = quick("search", "physicist", "--corpus", "made", "--retriever", "hybrid", *SEARCH)
+        assert both.result["retriever"] == "hybrid:wordllama"
+        assert both.result["relevance"] is not None
     finally:
         assert quick("index", "delete", "made").code == 0
     refused = quick("index", "create", "made", corpus, "--url", "http://127.0.0.1:9").complaint()

@@ -1000,7 +1000,7 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
     [
         ("dense", {"vectors": None}, "'people' names no field of vectors; add 'vectors"),
         ("dense:wordllama", {}, "are those of 'openai:x', not of 'wordllama'"),
-        ("splade", {}, "no retriever 'splade'; choose bm25 or dense, which searches .*'vector'"),
+        ("splade", {}, "no retriever 'splade'; choose bm25, rm3, dense or hybrid. .* in 'vector'"),
         ("dense", {"vectors": {"field": "vector"}}, "Nothing says what made the vectors"),
         ("dense", {"vectors": {"field": "unindexed", "embeddings": "wordllama"}}, "'index: false'"),
     ],

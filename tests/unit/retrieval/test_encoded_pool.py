@@ -17,7 +17,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid import HybridEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.ranking import Ranking
-from fairqr.retrieval.relevance import CALIBRATION, fused_best, moved_toward
+from fairqr.retrieval.relevance import CALIBRATION, SAMPLE_WORDS, fused_best, moved_toward
 from fairqr.retrieval.retriever_parameters import Hybrid
 from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
@@ -35,7 +35,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def generated(count: int) -> list[Document]:
     """Documents about some of twelve things, each with one of the common words."""
     draw = random.Random(1)
-    words, common = [f"w{i}" for i in range(12)], module.SAMPLE_WORDS.split()
+    words, common = [f"w{i}" for i in range(12)], SAMPLE_WORDS.split()
     return [
         Document(
             f"d{number:03}",
@@ -65,7 +65,7 @@ async def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
     nearest = np.argsort(-(own @ asked), kind="stable").tolist()
     best = own[fused_best([range(len(own)), nearest], Hybrid())]
     moved = moved_toward(asked.astype(np.float32), best, 0.5)
-    sample = await lexical.search([Query(word, 10) for word in module.SAMPLE_WORDS.split()])
+    sample = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     background = np.array([vectors[id_] for id_ in ids]) @ moved
     likeness = (own @ moved - background.mean()) / background.std()

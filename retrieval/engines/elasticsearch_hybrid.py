@@ -1,0 +1,260 @@
+"""Hybrid retrieval over an attached index whose documents have vectors in a field of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, Float32Array, encode_query
+from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, cosines_of
+from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query, best_first
+from fairqr.retrieval.relevance import (
+    CALIBRATION,
+    Background,
+    Calibration,
+    fused_best,
+    moved_toward,
+)
+from fairqr.retrieval.retriever_parameters import Hybrid
+
+__all__ = ["FieldHybridEngine"]
+
+Body = dict[str, Any]
+
+FEWEST, FIRST = 20, 200
+
+_Search = tuple[Query, Body]
+"""What is sent, and the query that it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A query, and what the first request found for it.
+
+    Attributes:
+        query: The query.
+        vector: Its vector.
+        leading: The best documents by words.
+        scored: The same; or the documents that the query is limited to, with their scores by words.
+        nearest: The best documents by vectors.
+    """
+
+    query: Query
+    vector: Float32Array
+    leading: Hits
+    scored: Hits
+    nearest: Hits
+
+
+class FieldHybridEngine(EngineOverWords):
+    """Ranks by the probability of relevance that the server's words and vectors give a document.
+
+    It computes what :class:`fairqr.retrieval.engines.hybrid.HybridEngine` computes, but the nearest
+    neighbours are the server's, which are approximate, and the mean and the deviation of
+    similarities come from 200 documents that common words find; where these find hardly any, from
+    the first 200 of the index.
+
+    Three requests answer all queries of a round: one for the best documents by words and by
+    vectors, one for the vectors that move the query's, and one for the neighbours of the moved
+    vector and the cosines of what the words found.
+    """
+
+    lexical: ElasticsearchEngine
+    calibration: Calibration = CALIBRATION
+
+    def __init__(
+        self,
+        lexical: ElasticsearchEngine,
+        field: VectorSearch,
+        encoder: Encoder,
+        dimensions: int,
+        options: Hybrid,
+    ) -> None:
+        """Take what :meth:`open` has found; it has no background yet."""
+        super().__init__(lexical)
+        self.field, self.options = field, options
+        self._encoder, self._dimensions = encoder, dimensions
+        self._background = Background(np.zeros((0, dimensions), dtype=np.float32))
+        self.retriever = options.named("hybrid", encoder.name)
+        self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
+
+    @classmethod
+    async def open(
+        cls,
+        lexical: ElasticsearchEngine,
+        field: VectorSearch,
+        encoder: Encoder,
+        options: Hybrid | None = None,
+    ) -> FieldHybridEngine | None:
+        """Open hybrid retrieval over a field of vectors; a request or two read a sample of them.
+
+        Args:
+            lexical: The index.
+            field: Its field of vectors.
+            encoder: What made them.
+            options: The parameters; by default those of :class:`Hybrid`.
+
+        Returns:
+            The engine; None if the server gives no vectors or no cosines, for instance because it
+            forbids scripts.
+
+        Raises:
+            ModelError: The encoder fails, or its vectors do not fit the field.
+            ModelUnavailableError: It cannot be started.
+            FairqrError: What the index raises.
+        """
+        mark = await EncoderMark.of(encoder)
+        field.refuse_other(mark.dimensions, encoder.name)
+        engine = cls(lexical, field, encoder, mark.dimensions, options or Hybrid())
+        sample = Background.sample()
+        probe = await engine._encoded(sample[0])
+        everything: Body = {"match_all": {}}
+        tried = [field.nearest(probe, 1, []), field.by_cosine(probe, everything)]
+        first = {"query": lexical.filtered(everything), "size": min(FIRST, lexical.mapping.window)}
+        for sampled in ([lexical.requests.ranking(query) for query in sample], [first]):
+            answers = await lexical.msearch(
+                [
+                    *({"query": lexical.filtered(query), "size": 1} for query in tried),
+                    *(engine._with_vectors({**lexical.reader.request, **body}) for body in sampled),
+                ],
+                refuse=False,
+            )
+            if any("error" in answer for answer in answers):
+                return None
+            hits = [hit for answer in answers[len(tried) :] for hit in answer["hits"]["hits"]]
+            distinct = {(hit["_index"], hit["_id"]): hit for hit in hits}
+            vectors = field.read([*distinct.values()], mark.dimensions)
+            engine._background = Background.of(vectors)
+            if len(engine._background.vectors) >= FEWEST:
+                break
+        return engine if len(engine._background.vectors) else None
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        """Answer all queries, each with at most ``n`` hits, in three requests at the most."""
+        rankings = [query for query in queries if query.is_ranking]
+        vectors = await asyncio.gather(*map(self._encoded, rankings))
+        by_words = [self._by_words(query) for query in queries]
+        depth = self.options.depth
+        nearest = [
+            self._nearest(replace(query, n=depth, only=None), vector)
+            for query, vector in zip(rankings, vectors, strict=True)
+        ]
+        found, near = await self.lexical.search_with(
+            [query for group in by_words for query in group], [body for _, body in nearest]
+        )
+        hits = iter(found)
+        # Of a ranking the leading documents, and last those whose scores count.
+        scored = [[next(hits) for _ in group] for group in by_words]
+        words = [own for query, own in zip(queries, scored, strict=True) if query.is_ranking]
+        rounds = [
+            _Round(query, vector, own[0], own[-1], self.lexical.hits(asked, answer))
+            for query, vector, own, (asked, _), answer in zip(
+                rankings, vectors, words, nearest, near, strict=True
+            )
+        ]
+        estimated = iter(await self._estimated(rounds))
+        return [
+            next(estimated) if query.is_ranking else own[0]
+            for query, own in zip(queries, scored, strict=True)
+        ]
+
+    async def _estimated(self, rounds: Sequence[_Round]) -> list[Hits]:
+        """Return the hits of each ranking by their estimated relevance."""
+        if not rounds:
+            return []
+        moved = await self._moved(rounds)
+        searches = []
+        for one, vector in zip(rounds, moved, strict=True):
+            wide = [] if one.query.only is not None else [self._nearest(one.query, vector)]
+            searches.append([*wide, self._cosines(one.query, one.scored.ids, vector)])
+        answers = iter(await self.lexical.msearch([body for own in searches for _, body in own]))
+        found = [[self.lexical.hits(asked, next(answers)) for asked, _ in own] for own in searches]
+        return [self._joined(*each) for each in zip(rounds, moved, found, strict=True)]
+
+    async def _moved(self, rounds: Sequence[_Round]) -> list[Float32Array]:
+        """Return the vector of each query, moved toward the best documents of both rankings."""
+        best = [fused_best([one.leading.ids, one.nearest.ids], self.options) for one in rounds]
+        ids = list(dict.fromkeys(id_ for own in best for id_ in own))
+        matching = self.lexical.filtered(self.lexical.reader.among(ids))
+        body = {"query": matching, "size": len(ids), **self.lexical.reader.request}
+        (answer,) = await self.lexical.msearch([self._with_vectors(body)]) if ids else [None]
+        hits = answer["hits"]["hits"] if answer else []
+        names = self.lexical.reader.ids(hits, self.lexical.source.index)
+        vectors = dict(zip(names, self.field.read(hits, self._dimensions), strict=True))
+        nothing = np.zeros((0, self._dimensions), dtype=np.float32)
+        moved = []
+        for one, own in zip(rounds, best, strict=True):
+            known = [vectors[id_] for id_ in own if id_ in vectors]
+            rows = np.stack(known) if known else nothing
+            moved.append(moved_toward(one.vector, rows, self.options.weight))
+        return moved
+
+    def _joined(self, one: _Round, moved: Float32Array, found: Sequence[Hits]) -> Hits:
+        """Return the documents that words or vectors found, by their estimated relevance.
+
+        Args:
+            one: What the first request found.
+            moved: The vector of the query after feedback.
+            found: What the last request found; last the documents of ``one.scored``, by cosine.
+        """
+        if not (one.vector.any() or one.leading.ids):
+            return one.scored
+        ids, memberships = [*one.scored.ids], one.scored.memberships
+        scores = dict(zip(ids, one.scored.scores, strict=True))
+        for near in found[:-1]:
+            new = [row for row, id_ in enumerate(near.ids) if id_ not in scores]
+            ids += [near.ids[row] for row in new]
+            memberships = {
+                name: np.concatenate([rows, near.memberships[name][new]])
+                for name, rows in memberships.items()
+            }
+        cosines = {id_: value for hits in found for id_, value in cosines_of(hits).items()}
+        chances = self.calibration.estimate(
+            np.array([scores.get(id_, 0.0) for id_ in ids]),
+            one.leading.scores[0] if one.leading.scores else 0.0,
+            self._background.standardised(
+                moved, np.array([cosines.get(id_, np.nan) for id_ in ids])
+            ),
+        )
+        warnings = dict.fromkeys(text for hits in (one.scored, *found) for text in hits.warnings)
+        return best_first(ids, chances.tolist(), memberships, one.query.n, warnings=tuple(warnings))
+
+    async def _encoded(self, query: Query) -> Float32Array:
+        return await encode_query(self._encoder, query.words, self._dimensions)
+
+    def _by_words(self, query: Query) -> list[Query]:
+        """Return what is asked of the words: for a ranking of given documents, of all others, too.
+
+        What the words find best says how to read the scores of given documents.
+        """
+        if not query.is_ranking:
+            return [query]
+        depth = min(self.options.candidates, self.lexical.mapping.window)
+        leading = replace(query, n=depth, only=None)
+        given = [] if query.only is None else [replace(query, n=len(query.only) or 1)]
+        return [leading, *given]
+
+    def _nearest(self, query: Query, vector: Float32Array) -> _Search:
+        """Return the search for the documents with the highest cosines."""
+        requests = self.lexical.requests
+        asked = replace(query, n=min(query.n, self.lexical.mapping.window))
+        matching = self.field.nearest(vector, asked.n, requests.filters(asked))
+        return asked, {"query": matching} | requests.reading(asked)
+
+    def _cosines(self, query: Query, ids: Sequence[str], vector: Float32Array) -> _Search:
+        """Return the search that gives the cosines of documents."""
+        requests = self.lexical.requests
+        asked = replace(query, n=len(ids), only=tuple(ids))
+        matching = self.field.by_cosine(vector, {"bool": {"filter": requests.filters(asked)}})
+        return asked, {"query": matching} | requests.reading(asked)
+
+    def _with_vectors(self, body: Body) -> Body:
+        """Return a search whose hits bring their vectors."""
+        return {name: part for name, part in body.items() if name != "stored_fields"} | (
+            self.field.reading
+        )

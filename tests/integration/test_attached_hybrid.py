@@ -1,0 +1,421 @@
+"""Hybrid retrieval over a field of vectors of real servers, against its definition and an index."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from fairqr import FairSearch
+from fairqr.base.errors import ModelError
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.encoders.encoder import text_of
+from fairqr.retrieval.encoders.opening import Retriever
+from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
+from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
+from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.engines.opening import open_source
+from fairqr.retrieval.ranking import Ranking
+from fairqr.retrieval.relevance import CALIBRATION, SAMPLE_WORDS
+from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.source import ElasticsearchSource
+from tests.integration.attached_people import Server, described
+from tests.integration.counting_proxy import counting_proxy
+from tests.unit.engines import hits_of, ranked
+from tests.unit.retrieval.embedded import GENDER, built
+from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
+
+pytestmark = pytest.mark.elasticsearch
+
+DIMENSIONS = 8
+SERVERS = ["elasticsearch", "opensearch"]
+FIELDS: dict[str, dict[str, Any]] = {
+    "elasticsearch": {
+        "type": "dense_vector",
+        "dims": DIMENSIONS,
+        "index": True,
+        "similarity": "cosine",
+    },
+    "opensearch": {
+        "type": "knn_vector",
+        "dimension": DIMENSIONS,
+        "method": {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"},
+    },
+}
+TEXT = {"type": "text", "analyzer": "english", "copy_to": "body"}
+QUERIES = ("w1", "w2 w3", "w4 w5 w6 unheard")
+
+
+def generated(count: int = 300) -> dict[str, Document]:
+    """Documents about some of twelve things, each with one of the common words."""
+    draw = random.Random(1)
+    words, common = [f"w{i}" for i in range(12)], SAMPLE_WORDS.split()
+    return {
+        f"d{number:03}": Document(
+            f"d{number:03}",
+            draw.choice(words),
+            " ".join([*draw.choices(words, k=draw.randint(2, 9)), draw.choice(common)]),
+            {"gender": draw.choice(["female", "male"])},
+        )
+        for number in range(count)
+    }
+
+
+DOCUMENTS = generated()
+VECTORS = {
+    id_: stored_vector(word_vector(text_of(document), DIMENSIONS))
+    for id_, document in DOCUMENTS.items()
+}
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, elasticsearch_url: str, opensearch_url: str) -> str:
+    """The server that a test is about."""
+    return elasticsearch_url if request.param == "elasticsearch" else opensearch_url
+
+
+def sent(vectors: Mapping[str, Any] = VECTORS) -> dict[str, dict[str, Any]]:
+    """The documents as they are sent, with these vectors."""
+    return {
+        id_: {"title": d.title, "text": d.text, **d.fields}
+        | ({"vector": [float(value) for value in vectors[id_]]} if id_ in vectors else {})
+        for id_, d in DOCUMENTS.items()
+    }
+
+
+@contextmanager
+def index(
+    url: str,
+    documents: Mapping[str, Mapping[str, Any]],
+    field: Mapping[str, Any] | None = None,
+    **mapping: Any,
+) -> Iterator[ElasticsearchSource]:
+    """Describe an index with a field of vectors for as long as the block runs."""
+    about = httpx.get(url, trust_env=False).json()
+    kind = about["version"].get("distribution", "elasticsearch")
+    server = Server(url)
+    properties = {
+        "title": TEXT,
+        "text": TEXT,
+        "body": {"type": "text", "analyzer": "english"},
+        "gender": {"type": "keyword"},
+        "vector": field or FIELDS[kind],
+    }
+    settings = {"index.knn": True} if kind == "opensearch" else {}
+    whole = {"properties": properties, **mapping}
+    with (
+        server.client,
+        server.index("hybrid", documents, whole, number_of_shards=1, **settings),
+    ):
+        yield described(
+            url,
+            "hybrid",
+            engine=kind,
+            title="title",
+            text=["text"],
+            query={"fields": ["body"]},
+            attributes={"gender": {"field": "gender", "groups": ["female", "male"]}},
+            vectors={"field": "vector", "embeddings": "words"},
+        )
+
+
+@asynccontextmanager
+async def opened(
+    source: ElasticsearchSource, folder: Path, **options: float
+) -> AsyncIterator[SearchEngine]:
+    """Open hybrid retrieval over a source for as long as the block runs."""
+    retriever = Retriever("hybrid", CountingEncoder(), hybrid=Hybrid.model_validate(options))
+    engine = await open_source(source, retriever=retriever, store=folder)
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+async def by_hand(
+    lexical: SearchEngine, vectors: Mapping[str, np.ndarray], query: str, weight: float = 0.5
+) -> Ranking:
+    """The definition of docs/relevance.md, document by document."""
+    by_words = await hits_of(lexical, query, 1000)
+    asked = unit(word_vector(query, DIMENSIONS))
+    by_vector = sorted(vectors, key=lambda id_: (-(vectors[id_] @ asked), id_))
+    fused: dict[str, float] = {}
+    for ranking in (by_words.ids[:200], by_vector[:200]):
+        for rank, id_ in enumerate(ranking, start=1):
+            fused[id_] = fused.get(id_, 0) + 1 / (60 + rank)
+    first = sorted(fused, key=lambda id_: (-fused[id_], id_))[:10]
+    near = [vectors[id_] for id_ in first if id_ in vectors]
+    moved = unit(weight * asked + (1 - weight) * unit(np.mean(near, axis=0)))
+    sample = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
+    ids = {id_ for hits in sample for id_ in hits.ids} & set(vectors)
+    background = np.array([vectors[id_] for id_ in sorted(ids)]) @ moved
+    scores = dict(zip(by_words.ids, by_words.scores, strict=True))
+    expected = {}
+    for id_ in {*scores, *vectors}:
+        share = np.array(scores.get(id_, 0.0) / by_words.scores[0])
+        cosine = vectors[id_] @ moved if id_ in vectors else background.mean()
+        similarity = (cosine - background.mean()) / background.std()
+        expected[id_] = float(CALIBRATION.probability(share, np.array(similarity)))
+    return Ranking.of(expected)
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_scores_are_those_of_the_definition(url: str, tmp_path: Path) -> None:
+    with index(url, sent()) as source:
+        async with opened(source, tmp_path) as engine:
+            assert engine.retriever == "hybrid:words"
+            assert {"vectors", "relevance", "rescore", "read_by_id"} <= engine.capabilities
+            for query in QUERIES:
+                found = await hits_of(engine, query, 500)
+                expected = await by_hand(lexical_of(engine), VECTORS, query)
+                assert len(found) == 300
+                wanted = dict(zip(expected.ids, expected.scores, strict=True))
+                assert found.scores == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
+                assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+                gender = GENDER.attributes["gender"]
+                groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
+                assert found.memberships["gender"].tolist() == groups
+                for n in (1, 7, 50):
+                    few = await hits_of(engine, query, n)
+                    assert (few.ids, few.scores) == (found.ids[:n], found.scores[:n])
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_an_embedded_index_ranks_nearly_alike(url: str, tmp_path: Path) -> None:
+    """It knows the similarities of all documents, and this a sample of them."""
+    inside = await HybridEngine.open(built(tmp_path / "v1", DOCUMENTS.values()), CountingEncoder())
+    with index(url, sent()) as source:
+        async with opened(source, tmp_path) as engine:
+            for query in QUERIES:
+                ours = await ranked(inside, query, 300)
+                found = await ranked(engine, query, 300)
+                assert len({*ours.ids[:20]} & {*found.ids[:20]}) >= 19
+                here = dict(zip(ours.ids, ours.scores, strict=True))
+                there = dict(zip(found.ids, found.scores, strict=True))
+                assert max(abs(here[id_] - there[id_]) for id_ in here) < 0.1
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
+    """With its counts and given documents, which have the scores of a search."""
+    with index(url, sent()) as source, counting_proxy(url) as proxy:
+        source = source.model_copy(update={"url": (proxy.url,)})
+        async with opened(source, tmp_path) as engine:
+            # The mapping, a sample of labels, and one of vectors.
+            assert len(proxy.passed) == 3
+            whole = await hits_of(engine, "w1 w2", 300)
+            some = tuple(random.Random(3).sample(whole.ids, 40))
+            proxy.clear()
+            queries = [
+                Query("w1 w2", 99, only=(*some, "nobody")),
+                Query("w1", 0),
+                Query("w3", 20),
+                Query("", 5, only=("d001", "d002")),
+                Query("w1 w2", 7),
+                Query("w1 w2", 9, every_word=True),
+            ]
+            found = await engine.search(queries)
+            assert [request.path for request in proxy.passed] == ["/hybrid/_msearch"] * 3
+            kept = [
+                pair for pair in zip(whole.ids, whole.scores, strict=True) if pair[0] in {*some}
+            ]
+            given = list(zip(found[0].ids, found[0].scores, strict=True))
+            assert [id_ for id_, _ in given] == [id_ for id_, _ in kept]
+            assert [score for _, score in given] == pytest.approx([score for _, score in kept])
+            (count,) = await lexical_of(engine).search([Query("w1", 0)])
+            assert found[1].total == count.total
+            assert (await hits_of(engine, "w3", 20)).ids == found[2].ids
+            assert set(found[3].ids) == {"d001", "d002"}
+            assert found[4].ids == whole.ids[:7]
+            (every,) = await lexical_of(engine).search(queries[-1:])
+            assert (found[5].ids, found[5].scores) == (every.ids, every.scores)
+            proxy.clear()
+            await engine.search([Query("w1", 0)])
+            assert len(proxy.passed) == 1
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
+    url: str, tmp_path: Path
+) -> None:
+    """A document without a vector counts as one of the mean."""
+    query = "family"
+    plain = next(id_ for id_, d in DOCUMENTS.items() if query in d.text)
+    silent, hidden = [id_ for id_, d in DOCUMENTS.items() if query not in d.text][:2]
+    asked = unit(word_vector(query, DIMENSIONS))
+    vectors = {id_: row for id_, row in VECTORS.items() if id_ != plain}
+    vectors |= {silent: asked, hidden: asked}
+    documents = sent(vectors)
+    documents[hidden]["gender"] = "hidden"
+    with index(url, documents) as source:
+        chosen = {"bool": {"must_not": [{"term": {"gender": "hidden"}}]}}
+        source = source.model_copy(update={"filter": chosen})
+        async with opened(source, tmp_path) as engine:
+            assert silent in (await hits_of(engine, query, 20)).ids
+            assert silent not in (await hits_of(lexical_of(engine), query, 300)).ids
+            everything = await ranked(engine, query, 500)
+            assert len(everything) == 299
+            assert hidden not in everything.ids
+            only = await ranked(engine, query, 9, only=[hidden, plain, silent])
+            assert only.ids == [id_ for id_ in everything.ids if id_ in (plain, silent)]
+            del vectors[hidden]
+            expected = await by_hand(lexical_of(engine), vectors, query)
+            wanted = dict(zip(expected.ids, expected.scores, strict=True))
+            assert only.scores == pytest.approx([wanted[id_] for id_ in only.ids], abs=1e-5)
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_a_query_without_words_finds_nothing(url: str, tmp_path: Path) -> None:
+    with index(url, sent()) as source:
+        async with opened(source, tmp_path) as engine:
+            assert not len(await hits_of(engine, "...", 10))
+            given = await hits_of(engine, "...", 10, only=["d002", "d001"])
+            assert (given.ids, given.scores) == (["d001", "d002"], [0, 0])
+
+
+SHORT = {id_: np.round(vector / np.abs(vector).max() * 127) for id_, vector in VECTORS.items()}
+LONG = {id_: vector * 3 for id_, vector in VECTORS.items()}
+ELASTICSEARCH, OPENSEARCH = FIELDS.values()
+
+
+@pytest.mark.parametrize(
+    ("url", "field", "vectors", "mapping"),
+    [
+        ("elasticsearch", {"similarity": "l2_norm"}, LONG, {}),
+        ("elasticsearch", {"similarity": "dot_product"}, VECTORS, {}),
+        ("elasticsearch", {"similarity": "max_inner_product"}, LONG, {}),
+        ("elasticsearch", {"element_type": "byte"}, SHORT, {}),
+        ("elasticsearch", {"index_options": {"type": "int8_hnsw"}}, VECTORS, {}),
+        ("elasticsearch", {}, VECTORS, {"_source": {"excludes": ["vector"]}}),
+        ("elasticsearch", {}, VECTORS, {"_source": {"enabled": False}}),
+        ("opensearch", {"method": {"name": "hnsw", "engine": "nmslib"}}, LONG, {}),
+        ("opensearch", {"method": {"name": "hnsw", "engine": "faiss"}}, LONG, {}),
+    ],
+    indirect=["url"],
+)
+async def test_cosines_count_however_a_field_is_kept_and_compared(
+    url: str,
+    field: dict[str, Any],
+    vectors: dict[str, np.ndarray],
+    mapping: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    """Only which documents are the nearest is left to the server."""
+    kind = OPENSEARCH if "method" in field else ELASTICSEARCH
+    exact = {id_: unit(vector) for id_, vector in vectors.items()}
+    with index(url, sent(vectors), {**kind, **field}, **mapping) as source:
+        async with opened(source, tmp_path) as engine:
+            assert isinstance(engine, FieldHybridEngine)
+            for query in QUERIES:
+                found = await ranked(engine, query, 300)
+                expected = await by_hand(lexical_of(engine), exact, query)
+                wanted = dict(zip(expected.ids, expected.scores, strict=True))
+                # A query's vector of bytes is rounded to 1/127 of its largest value.
+                error = 0.02 if "element_type" in field else 1e-4
+                assert found.scores == pytest.approx([wanted[i] for i in found.ids], abs=error)
+                assert len({*found.ids[:20]} & {*expected.ids[:20]}) >= 18
+
+
+async def test_a_query_has_whole_numbers_for_a_field_of_bytes(
+    elasticsearch_url: str, tmp_path: Path
+) -> None:
+    """Whatever searches the field."""
+    with index(elasticsearch_url, sent(SHORT), {**ELASTICSEARCH, "element_type": "byte"}) as source:
+        engine = await open_source(source, retriever=CountingEncoder(), store=tmp_path)
+        found = await ranked(engine, "w1 w2", 20)
+        await engine.aclose()
+    assert engine.retriever == "dense:words"
+    asked = unit(word_vector("w1 w2", DIMENSIONS))
+    cosines = sorted((float(unit(row) @ asked) for row in SHORT.values()), reverse=True)
+    assert found.scores == pytest.approx([(1 + one) / 2 for one in cosines[:20]], abs=0.01)
+
+
+async def test_each_parameter_has_an_effect(elasticsearch_url: str, tmp_path: Path) -> None:
+    """And the defaults, written out, have none."""
+    with index(elasticsearch_url, sent()) as source:
+
+        async def found(**changes: float) -> Ranking:
+            async with opened(source, tmp_path, **changes) as engine:
+                parts = ["hybrid:words", *(f"{n}={v}" for n, v in changes.items())]
+                shown = parts[:1] if changes == Hybrid().model_dump() else parts
+                assert engine.retriever == ",".join(shown)
+                return await ranked(engine, "w1 w2", 300)
+
+        default = await found()
+        assert await found(**Hybrid().model_dump()) == default
+        for changes in ({"feedback": 3}, {"weight": 0.8}, {"k": 0}, {"depth": 5}):
+            assert (await found(**changes)).scores != default.scores, changes
+        assert (await found(candidates=20)).scores != default.scores
+
+
+async def test_the_field_says_which_encoder_searches_it(
+    elasticsearch_url: str, tmp_path: Path
+) -> None:
+    """Other encoders, and fields that cannot be searched so, leave the texts to be encoded."""
+    field = {**ELASTICSEARCH, "dims": 256}
+    with index(elasticsearch_url, sent({}), field) as source:
+        server = Server(elasticsearch_url)
+        made = {id_: {**d, "vector": [1.0, *np.zeros(255)]} for id_, d in sent({}).items()}
+        server.write("hybrid", made)
+        named = {"field": "vector", "embeddings": "wordllama"}
+
+        async def retriever(given: str, **changes: Any) -> str:
+            parts = source.model_dump(exclude_unset=True) | {"vectors": named} | changes
+            described_ = ElasticsearchSource.model_validate(
+                {name: part for name, part in parts.items() if part is not None}
+            )
+            engine = await open_source(described_, retriever=given, store=tmp_path)
+            await engine.aclose()
+            return engine.retriever
+
+        assert await retriever("hybrid") == "hybrid:wordllama"
+        assert await retriever("hybrid:wordllama,k=9") == "hybrid:wordllama,k=9"
+        assert await retriever("hybrid:feedback=5") == "hybrid:wordllama,feedback=5"
+        assert await retriever("dense") == "dense:wordllama"
+        texts = "hybrid-pool:wordllama"
+        assert await retriever("hybrid:wordllama", vectors=None) == texts
+        assert await retriever("hybrid:wordllama", vectors={"field": "vector"}) == texts
+        other = {**named, "embeddings": "minilm"}
+        assert await retriever("hybrid:wordllama", vectors=other) == texts
+        forbid = "search.allow_expensive_queries"
+        server.ask("PUT", "/_cluster/settings", {"transient": {forbid: False}})
+        try:
+            assert await retriever("hybrid") == texts
+        finally:
+            server.ask("PUT", "/_cluster/settings", {"transient": {forbid: None}})
+    with index(elasticsearch_url, sent({}), field):
+        assert await retriever("hybrid") == texts, "no document has a vector"
+    with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 256, "index": False}):
+        assert await retriever("hybrid") == texts
+
+
+async def test_vectors_of_another_size_are_refused(elasticsearch_url: str, tmp_path: Path) -> None:
+    said = "vectors of 'words' do not fit the field 'vector', which has 5 dimensions"
+    with (
+        index(elasticsearch_url, sent({}), {**ELASTICSEARCH, "dims": 5}) as source,
+        pytest.raises(ModelError, match=said),
+    ):
+        async with opened(source, tmp_path):
+            pass
+
+
+async def test_a_fair_search_uses_the_field(elasticsearch_url: str, tmp_path: Path) -> None:
+    """And says so, with an estimate for each document."""
+    with index(elasticsearch_url, sent()) as source:
+        async with opened(source, tmp_path) as engine:
+            search = FairSearch(engine, "feedback")
+            result = await search.search("w1 w2", attribute="gender", k=10)
+    assert result.retriever == "hybrid:words"
+    assert len(result.ranking) == 10
+    assert result.relevance is not None
