@@ -8,6 +8,7 @@ import shutil
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Nobody's own settings file is read. Set here, so that fixtures of any scope and all child
 # processes have it.
@@ -19,6 +20,10 @@ atexit.register(shutil.rmtree, os.environ["FAIRQR_CACHE_DIR"], ignore_errors=Tru
 
 # Tests that run side by side would otherwise fight for the processors with the threads of torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 _SERVERS = {"elasticsearch_url", "secure_elasticsearch", "opensearch_url"}
 

@@ -134,7 +134,6 @@ def fuzzed(
 
         @settings(
             max_examples=EXAMPLES,
-            deadline=None,
             derandomize=True,
             phases=[Phase.generate],
             suppress_health_check=[*HealthCheck],

@@ -54,7 +54,7 @@ def test_the_sign_test_counts_all_outcomes(trials: int, data: st.DataObject) -> 
     assert sign_test(wins, trials - wins) == pytest.approx(sum(as_far) / len(as_far))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(counts, st.sampled_from([0.8, 0.95]))
 def test_the_interval_is_that_of_scipy(both: tuple[int, int], level: float) -> None:
     successes, trials = both[0], sum(both)
@@ -80,7 +80,7 @@ def test_the_least_majority_is_the_first_that_is_significant(trials: int) -> Non
     assert (least_majority(trials) is None) == (trials < 6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 120), st.sampled_from([0.6, 0.8, 0.9]))
 def test_the_detectable_share_is_found_as_often_as_it_says(trials: int, power: float) -> None:
     share = detectable_share(trials, power=power)

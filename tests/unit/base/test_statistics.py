@@ -26,7 +26,7 @@ from fairqr.base.statistics import (
 differences = st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(differences)
 def test_the_t_test_is_that_of_scipy(sample: list[float]) -> None:
     ours = paired_t(sample)
@@ -37,7 +37,7 @@ def test_the_t_test_is_that_of_scipy(sample: list[float]) -> None:
     assert ours == pytest.approx(theirs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(differences)
 def test_the_randomisation_test_counts_all_signs(sample: list[float]) -> None:
     observed = abs(sum(sample))
@@ -209,7 +209,7 @@ def test_the_interval_of_a_share_holds_the_true_one_as_often_as_reports_say(
     assert held / 600 == pytest.approx(often, abs=0.03)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8))
 def test_the_interval_of_a_ratio_is_finite(counts: list[tuple[int, int]]) -> None:
     """Whatever is drawn: half a count is added."""

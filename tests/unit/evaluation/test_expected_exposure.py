@@ -79,7 +79,7 @@ def test_the_bounds_are_reached_and_never_left_by_any_order(text: str) -> None:
         assert bounds.loss[0] == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     text=st.sampled_from(DISCOUNTS),
     n=st.integers(1, 5),
@@ -111,7 +111,7 @@ def cut_samples(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     return n, [order[: draw(st.integers(0, n))] for order in lists]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     case=cut_samples(),
     text=st.sampled_from(DISCOUNTS),
@@ -160,7 +160,7 @@ def test_it_is_what_counting_every_item_in_every_order_gives(
     chances=st.lists(st.integers(1, 5), min_size=3, max_size=3),
     data=st.data(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_correction_for_few_samples_is_right_on_average(
     n: int, text: str, chances: list[int], data: st.DataObject
 ) -> None:

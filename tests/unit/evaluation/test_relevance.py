@@ -57,7 +57,7 @@ def as_run(scores: dict[str, dict[str, float]]) -> Run:
     return Run("ours", {query: [Ranking.of(found)] for query, found in scores.items()})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(judged_runs())
 def test_they_agree_with_ir_measures(
     case: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
@@ -74,7 +74,7 @@ def test_they_agree_with_ir_measures(
             assert value == pytest.approx(theirs[query, str(measure)], abs=1e-9), (text, query)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(judged_runs(highest=1))
 def test_binary_gains_are_the_graded_ones_where_grades_are_0_and_1(
     case: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],

@@ -142,7 +142,7 @@ async def test_wordllama_puts_like_texts_near_each_other() -> None:
     assert cosines[1] > cosines[2]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5))
 def test_a_wordllama_vector_does_not_depend_on_the_batch(texts: list[str]) -> None:
     """Nor on padding: to the last digit."""

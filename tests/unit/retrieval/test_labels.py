@@ -38,7 +38,7 @@ LABELS = st.one_of(
     st.dictionaries(VALUES, st.sampled_from([0, 0.5, 1, 3]), max_size=3),
 )
 SHARED_FOLDER = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60
 )
 
 

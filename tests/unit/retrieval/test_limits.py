@@ -74,9 +74,10 @@ async def test_requests_start_evenly_spaced() -> None:
         async with limits:
             starts.append(time.monotonic())
 
+    begin = time.monotonic()
     await asyncio.gather(*(note() for _ in range(8)))
-    # A timer of the loop may fire a little early.
-    assert min(later - first for first, later in zip(starts, starts[5:], strict=False)) >= 0.095
+    # A timer of the loop may fire a little early; a busy machine notes any start late.
+    assert all(start >= begin + place / 50 - 0.005 for place, start in enumerate(starts))
 
 
 async def test_a_failed_request_gives_its_place_back() -> None:

@@ -64,7 +64,7 @@ def test_it_comes_near_the_best_of_all_rankings(groups: int, n: int, k: int) -> 
     assert max(lost) < 0.06
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1)), max_size=25),
     st.lists(st.floats(0.01, 1), min_size=3, max_size=3),

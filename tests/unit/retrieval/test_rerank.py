@@ -162,7 +162,6 @@ def test_a_share_of_a_ranking_speaks_for_some_documents_only() -> None:
     tolerance=st.floats(0, 0.3),
     length=st.integers(1, 20),
 )
-@settings(deadline=None)
 def test_the_order_is_never_farther_from_the_target_than_it_was(
     labels: str, others: str, shares: tuple[float, float], tolerance: float, length: int
 ) -> None:

@@ -296,7 +296,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(steps, max_size=6))
 def test_groups_and_counts_are_right_whatever_is_written(writes: list[Any]) -> None:
     """After each write a search finds what there is, with the groups that were written last."""

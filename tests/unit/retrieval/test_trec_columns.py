@@ -32,7 +32,7 @@ def by_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return read_run(path)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), ids, scores), min_size=1, max_size=30),
     st.sampled_from([" ", "\t", "  "]),

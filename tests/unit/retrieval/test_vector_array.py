@@ -41,7 +41,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, int]:
     return unit_rows(rows), unit_rows(query)[0], draw(st.integers(1, 70)), draw(st.integers(1, 20))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems())
 def test_the_best_by_blocks_are_the_best_of_all(problem: tuple) -> None:
     """Whatever the size of a block, the first n by score and row are those of a full sort."""
@@ -56,7 +56,7 @@ def test_the_best_by_blocks_are_the_best_of_all(problem: tuple) -> None:
     assert sorted(rows.tolist(), key=lambda row: (-exact[row], row))[:n] == best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_all_that_tie_with_the_last_are_among_them(problem: tuple) -> None:
     """So that whoever breaks ties by something else than the row can do it."""
@@ -69,7 +69,7 @@ def test_all_that_tie_with_the_last_are_among_them(problem: tuple) -> None:
         assert {row for row in words if exact[row] >= last} <= found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_a_score_is_half_of_one_and_the_cosine(problem: tuple) -> None:
     vectors, query, _, _ = problem
@@ -202,7 +202,7 @@ def test_memory_grows_by_steps_and_what_is_in_use_stays(tmp_path: Path) -> None:
     assert loaded.tobytes() == stored.load().tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(["vectors", "texts"]), st.integers(0, 200), st.binary(max_size=40))
 def test_what_a_killed_write_left_behind_is_dropped(name: str, kept: int, garbage: bytes) -> None:
     """Rows count when the manifest has them; what is written next stands right after those."""

@@ -217,7 +217,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(steps, max_size=7))
 def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
     """After each write a search finds what there is, and never a document that is gone."""

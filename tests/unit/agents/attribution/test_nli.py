@@ -96,7 +96,7 @@ class TestVerdicts:
         assert verdict.score == pytest.approx(probabilities(model, there)[2], abs=1e-5)
         assert verdict.score != pytest.approx(probabilities(model, back)[2], abs=1e-2)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(premise=texts, answer=answers)
     async def test_windows_equal_those_cut_by_hand(
         self, tiny_nli: Path, parts: tuple[Any, Any], premise: str, answer: str
@@ -155,7 +155,7 @@ class TestVerdicts:
 
 
 class TestWindows:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(premise=texts, answer=answers)
     def test_every_token_is_in_a_window_beside_the_whole_answer(
         self, parts: tuple[Any, Any], premise: str, answer: str

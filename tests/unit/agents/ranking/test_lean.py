@@ -35,7 +35,7 @@ def pairs_of(query: str, *kinds: str) -> list[PairOutcome]:
     return [PairOutcome(query, *made[kind]) for kinds_ in kinds for kind in kinds_]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(outcomes)
 def test_the_counts_are_those_of_counting_one_by_one(pairs: list[PairOutcome]) -> None:
     found = figures(pairs)
@@ -62,7 +62,7 @@ def test_the_counts_are_those_of_counting_one_by_one(pairs: list[PairOutcome]) -
     assert found.votes.of + found.failed == found.replies
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(outcomes)
 def test_the_averaged_log_odds_cancel_the_position(pairs: list[PairOutcome]) -> None:
     """A pull to the first place, as strong as you like, changes nothing."""
@@ -80,7 +80,7 @@ def test_the_averaged_log_odds_cancel_the_position(pairs: list[PairOutcome]) -> 
     assert figures(moved).averaged == found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(outcomes, st.randoms(use_true_random=False))
 def test_the_order_of_the_pairs_does_not_matter(pairs: list[PairOutcome], random: object) -> None:
     shuffled = list(pairs)
@@ -91,7 +91,7 @@ def test_the_order_of_the_pairs_does_not_matter(pairs: list[PairOutcome], random
     assert replace(one, log_odds=other.log_odds) == other
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(outcomes)
 def test_sides_that_change_their_names_change_places(pairs: list[PairOutcome]) -> None:
     """Nothing treats one group otherwise than the other."""
@@ -117,7 +117,7 @@ def test_sides_that_change_their_names_change_places(pairs: list[PairOutcome]) -
     assert averaged.of - averaged.count == other.averaged.protected.count
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(outcomes)
 def test_all_intervals_are_finite_and_hold_their_value(pairs: list[PairOutcome]) -> None:
     found = figures(pairs)

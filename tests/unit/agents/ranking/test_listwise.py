@@ -200,7 +200,7 @@ class TestRanking:
 
 
 class TestRoom:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         st.integers(2, 25),
         st.integers(0, 60),

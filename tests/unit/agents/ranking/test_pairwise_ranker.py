@@ -38,7 +38,7 @@ def ranker(model: WeighingModel, strategy: Strategy, **more: int) -> PairwiseRan
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(values=orders, passes=passes)
 async def test_an_honest_judge_gives_the_right_order(
     strategy: Strategy, values: list[int], passes: int
@@ -57,7 +57,7 @@ async def test_an_honest_judge_gives_the_right_order(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(values=orders, passes=passes, seed=st.integers(0, 5))
 async def test_whatever_a_judge_says_the_calls_keep_to_the_bound(
     strategy: Strategy, values: list[int], passes: int, seed: int

@@ -101,7 +101,7 @@ class TestScores:
         assert (ranking.asked, ranking.failures, ranking.warnings) == (0, {}, ())
         assert all(score < 0 for score in scores)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(texts=st.lists(documents, min_size=1, max_size=6), query=documents)
     async def test_any_texts_are_ranked(
         self, kind: tuple[PointwiseRanker, Alone], texts: list[str], query: str

@@ -75,7 +75,7 @@ def test_pairs_that_rest_on_few_queries_are_no_lean() -> None:
     assert found.sentence.endswith("but it rests on few of the queries.")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from("pu12x"), max_size=60), st.integers(1, 12))
 def test_a_lean_is_claimed_only_where_both_tests_say_so(kinds: list[str], queries: int) -> None:
     outcomes = [PairOutcome(str(at % queries), *KINDS[it]) for at, it in enumerate(kinds)]

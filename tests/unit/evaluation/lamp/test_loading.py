@@ -294,7 +294,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(values, max_size=6), st.sampled_from([None, 1]), st.booleans())
 def test_pieces_are_those_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, expected: list[Any], indent: int | None, plain: bool

@@ -6,7 +6,7 @@ import math
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
@@ -129,7 +129,6 @@ titles = st.lists(st.sampled_from(["fair", "rank", "a", "study"]), min_size=1, m
 
 
 # The first use of ROUGE imports its library, which takes longer than an example may.
-@settings(deadline=None)
 @given(titles, titles)
 def test_rouge_is_the_harmonic_mean_of_shared_words(answer: list[str], gold: list[str]) -> None:
     """ROUGE-1 by counting words, ROUGE-L by recursion over the longest common subsequence."""
@@ -169,7 +168,6 @@ def test_a_full_name_is_found_as_whole_words(answer: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("utility", UTILITIES, ids=lambda utility: utility.name)
-@settings(deadline=None)
 @given(answer=st.text(max_size=30))
 def test_utilities_stay_in_their_range_and_empty_is_0(utility: Utility, answer: str) -> None:
     gold = [GOLDS.get(utility.name, "a fair rank")]

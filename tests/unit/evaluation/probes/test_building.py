@@ -42,7 +42,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, str | None], dict[str, dict[str, 
     return genders, qrels
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(worlds(), st.sampled_from([4, 8, 12]), st.integers(0, 3))
 def test_cells_are_what_judgements_and_labels_say(
     world: tuple[dict[str, str | None], dict[str, dict[str, int]]], size: int, seed: int

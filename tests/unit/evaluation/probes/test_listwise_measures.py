@@ -324,7 +324,7 @@ def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1
     return [str(verdict) for verdict in judged(frame).verdict]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RATIOS)
 def test_a_swap_of_the_groups_swaps_the_verdict(ratios: list[float]) -> None:
     (one,), (other,) = verdicts_of(ratios), verdicts_of([1 / ratio for ratio in ratios])

@@ -154,7 +154,7 @@ def test_concentration_is_tested_over_all_generators_and_policies() -> None:
     assert not excess_of(rounding).holds.any()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 20), st.integers(0, 20)),

@@ -22,7 +22,7 @@ from fairqr.evaluation.rag.measuring import Name, measure_record
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Undefined
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 @st.composite

@@ -51,7 +51,7 @@ def cases(draw: Any) -> tuple[list[int], list[float], list[bool], list[bool], in
     return labels, exposure, useful, used, k
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases())
 def test_groups_get_what_their_documents_get(
     case: tuple[list[int], list[float], list[bool], list[bool], int],

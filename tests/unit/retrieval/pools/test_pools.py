@@ -39,7 +39,7 @@ async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
     await engine.aclose()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts, queries)
 def test_bm25_is_0_where_no_term_is_shared_and_positive_elsewhere(
     pool: list[str], query: str

@@ -107,7 +107,7 @@ def test_the_published_packages_adjusted_table_fails_too_often_and_ours_does_not
     assert ours.failure_probability == pytest.approx(0.0897221672)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(k=st.integers(1, 9), p=PROPORTIONS, alpha=ALPHAS)
 def test_the_table_is_the_least_conservative_one_by_exhaustive_enumeration(
     k: int, p: Fraction, alpha: Fraction
@@ -121,7 +121,7 @@ def test_the_table_is_the_least_conservative_one_by_exhaustive_enumeration(
     assert enumerated_failure(table.minimum, p) <= alpha
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     k=st.integers(1, 300),
     p=st.floats(0, 1),
@@ -180,7 +180,7 @@ def test_arguments_out_of_range_are_named(k: int, p: float, alpha: float) -> Non
         adjusted_table(k, p, alpha)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(k=st.integers(1, 60), p=st.floats(0.01, 0.99), alpha=st.floats(0.01, 0.3))
 def test_the_tables_of_one_group_are_that_table(k: int, p: float, alpha: float) -> None:
     one, table = group_tables(k, (p,), alpha), adjusted_table(k, p, alpha)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
@@ -64,7 +64,6 @@ def written_out_loss(weights: FloatArray, lists: Sequence[List], gamma: float) -
     return float(np.mean(losses))
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 1_000),
     gamma=st.sampled_from([0.0, 1.0, 100.0]),

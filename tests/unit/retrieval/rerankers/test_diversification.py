@@ -90,7 +90,7 @@ def pm2_values(aspects: Aspects, above: list[int], share: float) -> list[list[Fr
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(aspects=aspects(), k=st.integers(1, 10), eighths=st.integers(0, 8))
 @pytest.mark.parametrize(("name", "by_formula"), [("xquad", xquad_values), ("pm2", pm2_values)])
 def test_each_rank_goes_to_a_document_with_the_largest_value_by_the_formula(
@@ -163,14 +163,12 @@ def test_pm2_by_hand() -> None:
     assert diversified(Pm2Objective(given, 0.5), given, 6).tolist() == [0, 4, 1, 2, 3, 5]
 
 
-@settings(deadline=None)
 @given(given=aspects(), k=st.integers(1, 10))
 def test_xquad_without_diversity_leaves_the_order(given: Aspects, k: int) -> None:
     order = diversified(XquadObjective(given, 0.0), given, k).tolist()
     assert order == list(range(min(k, len(given.relevance))))
 
 
-@settings(deadline=None)
 @given(
     relevance=st.lists(st.floats(0, 1), min_size=1, max_size=12),
     unknown=st.sets(st.integers(0, 11)),
@@ -195,7 +193,6 @@ def sainte_lague(weights: list[float], length: int) -> list[int]:
     return seats
 
 
-@settings(deadline=None)
 @given(
     parts=st.lists(st.integers(0, 40), min_size=2, max_size=8).filter(any),
     k=st.integers(1, 20),

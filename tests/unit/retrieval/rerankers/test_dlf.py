@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
@@ -60,7 +60,6 @@ def written_out_loss(weights: FloatArray, batch: FairnessBatch) -> float:
     return float(np.mean(means))
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 1_000), weights=st.lists(st.floats(-3, 3), min_size=3, max_size=3))
 def test_the_loss_is_the_formula_and_the_gradient_its_finite_differences(
     seed: int, weights: list[float]
@@ -75,7 +74,6 @@ def test_the_loss_is_the_formula_and_the_gradient_its_finite_differences(
         assert gradient[column] == pytest.approx((up - down) / (2 * step), rel=1e-4, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(labels=st.text("fm", min_size=2, max_size=30), share=st.floats(0.05, 0.95))
 def test_the_target_feature_gives_the_target_where_documents_have_one_group(
     labels: str, share: float

@@ -54,7 +54,7 @@ def orders(kinds: np.ndarray, k: int, number: int) -> Iterator[tuple[int, ...]]:
 # One group.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labels=st.text("fm?b", min_size=1, max_size=40), k=st.integers(1, 40), p=st.floats(0.05, 1))
 def test_the_result_passes_wherever_the_pool_allows_it(labels: str, k: int, p: float) -> None:
     k = min(k, len(labels))
@@ -73,7 +73,7 @@ def test_the_result_passes_wherever_the_pool_allows_it(labels: str, k: int, p: f
         assert own == sorted(own)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(labels=st.text("fm", min_size=6, max_size=12))
 def test_no_ranking_that_passes_puts_better_documents_first(labels: str) -> None:
     """Of all orders that pass, the result is the first in lexicographic order of the positions."""
@@ -276,7 +276,7 @@ def test_the_multinomial_test_is_the_least_conservative_one_by_enumeration(
     assert table.failure_probability == pytest.approx(float(exact), rel=1e-9, abs=1e-15)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     k=st.integers(1, 25),
     weights=st.lists(st.floats(0.01, 1), min_size=2, max_size=4),
@@ -309,7 +309,7 @@ def passes(table: GroupTables | MultinomialTable, sequence: list[int]) -> bool:
     return True
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(k=st.integers(1, 40), p=st.floats(0.02, 0.98), alpha=st.floats(0.01, 0.3))
 def test_the_multinomial_test_of_one_group_is_the_binomial_one(
     k: int, p: float, alpha: float
@@ -323,7 +323,7 @@ def test_the_multinomial_test_of_one_group_is_the_binomial_one(
 
 
 @pytest.mark.parametrize("make", [multinomial_table, group_tables])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(order=st.permutations("0" * 20 + "1" * 15 + "2" * 15), weight=st.floats(0.1, 0.45))
 def test_with_enough_of_each_group_every_prefix_passes(
     make: Callable[..., GroupTables | MultinomialTable], order: list[str], weight: float
@@ -360,7 +360,7 @@ def test_counts_that_pass_but_lead_nowhere_are_avoided() -> None:
     assert passes(table, kinds[found].tolist())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     labels=st.lists(st.integers(0, 2), min_size=6, max_size=10),
     shares=st.sampled_from([(0.4, 0.35), (0.3, 0.3), (0.25, 0.6)]),

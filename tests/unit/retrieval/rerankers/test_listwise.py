@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -33,7 +33,6 @@ def test_the_optimiser_finds_the_minimum_of_a_hard_valley() -> None:
     assert 0 < found.iterations < 100
 
 
-@settings(deadline=None)  # a slow machine may take its time
 @given(arrays(np.float64, (4, 4), elements=st.floats(-2, 2)), st.integers(0, 5))
 def test_the_optimiser_solves_least_squares_and_every_step_lowers_the_loss(
     matrix: FloatArray, seed: int

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.retrieval.analysis import terms_of
@@ -67,7 +67,6 @@ def greedy(
     return chosen
 
 
-@settings(deadline=None)
 @given(texts=TEXTS)
 def test_the_similarity_is_the_cosine_of_tf_idf_vectors(texts: list[str]) -> None:
     found, expected = TfIdfSimilarity(texts), cosines(texts)
@@ -75,7 +74,6 @@ def test_the_similarity_is_the_cosine_of_tf_idf_vectors(texts: list[str]) -> Non
         assert found(position) == pytest.approx(expected[position], abs=1e-12)
 
 
-@settings(deadline=None)
 @given(data=st.data(), n=st.integers(1, 12), k=st.integers(1, 14), trade_off=st.floats(0, 1))
 def test_it_chooses_what_the_definition_chooses(
     data: st.DataObject, n: int, k: int, trade_off: float

@@ -37,7 +37,6 @@ def test_scores_are_normalised_to_one_to_two_and_raised() -> None:
     assert np.exp(worths) == pytest.approx([1, 1.5**4, 16])
 
 
-@settings(deadline=None)
 @given(scores=scores_lists, alpha=st.sampled_from([0, 1, 2, 4, 8]), factor=st.floats(0.01, 100))
 def test_neither_the_scale_nor_the_origin_of_scores_matters(
     scores: list[float], alpha: float, factor: float
@@ -59,7 +58,7 @@ def test_each_form_draws_its_orders_as_often_as_the_product_says(form: Form) -> 
     assert p_value(drawn, probabilities(weights.tolist(), 3)) > SIGNIFICANCE
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     weights=st.lists(st.integers(0, 50), min_size=1, max_size=5),
     data=st.data(),

@@ -102,7 +102,7 @@ def test_the_lazy_race_gives_each_item_the_exposure_of_the_dense_one() -> None:
     assert statistic < often.sum() + 5 * np.sqrt(2 * often.sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     log_weights=st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=40),
     samples=st.integers(1, 5),
@@ -160,7 +160,7 @@ def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
     assert abs(statistic - 986) < 5 * np.sqrt(2 * 986)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=12))
 def test_closed_gaps_keep_the_order_and_all_differences_that_matter(values: list[float]) -> None:
     log_weights = np.array(values)
@@ -178,7 +178,7 @@ def test_the_first_distinct_items_are_kept_in_order() -> None:
     assert races._first_distinct(items, 3).tolist() == [[3, 2, 1], [0, -1, -1]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     numbers=st.lists(st.integers(-5, 5), min_size=2, max_size=60),
     some=st.integers(1, 60),
