@@ -310,7 +310,7 @@ def _check(
             )
 
 
-def _ranked(run: Run, query: str) -> list[list[str]]:
+def _ranked(run: Run, query: str) -> list[Sequence[str]]:
     return [ranking.ids for ranking in run.rankings.get(query, ())]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, sc
 from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.ranking import Ranking, best_positions
+from fairqr.retrieval.ranking import Ranking, Reordered, best_positions
 from fairqr.retrieval.runs import TIES, Run, Ties, check_ties, read_run, refuse_ties
 from fairqr.retrieval.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.source import Source
@@ -67,8 +68,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> Run:
     rankings: dict[str, list[Ranking]] = {}
     tied = 0
     for query, documents in zip(_ids(by_query, "query"), by_query.values(), strict=True):
-        ranking = _ranking(query, documents, ties)
-        equal = len(ranking) - len(set(ranking.scores))
+        ranking, equal = _ranking(query, documents, ties)
         if equal and ties == "error":
             refuse_ties("The run", query, equal)
         tied += equal
@@ -168,21 +168,25 @@ async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
         await engine.aclose()
 
 
-def _ranking(query: str, documents: Any, ties: Ties) -> Ranking:
+def _ranking(query: str, documents: Any, ties: Ties) -> tuple[Ranking, int]:
+    """Return the documents in order, and how many have the same score as the one before them."""
     if isinstance(documents, Mapping):
         ids, scores = _ids(documents), _scores(query, list(documents.values()))
     elif isinstance(documents, Sequence) and not isinstance(documents, str):
         ids = _ids(documents)
         if len(set(ids)) < len(ids):
             raise InputError(f"The ranking of '{one_line(query)}' has a document twice; keep one.")
-        return Ranking(ids, [float(-place) for place in range(len(ids))])
+        return Ranking(ids, [float(-place) for place in range(len(ids))]), 0
     else:
         raise InputError(
             f"The ranking of '{one_line(query)}' is of type {type(documents).__name__}; give a "
             "dict from document to score, or a list of documents, best first."
         )
     order = best_positions(ids, scores, descending=ties == "trec_eval")
-    return Ranking([ids[place] for place in order], scores[order].tolist())
+    ordered = scores[order]
+    equal = int((ordered[1:] == ordered[:-1]).sum())
+    # Most measures read the first ranks alone, so that all of them are not put in order here.
+    return Ranking(Reordered(ids, order), array("d", ordered.tobytes())), equal
 
 
 def _scores(query: Any, given: list[Any]) -> Any:

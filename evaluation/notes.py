@@ -111,7 +111,7 @@ class Notes:
 
     def _of_groups(self, groups: Groups) -> Iterator[Note]:
         name, ranked = self._run.name, self._ranked
-        known = [id_ for id_ in ranked if id_ in groups.labels]
+        known = groups.labels.known(ranked)
         unknown = len(ranked) - len(known)
         yield Note(
             "unknown_documents",
@@ -119,7 +119,7 @@ class Notes:
             f"{unknown} of {_documents(len(ranked))} ranked by {name} are not in the corpus: "
             "they keep their rank, and give exposure to no group.",
         )
-        absent = sum(id_ not in groups.labels for id_ in self._relevant)
+        absent = len(self._relevant) - len(groups.labels.known(self._relevant))
         yield Note(
             "unknown_relevant",
             absent,

@@ -3,38 +3,76 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Ranking", "best_positions"]
+__all__ = ["Ranking", "Reordered", "best_positions"]
+
+
+T = TypeVar("T")
+
+
+class Reordered(Sequence[T]):
+    """Items in another order. Only the items that are read are put in order.
+
+    Args:
+        items: The items.
+        order: The position of each item among them, shape (n,).
+    """
+
+    def __init__(self, items: Sequence[T], order: NDArray[np.intp]) -> None:
+        self.items = items
+        self.order = order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        if isinstance(place, slice):
+            return [self.items[position] for position in self.order[place].tolist()]
+        return self.items[int(self.order[place])]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self[:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list | Reordered) and self[:] == other[:]
+
+    def __repr__(self) -> str:
+        return repr(self[:])
 
 
 def best_positions(
-    ids: Sequence[str], scores: Sequence[float], *, descending: bool = False
-) -> list[int]:
+    ids: Sequence[str], scores: ArrayLike, *, descending: bool = False
+) -> NDArray[np.intp]:
     """Return the positions of documents from best to worst, equal scores in order of id.
 
     Args:
-        ids: The documents.
+        ids: The documents, each once.
         scores: As many scores.
         descending: Put the greatest id first among equal scores.
     """
     values = np.asarray(scores, dtype=np.float64)
-    order = np.argsort(-values, kind="stable")
+    order = np.argsort(-values)
     ordered = values[order]
-    positions: list[int] = order.tolist()
     # Ids are compared only where scores are equal: that is rare, and texts are slow to compare.
     begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    if len(begins) + 1 < len(positions):
-        bounds = [0, *begins.tolist(), len(positions)]
+    if len(begins) + 1 < len(order):
+        bounds = [0, *begins.tolist(), len(order)]
         for start, end in itertools.pairwise(bounds):
             if end - start > 1:
-                positions[start:end] = sorted(
-                    positions[start:end], key=ids.__getitem__, reverse=descending
+                order[start:end] = sorted(
+                    order[start:end].tolist(), key=ids.__getitem__, reverse=descending
                 )
-    return positions
+    return order
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +84,15 @@ class Ranking:
         scores: As many scores, not increasing. Equal scores stand in order of id.
     """
 
-    ids: list[str]
-    scores: list[float]
+    ids: Sequence[str]
+    scores: Sequence[float]
 
     @classmethod
     def of(cls, scores: Mapping[str, float] | Iterable[tuple[str, float]]) -> Ranking:
         """Sort documents by score, and equal scores by id."""
         known = scores if isinstance(scores, Mapping) else dict(scores)
         ids, values = list(known), list(known.values())
-        order = best_positions(ids, values)
+        order = best_positions(ids, values).tolist()
         return cls([ids[position] for position in order], [values[position] for position in order])
 
     def __len__(self) -> int:

@@ -6,7 +6,8 @@ documents asked for in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -72,6 +73,10 @@ class Labels:
     def __contains__(self, id_: str) -> bool:
         return id_ in self.rows
 
+    def known(self, ids: Iterable[str]) -> list[str]:
+        """Return those of these documents that are known here."""
+        return list(filter(self.rows.__contains__, ids))
+
     def memberships(
         self, attribute: str, ids: Sequence[str], unknown: UnknownPolicy | None = None
     ) -> FloatArray:
@@ -93,7 +98,7 @@ class Labels:
         array = self.arrays[self.schema.attribute(attribute).name]
         if policy == "exclude":
             array = array[:, :-1]
-        rows = np.array([self.rows.get(id_, -1) for id_ in ids], dtype=np.int64)
+        rows = np.fromiter(map(self.rows.get, ids, itertools.repeat(-1)), np.int64, len(ids))
         if not len(array):
             return np.zeros((len(ids), array.shape[1]))
         return np.where((rows >= 0)[:, None], array[rows], 0.0)

@@ -208,7 +208,7 @@ def resolve_target(
     """
     named = isinstance(rule, Target) and dimension.name in rule.shares
     by_relevance = not isinstance(rule, Target) or (not named and rule.parts.get("relevance", 0))
-    ids = [id_ for id_ in relevant if id_ in labels and (weights is None or weights.get(id_))]
+    ids = labels.known(relevant if weights is None else filter(weights.get, relevant))
     by_id = None if weights is None else np.array([weights[id_] for id_ in ids])
     if by_relevance and not relevant:
         return Undefined(Reason.NO_RELEVANT)

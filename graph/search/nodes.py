@@ -312,7 +312,7 @@ class Nodes:
             index=number,
             queries=[shown(query) for query in state["pending"]],
             refinements=state["refinements"],
-            ids=found.ids[: context.k],
+            ids=list(found.ids[: context.k]),
             exposure=measured.exposure,
             divergences=measured.divergences,
             divergence=measured.divergence,

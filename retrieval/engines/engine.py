@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import numpy as np
-
 from fairqr.base.errors import InputError, UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
@@ -275,11 +273,10 @@ def best_first(
     warnings: Sequence[str] = (),
 ) -> Hits:
     """Return the best n of these documents as hits, equal scores in order of id."""
-    order = best_positions(ids, scores)[:n]
-    rows = np.array(order, dtype=np.intp)
+    rows = best_positions(ids, scores)[:n]
     return Hits(
-        [ids[row] for row in order],
-        [float(scores[row]) for row in order],
+        [ids[row] for row in rows.tolist()],
+        [float(scores[row]) for row in rows.tolist()],
         {name: array[rows] for name, array in memberships.items()},
         total,
         tuple(warnings),

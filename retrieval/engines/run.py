@@ -129,7 +129,7 @@ class RunEngine:
                 "not refine the query."
             )
         top = self.rankings[self.topic_of(query.text)].top(query.n)
-        return Hits(top.ids, top.scores, self.memberships_of(top.ids))
+        return Hits(list(top.ids), list(top.scores), self.memberships_of(top.ids))
 
     def topic_of(self, text: str) -> str:
         """Return the id of the query of which this is the id or the text.

@@ -90,7 +90,7 @@ class Snapshot:
         """
         ids = self.ids_at(addresses)
         if not in_order:
-            best = best_positions(ids, scores)[:n]
+            best = best_positions(ids, scores)[:n].tolist()
             ids, scores = [ids[place] for place in best], [scores[place] for place in best]
             addresses = [addresses[place] for place in best]
         return Hits(ids, list(scores), self.memberships(addresses))
