@@ -26,7 +26,8 @@ __all__ = ["FieldHybridEngine"]
 
 Body = dict[str, Any]
 
-FEWEST, FIRST = 20, 200
+SAMPLED, SEED = 500, 1
+"""On notables 500 documents give estimates that are .03 off on average, and 200 .06."""
 
 _Search = tuple[Query, Body]
 """What is sent, and the query that it stands for."""
@@ -56,8 +57,7 @@ class FieldHybridEngine(EngineOverWords):
 
     It computes what :class:`fairqr.retrieval.engines.hybrid.HybridEngine` computes, but the nearest
     neighbours are the server's, which are approximate, and the mean and the deviation of
-    similarities come from 200 documents that common words find; where these find hardly any, from
-    the first 200 of the index.
+    similarities come from 500 documents drawn at random.
 
     Three requests answer all queries of a round: one for the best documents by words and by
     vectors, one for the vectors that move the query's, and one for the neighbours of the moved
@@ -79,7 +79,7 @@ class FieldHybridEngine(EngineOverWords):
         super().__init__(lexical)
         self.field, self.options = field, options
         self._encoder, self._dimensions = encoder, dimensions
-        self._background = Background(np.zeros((0, dimensions), dtype=np.float32))
+        self.background = Background(np.zeros((0, dimensions), dtype=np.float32))
         self.retriever = options.named("hybrid", encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
 
@@ -91,7 +91,7 @@ class FieldHybridEngine(EngineOverWords):
         encoder: Encoder,
         options: Hybrid | None = None,
     ) -> FieldHybridEngine | None:
-        """Open hybrid retrieval over a field of vectors; a request or two read a sample of them.
+        """Open hybrid retrieval over a field of vectors; one request reads a sample of them.
 
         Args:
             lexical: The index.
@@ -111,28 +111,26 @@ class FieldHybridEngine(EngineOverWords):
         mark = await EncoderMark.of(encoder)
         field.refuse_other(mark.dimensions, encoder.name)
         engine = cls(lexical, field, encoder, mark.dimensions, options or Hybrid())
-        sample = Background.sample()
-        probe = await engine._encoded(sample[0])
-        everything: Body = {"match_all": {}}
-        tried = [field.nearest(probe, 1, []), field.by_cosine(probe, everything)]
-        first = {"query": lexical.filtered(everything), "size": min(FIRST, lexical.mapping.window)}
-        for sampled in ([lexical.requests.ranking(query) for query in sample], [first]):
-            answers = await lexical.msearch(
-                [
-                    *({"query": lexical.filtered(query), "size": 1} for query in tried),
-                    *(engine._with_vectors({**lexical.reader.request, **body}) for body in sampled),
-                ],
-                refuse=False,
-            )
-            if any("error" in answer for answer in answers):
-                return None
-            hits = [hit for answer in answers[len(tried) :] for hit in answer["hits"]["hits"]]
-            distinct = {(hit["_index"], hit["_id"]): hit for hit in hits}
-            vectors = field.read([*distinct.values()], mark.dimensions)
-            engine._background = Background.of(vectors)
-            if len(engine._background.vectors) >= FEWEST:
-                break
-        return engine if len(engine._background.vectors) else None
+        probe = np.ones(mark.dimensions, dtype=np.float32) / np.sqrt(mark.dimensions)
+        having = lexical.filtered({"exists": {"field": field.field}})
+        random = {"query": having, "random_score": {"seed": SEED, "field": "_seq_no"}}
+        sampled = {
+            "query": {"function_score": {**random, "boost_mode": "replace"}},
+            "size": min(SAMPLED, lexical.mapping.window),
+        }
+        tried = [field.nearest(probe, 1, []), field.by_cosine(probe, {"match_all": {}})]
+        answers = await lexical.msearch(
+            [
+                *({"query": lexical.filtered(query), "size": 1} for query in tried),
+                engine._with_vectors({**sampled, **lexical.reader.request}),
+            ],
+            refuse=False,
+        )
+        if any("error" in answer for answer in answers):
+            return None
+        vectors = field.read(answers[-1]["hits"]["hits"], mark.dimensions)
+        engine.background = Background.of(vectors)
+        return engine if len(engine.background.vectors) else None
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits, in three requests at the most."""
@@ -217,7 +215,7 @@ class FieldHybridEngine(EngineOverWords):
         chances = self.calibration.estimate(
             np.array([scores.get(id_, 0.0) for id_ in ids]),
             one.leading.scores[0] if one.leading.scores else 0.0,
-            self._background.standardised(
+            self.background.standardised(
                 moved, np.array([cosines.get(id_, np.nan) for id_ in ids])
             ),
         )
