@@ -20,6 +20,7 @@ __all__ = [
     "DocumentLines",
     "Progress",
     "chunks",
+    "encodable",
     "identifier",
     "numbered_lines",
     "open_text",
@@ -138,7 +139,7 @@ def identifier(value: object) -> str:
         raise ValueError("it has no id (a text or a whole number)")
     if len(value.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         raise ValueError(f"its id is longer than {MAX_ID_BYTES} bytes")
-    return _encodable(value, "id")
+    return encodable(value, "id")
 
 
 def _text(value: object, name: str) -> str:
@@ -146,10 +147,10 @@ def _text(value: object, name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise ValueError(f"its {name} is not text")
-    return _encodable(value, name)
+    return encodable(value, name)
 
 
-def _encodable(value: str, name: str) -> str:
+def encodable(value: str, name: str) -> str:
     """Refuse lone surrogates, which JSON can carry and no index can store."""
     try:
         value.encode("utf-8")

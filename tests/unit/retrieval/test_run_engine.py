@@ -207,11 +207,15 @@ async def test_files_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None
         ("topics.tsv", "t1 tennis\n", "line 1: it has no two columns, id and text"),
         ("topics.tsv", "t1\ta\nt1\tb\n", "line 2: the query 't1' is in line 1 already"),
         ("topics.tsv", "t1\t \n", "line 1: it lacks an id or a text"),
-        ("topics.tsv", b"t1\t\xff\n", "line 1: it cannot be read"),
+        ("topics.tsv", b"t1\t\xff\n", "line 1: it is not UTF-8 text"),
         ("topics.jsonl", "{\n", "line 1: it is not valid JSON"),
         ("topics.jsonl", "[]\n", "line 1: it is not a JSON object"),
-        ("topics.jsonl", '{"id": "t1", "words": "x"}\n', "line 1: it lacks an id or a text"),
-        ("topics.jsonl", '{"id": true, "text": "x"}\n', "line 1: it lacks an id or a text"),
+        (
+            "topics.jsonl",
+            '{"id": "t1", "words": "x"}\n',
+            "line 1: it has no 'query', 'text' or 'title'",
+        ),
+        ("topics.jsonl", '{"id": true, "text": "x"}\n', "line 1: it has no id"),
     ],
 )
 async def test_a_wrong_query_is_named(

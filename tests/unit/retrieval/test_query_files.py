@@ -1,0 +1,167 @@
+"""Files of queries in all their forms, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from fairqr.base.errors import CorpusError, SourceError
+from fairqr.retrieval.query_files import QueryColumns, QueryRow, query_rows, read_queries
+
+
+def rows(path: Path, content: str | bytes, columns: QueryColumns | None = None) -> list[QueryRow]:
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return list(query_rows(path, columns))
+
+
+COUNT = QueryColumns(weight="count")
+AS_LINES = [QueryRow(1, None, "red shoes"), QueryRow(3, None, "blue hat")]
+WITH_IDS = [QueryRow(1, "7", "red shoes"), QueryRow(2, "8", "blue hat")]
+WEIGHTED = [QueryRow(2, None, "red shoes", 12.0), QueryRow(3, None, "blue hat", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "wanted"),
+    [
+        ("q.txt", " red  shoes\n\nblue\u00a0hat", None, AS_LINES),
+        ("q.txt", "\ufeffred shoes\r\n \r\nblue hat\r\n", None, AS_LINES),
+        ("log", "red shoes\n\nblue\that\n", None, AS_LINES),
+        ("q.txt.gz", "red shoes\n\nblue hat\n", None, AS_LINES),
+        ("topics.tsv", "7\tred shoes\n8\tblue hat\n", None, WITH_IDS),
+        ("topics.txt", "7\tred shoes\n8\tblue hat\n", None, WITH_IDS),
+        ("log.csv", "query,count\nred shoes,12\nblue hat,0.5\n", COUNT, WEIGHTED),
+        ("log.csv", "Count,Query\r\n 12 ,red shoes\r\n5e-1,blue hat\r\n", COUNT, WEIGHTED),
+        ("log.csv.gz", "a,query,count,,\n1,red shoes,12,,\n2,blue hat,.5,,\n", COUNT, WEIGHTED),
+        ("log.tsv", "user\tquery\tcount\n1\tred shoes\t12\n2\tblue hat\t0.5\n", COUNT, WEIGHTED),
+        (
+            "q.csv",
+            'query\n"red\nshoes"\n"blue ""hat"""\n',
+            None,
+            [QueryRow(2, None, "red shoes"), QueryRow(4, None, 'blue "hat"')],
+        ),
+        ("q.csv", "query\nred shoes\n \n", None, [QueryRow(2, None, "red shoes")]),
+        (
+            "q.csv",
+            "query,n\nred shoes,1\n,2\n",
+            None,
+            [QueryRow(2, None, "red shoes"), QueryRow(3, None, "")],
+        ),
+        (
+            "q.csv",
+            "Top queries,Clicks\nred shoes,3\n",
+            QueryColumns(text="Top queries", weight="clicks"),
+            [QueryRow(2, None, "red shoes", 3)],
+        ),
+        (
+            "q.csv",
+            "query,qid\nred shoes,7\n",
+            QueryColumns(id="qid"),
+            [QueryRow(2, "7", "red shoes")],
+        ),
+        ("q.csv", "title,text,query\na,b,c\n", None, [QueryRow(2, None, "c")]),
+        (
+            "q.jsonl",
+            '{"id": 7, "query": "red shoes"}\n{"id": "8", "title": "blue hat"}\n',
+            None,
+            WITH_IDS,
+        ),
+        (
+            "q.jsonl",
+            '{"q": "red  shoes", "n": 2}\n{"q": null, "n": "0"}\n',
+            QueryColumns(text="q", weight="n"),
+            [QueryRow(1, None, "red shoes", 2.0), QueryRow(2, None, "", 0.0)],
+        ),
+        ("q.ndjson.gz", '{"text": "red shoes"}', None, AS_LINES[:1]),
+        ("empty.txt", "\n \n", None, []),
+        ("empty.csv", "", None, []),
+        ("empty.jsonl", "", None, []),
+    ],
+)
+def test_the_forms_of_files(
+    tmp_path: Path, name: str, content: str, columns: QueryColumns | None, wanted: list[QueryRow]
+) -> None:
+    assert rows(tmp_path / name, content, columns) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "words"),
+    [
+        ("q.txt", b"red\nbl\xfce\n", None, "line 2: it is not UTF-8 text; fix the line"),
+        ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, and so none called 'count'"),
+        ("q.txt", "<top>\n<num> 301\n", None, "line 1: it is SGML or XML; write each topic as its"),
+        ("q.tsv", "7\tred\n8\n", None, "line 2: it has no two columns, id and text"),
+        ("q.tsv", "7\tred\n\tblue\n", None, "line 2: it lacks an id or a text"),
+        ("q.tsv", "keyword\tclicks\nred\t12\n", None, "line 2: it is not an id and a text; name"),
+        ("q.tsv", "7\tred\tx\n", None, "line 1: it is not an id and a text; name the columns"),
+        ("q.tsv", "7\tred\n", COUNT, "line 1: it names no column 'query', 'text' or 'title', but"),
+        ("q.csv", "keyword,clicks\nred,12\n", None, "but 'keyword', 'clicks'; name the columns of"),
+        ("q.csv", "query,n\nred,12\n", COUNT, "line 1: it names no column 'count', but 'query', "),
+        ("q.csv", "query,n\nred,12\n", QueryColumns(id="qid"), "it names no column 'qid', but "),
+        ("q.csv", "query,Query\nred,12\n", None, "line 1: it names the column 'query' twice"),
+        ("q.csv", "query,count\nred\n", COUNT, "line 2: it has fewer columns than the first line"),
+        ("q.csv", "query,count\nred,\n", COUNT, "line 2: it has no weight"),
+        ("q.csv", "query,count\nred,many\n", COUNT, "must be a number of 0 or more, not 'many'"),
+        ("q.csv", "query,count\nred,-1\n", COUNT, "line 2: its weight must be a number of 0 or"),
+        ("q.csv", "query,count\nred,nan\n", COUNT, "line 2: its weight must be a number of 0 or"),
+        ("q.csv", "query,count\nred,1e999\n", COUNT, "line 2: its weight must be a number of 0 or"),
+        ("q.csv", 'query\nred\n"blue\nhat\n', None, "line 3: it is not CSV (unexpected end of"),
+        ("q.csv", 'query\n"blue" hat\n', None, "line 2: it is not CSV ("),
+        ("q.csv", 'query\n"' + "blue\n" * 40_000, None, "line 2: it is not CSV (field larger"),
+        ("q.json", '[\n{"query": "red"}\n]', None, "line 1: it is not valid JSON"),
+        ("q.jsonl", '"red"\n', None, "line 1: it is not a JSON object"),
+        ("q.jsonl", '{"words": "red"}\n', None, "line 1: it has no 'query', 'text' or 'title'"),
+        ("q.jsonl", '{"query": 12}\n', None, "line 1: its 'query' is not text"),
+        ("q.jsonl", '{"query": "\\ud800"}\n', None, "line 1: its query has half a surrogate pair"),
+        ("q.jsonl", '{"query": "a"}\n{"query": "b", "id": 1}\n', None, "line 2: it has an id, and"),
+        ("q.jsonl", '{"query": "a", "id": 1}\n{"query": "b"}\n', None, "line 2: it has no id"),
+        ("q.jsonl", '{"query": "a"}\n', QueryColumns(id="qid"), "line 1: it has no id"),
+        ("q.jsonl", '{"query": "a", "count": true}\n', COUNT, "of 0 or more, not True"),
+        ("q.jsonl", '{"query": "a", "count": [1]}\n', COUNT, "of 0 or more, not [1]"),
+        ("q.jsonl", '{"query": "a"}\n', COUNT, "line 1: it has no weight"),
+    ],
+)
+def test_what_is_no_query_is_named(
+    tmp_path: Path, name: str, content: str | bytes, columns: QueryColumns | None, words: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        rows(tmp_path / name, content, columns)
+    told = str(caught.value)
+    assert words in told
+    assert told.startswith(f"The queries {tmp_path / name}, line ")
+    assert told.endswith(".")
+    assert len(told) < 400 + len(str(tmp_path))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"no\.txt cannot be read"):
+        list(query_rows(tmp_path / "no.txt"))
+    packed = tmp_path / "cut.txt.gz"
+    packed.write_bytes(gzip.compress(b"red shoes\n" * 1000)[:-12])
+    with pytest.raises(CorpusError, match="breaks off after line"):
+        list(query_rows(packed))
+
+
+def test_rows_come_while_the_file_is_read(tmp_path: Path) -> None:
+    """The rows before a wrong line are there before it is met, so nothing waits for the end."""
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"query": "red"}) + "\nnonsense\n")
+    stream = query_rows(path)
+    assert next(stream).text == "red"
+    with pytest.raises(SourceError, match="line 2"):
+        next(stream)
+
+
+def test_where_ids_are_needed_a_table_may_lack_names(tmp_path: Path) -> None:
+    path = tmp_path / "topics.csv"
+    path.write_text('t1,"tennis player"\nt2,1984\nt3,query\n')
+    assert read_queries(path) == {"t1": "tennis player", "t2": "1984", "t3": "query"}
+    path.write_text("query\ntennis\n")
+    with pytest.raises(SourceError, match="line 1: it has no two columns, id and text"):
+        read_queries(path)
+    (tmp_path / "topics.jsonl").write_text('{"query": "tennis"}\n')
+    with pytest.raises(SourceError, match="line 1: it lacks an id or a text"):
+        read_queries(tmp_path / "topics.jsonl")
