@@ -1,0 +1,136 @@
+"""Figures over queries with weights: their intervals, and tests that a mean is 0.
+
+Each figure is a function of totals over queries, such as a mean or a ratio of two sums. Its
+interval is a delete-one-query jackknife (Miller 1974): the figure is computed anew without each
+query, and the spread of these values says how much it depends on which queries were asked. A query
+is a cluster, so one that is asked a thousand times counts as one query with a weight of 1,000.
+
+For a weighted mean this is the heteroscedasticity-consistent variance HC3 (MacKinnon & White 1985).
+Student's quantile is taken at n − 1 degrees of freedom, where n = (Σw)²/Σw² is the number of
+queries with equal weights that would tell as much (Kish 1965). ``benchmarks/audit.py`` shows how
+often such intervals hold the true value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairqr.base.statistics import student_quantile, too_few
+from fairqr.retrieval.exposure import FloatArray
+
+__all__ = ["Estimate", "effective_queries", "jackknifed", "randomisation_p"]
+
+LEVEL = 0.95
+PERMUTATIONS = 20_000
+EXACT_UP_TO = 14
+CELLS_AT_ONCE = 1 << 22
+
+Statistic = Callable[[FloatArray], FloatArray]
+"""Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure over queries.
+
+    Attributes:
+        value: NaN where there is none.
+        low: The lower end of the 95 % interval; NaN where there are too few queries to tell.
+        high: The upper end.
+        queries: How many queries it is over.
+        p: Of the test that it is 0, corrected for all tests of the audit; None where not tested.
+    """
+
+    value: float
+    low: float
+    high: float
+    queries: int
+    p: float | None = None
+
+
+def effective_queries(weights: FloatArray) -> float:
+    """Return how many queries of equal weight tell as much, (Σw)²/Σw²; 0 without any weight."""
+    square = float(weights @ weights)
+    return float(weights.sum()) ** 2 / square if square else 0.0
+
+
+def jackknifed(
+    parts: FloatArray, weights: FloatArray, statistic: Statistic, *, log: bool = False
+) -> list[Estimate]:
+    """Return figures of weighted totals with their intervals.
+
+    Args:
+        parts: What each query adds to the totals, shape (n, T).
+        weights: Of the queries, at least 0, shape (n,).
+        statistic: Computes M figures from the totals.
+        log: Whether the intervals are computed on the logarithms, as for ratios; a figure of 0 has
+            no interval then.
+
+    Returns:
+        M figures.
+    """
+    weighted = weights[:, None] * parts
+    totals = weighted.sum(axis=0)
+    values = statistic(totals)
+    effective = effective_queries(weights)
+    ends = np.full((2, len(values)), np.nan)
+    if not too_few(int(effective), 1 - LEVEL):
+        # A query whose weight is nearly all leaves no rest to compare with: NaN.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            whole = np.log(values) if log else values
+            others = statistic(totals - weighted)
+            others = np.log(others) if log else others
+            spread = np.sqrt(((others - whole) ** 2).sum(axis=0))
+            half = student_quantile(LEVEL, max(1, int(effective) - 1)) * spread
+            ends = np.stack([whole - half, whole + half])
+            ends = np.exp(ends) if log else ends
+        # What no query changes says nothing of its spread.
+        ends[:, ~np.isfinite(spread) | (spread == 0)] = np.nan
+    return [
+        Estimate(float(value), float(low), float(high), len(parts))
+        for value, low, high in zip(values, *ends, strict=True)
+    ]
+
+
+def randomisation_p(
+    values: FloatArray, weights: FloatArray, random: np.random.Generator
+) -> list[float | None]:
+    """Test that weighted means are 0, by the paired randomisation test.
+
+    If the values of a query were as likely to be the other way round, the sign of each would be a
+    coin's (Smucker, Allan & Carterette 2007). The same signs are drawn for all columns. Up to 14
+    queries all assignments are counted, beyond that 20,000 are drawn.
+
+    Args:
+        values: Shape (n, M).
+        weights: Shape (n,).
+        random: Draws the signs.
+
+    Returns:
+        Two-sided p values, uncorrected; None where there are too few queries for any to reach .05.
+    """
+    if too_few(int(effective_queries(weights)), 1 - LEVEL):
+        return [None] * values.shape[1]
+    weighted = weights[:, None] * values
+    # Equal sums differ by rounding.
+    observed = np.abs(weighted.sum(axis=0)) - 1e-12 * np.abs(weighted).sum(axis=0)
+    count = len(weighted)
+    if count <= EXACT_UP_TO:
+        signs = 1.0 - 2 * ((np.arange(1 << count)[:, None] >> np.arange(count)) & 1)
+        return _listed((np.abs(signs @ weighted) >= observed).mean(axis=0))
+    as_far = np.ones(values.shape[1])
+    rows = max(1, CELLS_AT_ONCE // count)
+    for start in range(0, PERMUTATIONS, rows):
+        size = (min(rows, PERMUTATIONS - start), count)
+        # Bits are drawn eight at a time.
+        drawn = random.integers(0, 256, (size[0], -(-count // 8)), dtype=np.uint8)
+        signs = 1.0 - 2.0 * np.unpackbits(drawn, axis=1, count=count)
+        as_far += (np.abs(signs @ weighted) >= observed).sum(axis=0)
+    return _listed(as_far / (PERMUTATIONS + 1))
+
+
+def _listed(values: FloatArray) -> list[float | None]:
+    return [float(value) for value in values]

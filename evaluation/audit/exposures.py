@@ -1,0 +1,208 @@
+"""What one answer of an engine shows of each group, what it should show, and what it could show.
+
+Pure arithmetic over the documents of one query's pool: first those that the engine answered, in
+order of rank, then further ones that may be relevant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.exposure import LOG2, Discount, FloatArray, group_exposure, normalise
+from fairqr.retrieval.relevance_aware import most_relevant
+from fairqr.retrieval.target import Part, Target
+
+__all__ = ["LIKELY", "Answer", "Choices", "Shown", "attainable", "shown_by", "supply_of"]
+
+LIKELY = 0.5
+"""A document counts as relevant from this probability on: it is more likely relevant than not."""
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What an audit measures by.
+
+    Attributes:
+        k: How many ranks count.
+        discount: The weight of each rank.
+        target: ε*; its part ``relevance`` is the share of each group among the relevant documents.
+        corpus_shares: For the target's part ``corpus``, by dimension.
+    """
+
+    k: int = 20
+    discount: Discount = LOG2
+    target: Target = field(default_factory=lambda: Target(parts={"relevance": 1.0}))
+    corpus_shares: dict[str, FloatArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an engine answered to one query, with what else it might have shown.
+
+    Attributes:
+        members: The share of each group in each document of the pool, shape (P, G); what a row
+            lacks to 1 is unknown.
+        answered: How many documents of the pool the engine answered; they come first, by rank.
+        relevance: The probability that each is relevant, in [0, 1], shape (P,); 0 or 1 where it was
+            judged. None where nothing is known.
+    """
+
+    members: FloatArray
+    answered: int
+    relevance: FloatArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The figures of one answer, each of shape (G,); NaN where one is undefined.
+
+    Attributes:
+        exposure: ε: the share of the exposure in the first k ranks that documents of each group
+            got, of what went to documents with a known group. Undefined if none has one.
+        target: ε*. Undefined if it needs relevant documents and there are none with a known group.
+        supply: ε^s: the exposure in the ranking nearest to the target that the relevant documents
+            could give. It is the target where each group could reach it. Undefined without a
+            target or a relevant document.
+        exposure_low: The exposure if no unlabelled document belonged to the group.
+        exposure_high: The same if all of them did.
+        target_low: The target if no unlabelled relevant document belonged to the group.
+        target_high: The same if all of them did.
+        attention: Σ discount · membership over the first k ranks, not normalised.
+        count: Σ membership over the first k ranks.
+        selected: The relevant documents among the first k; all of them where relevance is not
+            known.
+        candidates: The relevant documents of the pool; where relevance is not known, what was
+            answered, if that is more than k documents. Otherwise undefined.
+        unknown: The share of the exposure that went to documents without a label; one number.
+    """
+
+    exposure: FloatArray
+    target: FloatArray
+    supply: FloatArray
+    exposure_low: FloatArray
+    exposure_high: FloatArray
+    target_low: FloatArray
+    target_high: FloatArray
+    attention: FloatArray
+    count: FloatArray
+    selected: FloatArray
+    candidates: FloatArray
+    unknown: float
+
+
+def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
+    """Measure one answer.
+
+    Args:
+        answer: With memberships in the groups of the dimension.
+        dimension: The groups.
+        choices: What to measure by.
+    """
+    undefined = np.full(len(dimension.groups), np.nan)
+    shown = min(choices.k, answer.answered)
+    top, relevance = answer.members[:shown], answer.relevance
+    weights = choices.discount.weights(shown)
+    given, total = group_exposure(top, choices.discount), float(weights.sum())
+    unlabelled = np.clip(1 - answer.members.sum(axis=1), 0, 1)
+    unknown = float(weights @ unlabelled[:shown])
+    known = float(given.sum())
+
+    target = low = high = supply = undefined
+    share: FloatArray | None = None
+    if relevance is not None:
+        due, unsure, all_due = relevance @ answer.members, relevance @ unlabelled, relevance.sum()
+        share = normalise(due) if due.any() else None
+    target = _target(dimension, choices, share)
+    if not np.isnan(target).any():
+        low = high = target
+        weight = _weight_of_relevance(dimension, choices)
+        if share is not None and weight:
+            low = target + weight * (due / all_due - share)
+            high = target + weight * ((due + unsure) / all_due - share)
+        if relevance is not None:
+            likely = answer.members[relevance >= LIKELY]
+            supply = supply_of(likely, target, choices) if len(likely) else undefined
+
+    selected, candidates = top.sum(axis=0), undefined
+    if relevance is not None:
+        selected, candidates = relevance[:shown] @ top, due
+    elif answer.answered > choices.k:
+        candidates = answer.members[: answer.answered].sum(axis=0)
+    return Shown(
+        exposure=given / known if known > ROUNDING else undefined,
+        target=target,
+        supply=supply,
+        exposure_low=given / total if shown else undefined,
+        exposure_high=(given + unknown) / total if shown else undefined,
+        target_low=low,
+        target_high=high,
+        attention=given,
+        count=top.sum(axis=0),
+        selected=selected,
+        candidates=candidates,
+        unknown=unknown / total if shown else np.nan,
+    )
+
+
+def _weight_of_relevance(dimension: Dimension, choices: Choices) -> float:
+    if dimension.name in choices.target.shares:
+        return 0.0
+    return choices.target.parts.get("relevance", 0.0)
+
+
+def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) -> FloatArray:
+    """Return ε*; NaN where it needs the groups of relevant documents and none is known."""
+    if _weight_of_relevance(dimension, choices) and share is None:
+        return np.full(len(dimension.groups), np.nan)
+    estimates: dict[Part, FloatArray] = {}
+    if share is not None:
+        estimates["relevance"] = share
+    if dimension.name in choices.corpus_shares:
+        estimates["corpus"] = choices.corpus_shares[dimension.name]
+    return choices.target.resolve(dimension.attribute, estimates)
+
+
+def attainable(relevant: FloatArray, choices: Choices) -> FloatArray:
+    """Return the most exposure that each group could get by itself, shape (G,).
+
+    All its documents stand first, and others fill the remaining ranks.
+
+    Args:
+        relevant: The memberships of the relevant documents, shape (n, G).
+        choices: What to measure by.
+    """
+    weights = choices.discount.weights(min(choices.k, len(relevant)))
+    # Those with the largest share of the group first.
+    first = -np.sort(-relevant, axis=0)[: len(weights)]
+    return np.asarray(weights @ first / weights.sum())
+
+
+def supply_of(relevant: FloatArray, target: FloatArray, choices: Choices) -> FloatArray:
+    """Return the exposure that relevant documents could give to each group, shape (G,).
+
+    That is the target itself where each group could reach its share; that ranks are whole is not
+    held against an engine. Otherwise it is the exposure of the ranking that comes nearest to the
+    target, which the fair step finds.
+
+    Args:
+        relevant: The memberships of the relevant documents, shape (n, G), n ≥ 1.
+        target: ε*, shape (G,).
+        choices: What to measure by.
+    """
+    if (attainable(relevant, choices) >= target - ROUNDING).all():
+        return target
+    best = most_relevant(
+        np.ones(len(relevant)),
+        [relevant],
+        [target],
+        tolerance=0.0,
+        divergence=kullback_leibler,
+        discount=choices.discount,
+        length=choices.k,
+    )
+    return normalise(group_exposure(relevant[best], choices.discount))
