@@ -50,11 +50,13 @@ class Answer:
         answered: How many documents of the pool the engine answered; they come first, by rank.
         relevance: The probability that each is relevant, in [0, 1], shape (P,); 0 or 1 where it was
             judged. None where nothing is known.
+        is_judged: Whether relevance was judged, so that no re-ranking could know it.
     """
 
     members: FloatArray
     answered: int
     relevance: FloatArray | None
+    is_judged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +27,8 @@ FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked, and shown shrunken beside."""
 PRIOR_CANDIDATES = 10.0
 """A shrunken rate is that of so many further candidates with the rate of all groups together."""
+
+BY_GROUP = tuple(field.name for field in fields(Shown) if field.name != "unknown")
 
 Verdict = Literal["less", "more", "cannot_tell", "too_few"]
 """Whether a group surely gets less, or more, than the reachable part of its target."""
@@ -102,26 +104,50 @@ class Gathered:
     def __init__(self, dimension: Dimension) -> None:
         self.dimension = dimension
         self._weights: list[float] = []
-        self._shown: list[Shown] = []
+        # One array a query takes far less memory than one for each of its figures.
+        self._rows: list[FloatArray] = []
 
     def __len__(self) -> int:
-        return len(self._shown)
+        return len(self._rows)
 
     def add(self, weight: float, shown: Shown) -> None:
         """Take in the answer to a query that was answered, if only with nothing."""
         self._weights.append(weight)
-        self._shown.append(shown)
+        figures = [getattr(shown, name) for name in BY_GROUP]
+        self._rows.append(np.concatenate([*figures, [shown.unknown]]))
+
+    def array(self, name: str) -> FloatArray:
+        """Return a figure of :class:`Shown` for all queries, shape (n, G)."""
+        groups = len(self.dimension.groups)
+        start = BY_GROUP.index(name) * groups
+        return self._table()[:, start : start + groups]
+
+    def unknown(self) -> FloatArray:
+        """Return the share of the exposure that went to documents without a label, shape (n,)."""
+        return self._table()[:, -1]
+
+    def _table(self) -> FloatArray:
+        width = len(BY_GROUP) * len(self.dimension.groups) + 1
+        return np.array(self._rows).reshape(-1, width)
 
     def leans(self) -> tuple[FloatArray, bool]:
         """Return the signed lean of each query, shape (n, G), and whether supply is known.
 
         Without any known supply it is the lack. NaN where a query has none.
         """
-        supply, lack = self._array("supply"), self._array("target") - self._array("exposure")
+        supply, lack = self.array("supply"), self.array("target") - self.array("exposure")
         if np.isnan(supply).all():
             return lack, False
-        reachable = np.minimum(self._array("target"), supply)
-        return reachable - self._array("exposure"), True
+        reachable = np.minimum(self.array("target"), supply)
+        return reachable - self.array("exposure"), True
+
+    def lean_means(self) -> list[Estimate]:
+        """Return the mean lean of each group, or the lack where no supply is known."""
+        return self._means(self.leans()[0])
+
+    def unknown_mean(self) -> Estimate:
+        """Return the mean share of the exposure that went to documents without a label."""
+        return self._means(self.unknown()[:, None])[0]
 
     def weights(self) -> FloatArray:
         """Return the weight of each query, shape (n,)."""
@@ -135,16 +161,16 @@ class Gathered:
         """
         groups = len(self.dimension.groups)
         weights = self.weights()
-        exposure, target = self._array("exposure"), self._array("target")
+        exposure, target = self.array("exposure"), self.array("target")
         lean, by_supply = self.leans()
         lack = target - exposure
         found = {
             "exposure": self._means(exposure),
             "target": self._means(target),
-            "supply": self._means(self._array("supply")),
+            "supply": self._means(self.array("supply")),
             "lack": self._means(lack),
             "lean": self._means(lean if by_supply else np.full_like(lean, np.nan)),
-            "attention": self._ratios(self._array("attention"), self._array("attention")),
+            "attention": self._ratios(self.array("attention"), self.array("attention")),
             "absent": self._means(self._absent()),
         }
         rows = ~np.isnan(lean).any(axis=1)
@@ -156,7 +182,7 @@ class Gathered:
         found["ranking_gap"] = [_not_below_0(it) for it in found["lean"]]
         found["supply_gap"] = self._supply_gaps(lean, lack, by_supply)
         found["exposure_ratio"] = self._relative(exposure, target)
-        selected, candidates = self._array("selected"), self._array("candidates")
+        selected, candidates = self.array("selected"), self.array("candidates")
         found["selection_rate"] = self._rates(selected, candidates)
         found["impact_ratio"] = self._relative(selected, candidates)
         chosen, all_candidates = _sums(selected, candidates)
@@ -183,13 +209,8 @@ class Gathered:
     def _of(place: int, found: dict[str, list[Estimate]]) -> dict[str, Any]:
         return {name: estimates[place] for name, estimates in found.items()}
 
-    def _array(self, name: str) -> FloatArray:
-        """Return a figure of all queries, shape (n, G)."""
-        rows = [getattr(shown, name) for shown in self._shown]
-        return np.array(rows).reshape(-1, len(self.dimension.groups))
-
     def _absent(self) -> FloatArray:
-        count = self._array("count")
+        count = self.array("count")
         absent = (count <= 0).astype(np.float64)
         absent[count.sum(axis=1) == 0] = np.nan
         return absent
@@ -253,11 +274,11 @@ class Gathered:
         """Return the least and the greatest lean that missing labels could hide, shape (G,)."""
         # What could be reached without a label is not known, so that the supply only bounds the
         # target as far as it stands.
-        target_low, target_high = self._array("target_low"), self._array("target_high")
+        target_low, target_high = self.array("target_low"), self.array("target_high")
         if by_supply:
-            target_low = np.minimum(target_low, self._array("supply"))
-        low = self._means(target_low - self._array("exposure_high"))
-        high = self._means(target_high - self._array("exposure_low"))
+            target_low = np.minimum(target_low, self.array("supply"))
+        low = self._means(target_low - self.array("exposure_high"))
+        high = self._means(target_high - self.array("exposure_low"))
         return np.array([it.value for it in low]), np.array([it.value for it in high])
 
 

@@ -1,0 +1,108 @@
+"""What an audit is asked to measure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fairqr.base.errors import TargetError
+from fairqr.evaluation.audit.exposures import Choices
+from fairqr.evaluation.collections.query_targets import as_target
+from fairqr.evaluation.experiments.options import Count, Seed
+from fairqr.retrieval.exposure import Discount
+from fairqr.retrieval.target import Target
+
+__all__ = ["AUDIT_TARGET", "AuditSpec"]
+
+AUDIT_TARGET = Target(parts={"relevance": 1.0})
+"""As many as the relevant documents have: the mildest thing that can be asked of a ranking."""
+
+
+def _target(value: object) -> object:
+    if isinstance(value, str | Target) or (
+        isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+    ):
+        found = as_target(value, AUDIT_TARGET)
+        if not isinstance(found, Target):
+            raise TargetError(
+                f"An audit has no target {found}; write a mixture, such as "
+                "relevance:0.5,population:0.5."
+            )
+        return found
+    return value
+
+
+def _discount(value: object) -> object:
+    return Discount.parse(value) if isinstance(value, str) else value
+
+
+class AuditSpec(BaseModel):
+    """What is asked and measured; the same values give the same audit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attributes: tuple[str, ...] = Field(
+        (), description="The attributes to measure, by default all that the source has."
+    )
+    intersections: bool = Field(
+        True, description="Measure the combinations of each two attributes, too."
+    )
+    k: Count = Field(20, description="How many results count as shown.")
+    depth: Count = Field(
+        100,
+        description="How many results to ask for, above k: the further ones are candidates that "
+        "were not shown.",
+    )
+    discount: Annotated[Discount, BeforeValidator(_discount)] = Field(
+        Discount(), description="How attention falls with the rank: log2, trec, rbp(p) or top_k(k)."
+    )
+    target: Annotated[Target, BeforeValidator(_target)] = Field(
+        AUDIT_TARGET,
+        description="The exposure that each group should get: a mixture of relevance, population, "
+        "uniform and corpus, or shares of one attribute, such as gender=female:0.5,male:0.5.",
+    )
+    sample: Count | None = Field(
+        None,
+        description="Draw so many times from the queries, in proportion to their weights; by "
+        "default all are asked.",
+    )
+    again: int = Field(
+        50, ge=0, description="Ask so many of the queries twice, to see how stable the answers are."
+    )
+    widen: bool = Field(
+        True,
+        description="Look for candidates of each group by a query of its own, where the engine "
+        "can search within a group.",
+    )
+    mend: int = Field(
+        100,
+        ge=0,
+        description="Work out for so many of the queries what a fair re-ranking would cost.",
+    )
+    failures: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="The share of the queries that may fail; above it no verdict is given.",
+    )
+    rare: float = Field(
+        5,
+        ge=0,
+        description="Queries that were asked less often than this are not printed in the report. "
+        "Where nothing says how often, all are printed.",
+    )
+    seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
+
+    @model_validator(mode="after")
+    def _looks_deeper_than_k(self) -> AuditSpec:
+        if self.depth <= self.k:
+            raise ValueError(
+                f"depth is {self.depth} and k is {self.k}; ask for more than are shown, or there "
+                "are no candidates to compare with"
+            )
+        return self
+
+    def choices(self) -> Choices:
+        """Return what to measure by."""
+        return Choices(k=self.k, discount=self.discount, target=self.target)
