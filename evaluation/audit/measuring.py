@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -29,6 +30,7 @@ __all__ = [
     "Counts",
     "OtherChoice",
     "Stability",
+    "Unanswered",
     "dimensions_to_measure",
     "measure",
 ]
@@ -103,6 +105,21 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A query that has no figures.
+
+    Attributes:
+        query: Its id.
+        status: Whether the engine found nothing, or failed.
+        message: Why it failed.
+    """
+
+    query: str
+    status: Literal["empty", "failed"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ByQuery:
     """The answered queries in one attribute; arrays have one row a query and one column a group.
 
@@ -167,6 +184,7 @@ class AuditFigures:
         costs: By attribute, the curve of relevance against divergence; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
         by_query: Of each attribute.
+        unanswered: The queries that found nothing or failed, by id.
         too_many_failed: Whether so much failed that no verdict is given.
     """
 
@@ -181,6 +199,7 @@ class AuditFigures:
     costs: dict[str, list[CurvePoint]]
     contributions: list[Contribution]
     by_query: list[ByQuery]
+    unanswered: list[Unanswered]
     too_many_failed: bool
 
 
@@ -251,6 +270,7 @@ class _Measuring:
             if len(d.factors) == 1
         }
         self.ids: list[str] = []
+        self.unanswered: list[Unanswered] = []
         self.status = {"ok": 0, "empty": 0, "failed": 0}
         self.lost = {"empty": 0.0, "failed": 0.0}
         self.with_relevance = 0
@@ -291,6 +311,7 @@ class _Measuring:
             shared = len(set(first) & set(second)) / max(len(first), len(second))
             self.twice.append((query.weight, first == second, shared))
         if observation.status != "ok":
+            self.unanswered.append(Unanswered(query.id, observation.status, observation.message))
             return
         self.ids.append(query.id)
         answers = self._answers(observation)
@@ -361,6 +382,7 @@ class _Measuring:
             },
             contributions=self._contributions(groups),
             by_query=self._by_query(),
+            unanswered=sorted(self.unanswered, key=lambda it: it.query),
             too_many_failed=too_many,
         )
 

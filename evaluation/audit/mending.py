@@ -29,11 +29,13 @@ class Mended:
         positions: In the pool, best first; at most k.
         divergence: From the target, in nats; NaN where its exposure is undefined.
         relevance: Σ discount · probability of relevance over its ranks.
+        exposure: ε, shape (G,); 0 for all if no document has a known group.
     """
 
     positions: Positions
     divergence: float
     relevance: float
+    exposure: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,13 @@ class CurvePoint:
         step: How much of each query's divergence of today may remain; None for today's ranking.
         divergence: The mean divergence from the target.
         relevance: The relevance, as a share of today's.
+        exposure: The mean share of the exposure of each group.
     """
 
     step: float | None
     divergence: Estimate
     relevance: Estimate
+    exposure: tuple[Estimate, ...]
 
 
 def mended(answer: Answer, target: FloatArray, choices: Choices, step: float | None) -> Mended:
@@ -95,7 +99,7 @@ def _measured(answer: Answer, target: FloatArray, choices: Choices, rows: Positi
     shares = exposure(answer.members[rows], choices.discount)
     distance = float(kullback_leibler(target, shares)) if shares.any() else np.nan
     weights = choices.discount.weights(len(rows))
-    return Mended(rows, distance, float(weights @ relevance[rows]))
+    return Mended(rows, distance, float(weights @ relevance[rows]), shares)
 
 
 def curve(
@@ -125,11 +129,12 @@ def curve(
         found = [mended(answers[i], targets[i], choices, step) for i in kept]
         parts = np.array(
             [
-                (1.0, it.divergence, it.relevance, today[i].relevance)
+                (1.0, it.divergence, it.relevance, today[i].relevance, *it.exposure)
                 for i, it in zip(kept, found, strict=True)
             ]
         )
         (divergence,) = jackknifed(parts, by, lambda t: t[..., 1:2] / t[..., :1])
         (relevance,) = jackknifed(parts, by, lambda t: t[..., 2:3] / t[..., 3:4])
-        points.append(CurvePoint(step, divergence, relevance))
+        exposures = jackknifed(parts, by, lambda t: t[..., 4:] / t[..., :1])
+        points.append(CurvePoint(step, divergence, relevance, tuple(exposures)))
     return points

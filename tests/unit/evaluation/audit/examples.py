@@ -1,0 +1,107 @@
+"""A made-up audit: a few people, an engine that puts women last, and queries of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.retrieval.schema import Attribute, Schema
+from fairqr.retrieval.table import coded
+
+__all__ = ["SCHEMA", "observations_of", "queries_of", "spec_of"]
+
+SCHEMA = Schema(
+    attributes={
+        "gender": Attribute(
+            name="gender",
+            field="gender",
+            groups=("female", "male"),
+            population={"female": 0.5, "male": 0.5},
+        ),
+        "origin": Attribute(
+            name="origin",
+            field="origin",
+            groups=("Africa", "Asia", "Europe"),
+            population={"Africa": 0.2, "Asia": 0.6, "Europe": 0.2},
+        ),
+    }
+)
+DOCUMENTS = 40
+
+
+def queries_of(count: int, *, texts: Sequence[str] = ()) -> Queries:
+    """Return queries, each asked more often than the one before; texts stand first."""
+    named = [*texts, *(f"people of town {number}" for number in range(count))][:count]
+    queries = tuple(
+        AuditQuery(f"q{number}", text, weight=float(number), lines=1, asks=float(number))
+        for number, text in enumerate(named, start=1)
+    )
+    weight = sum(query.weight for query in queries)
+    design = f"All {count} different queries of {count} lines were asked; each counts by 'count'."
+    return Queries(queries, count, count, weight, design)
+
+
+def observations_of(
+    queries: Queries,
+    *,
+    lean: float = 0.5,
+    prefix: str = "d",
+    unlabelled: float = 0.0,
+    with_relevance: bool = True,
+    empty: Sequence[str] = (),
+    failed: Sequence[str] = (),
+) -> list[Observation]:
+    """Return what an engine answered that demotes women by so much of its scores.
+
+    Args:
+        queries: All of them.
+        lean: How much is taken off the scores of women; relevance is in [0, 1].
+        prefix: Before the number of each document in its id.
+        unlabelled: The share of documents without a gender.
+        with_relevance: Whether relevance is known.
+        empty: The ids of queries that found nothing.
+        failed: The ids of queries that failed.
+    """
+    found = []
+    for number, query in enumerate(queries.queries):
+        if query.id in empty:
+            found.append(Observation(query=query.id, status="empty"))
+            continue
+        if query.id in failed:
+            message = "The engine did not answer in time."
+            found.append(Observation(query=query.id, status="failed", message=message))
+            continue
+        random = np.random.default_rng([7, number])
+        relevance = random.random(DOCUMENTS).round(3)
+        women = random.random(DOCUMENTS) < 0.5
+        origins = random.integers(3, size=DOCUMENTS)
+        gender = np.stack([women, ~women], axis=1).astype(float)
+        gender[random.random(DOCUMENTS) < unlabelled] = 0.0
+        origin = np.eye(3)[origins]
+        scores = (relevance + 0.2 * random.random(DOCUMENTS) - lean * women).round(6)
+        order = np.argsort(-scores, kind="stable")
+        ids = tuple(f"{prefix}{row}" for row in order)
+        memberships = {"gender": gender[order], "origin": origin[order]}
+        found.append(
+            Observation(
+                query=query.id,
+                status="ok",
+                ids=ids[:30],
+                scores=tuple(scores[order][:30].tolist()),
+                again=ids[:30] if number % 2 else (*ids[1:30], ids[0]),
+                pool=ids,
+                relevance=tuple(relevance[order].tolist()) if with_relevance else None,
+                groups=coded(memberships, {"gender", "origin"}),
+                seconds=0.01,
+            )
+        )
+    return found
+
+
+def spec_of(**changes: object) -> AuditSpec:
+    """Return what a small audit measures."""
+    return AuditSpec.model_validate({"k": 10, "depth": 30, "mend": 10, **changes})
