@@ -1,0 +1,138 @@
+"""Figures over queries with weights, their intervals, and tests."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fairqr.base.statistics import mean_interval, paired_randomisation
+from fairqr.evaluation.audit.estimates import effective_queries, jackknifed, randomisation_p
+from fairqr.retrieval.exposure import FloatArray
+
+
+def mean(totals: FloatArray) -> FloatArray:
+    return np.asarray(totals[..., 1:] / totals[..., :1])
+
+
+def parts_of(values: FloatArray) -> FloatArray:
+    return np.stack([np.ones(len(values)), values], axis=1)
+
+
+VALUES = arrays(np.float64, st.integers(6, 30), elements=st.floats(-1, 1, width=16))
+
+
+@given(VALUES)
+def test_equal_weights_give_students_interval_a_little_wider(values: FloatArray) -> None:
+    (found,) = jackknifed(parts_of(values), np.ones(len(values)), mean)
+    assert found.value == pytest.approx(values.mean())
+    wanted = mean_interval(values)
+    if wanted is None or np.isnan(found.low):
+        return
+    # (n/(n − 1))·s²/n in place of s²/n.
+    ratio = (found.high - found.low) / (wanted.high - wanted.low)
+    assert ratio == pytest.approx(np.sqrt(len(values) / (len(values) - 1)), rel=1e-6)
+
+
+def test_the_interval_of_a_weighted_mean_is_hc3() -> None:
+    """MacKinnon & White (1985): Σ h²r²/(1 − h)², with the leverage h of each query."""
+    random = np.random.default_rng(1)
+    values, weights = random.normal(size=40), random.lognormal(size=40)
+    (found,) = jackknifed(parts_of(values), weights, mean)
+    leverage = weights / weights.sum()
+    centre = leverage @ values
+    error = np.sqrt(((leverage * (values - centre) / (1 - leverage)) ** 2).sum())
+    from scipy import stats
+
+    quantile = stats.t.ppf(0.975, int(effective_queries(weights)) - 1)
+    assert found.value == pytest.approx(centre)
+    assert found.high - found.value == pytest.approx(quantile * error)
+    assert found.value - found.low == pytest.approx(quantile * error)
+
+
+def test_the_jackknife_is_that_without_each_query() -> None:
+    """By brute force, for a ratio on the log scale."""
+    random = np.random.default_rng(2)
+    above, below = random.uniform(0.1, 1, 25), random.uniform(0.5, 2, 25)
+    weights = random.uniform(0.5, 3, 25)
+
+    def ratio(keep: list[int]) -> float:
+        return float(weights[keep] @ above[keep] / (weights[keep] @ below[keep]))
+
+    every = list(range(25))
+    whole = np.log(ratio(every))
+    others = [np.log(ratio([i for i in every if i != left])) for left in every]
+    spread = np.sqrt(((np.array(others) - whole) ** 2).sum())
+    parts = np.stack([above, below], axis=1)
+    (found,) = jackknifed(parts, weights, lambda t: t[..., :1] / t[..., 1:], log=True)
+    assert found.value == pytest.approx(ratio(every))
+    assert np.log(found.high / found.low) / 2 / spread == pytest.approx(
+        np.log(found.value / found.low) / spread
+    )
+    assert (found.low, found.high) == pytest.approx(
+        tuple(np.exp(whole + np.array([-1, 1]) * np.log(found.high / found.value)))
+    )
+
+
+def test_weights_scale_and_equal_queries_can_be_split_into_clusters() -> None:
+    random = np.random.default_rng(3)
+    values, weights = random.normal(size=20), random.uniform(1, 9, 20)
+    (once,) = jackknifed(parts_of(values), weights, mean)
+    (scaled,) = jackknifed(parts_of(values), 1000 * weights, mean)
+    assert (scaled.value, scaled.low, scaled.high) == pytest.approx(
+        (once.value, once.low, once.high)
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "is_enough"),
+    [
+        (np.ones(5), False),
+        (np.ones(6), True),
+        (np.array([1000.0, *np.ones(30)]), False),
+        (np.zeros(0), False),
+    ],
+)
+def test_too_few_queries_tell_nothing(weights: FloatArray, is_enough: bool) -> None:
+    values = np.random.default_rng(4).normal(size=len(weights))
+    with np.errstate(invalid="ignore"):
+        (found,) = jackknifed(parts_of(values), weights, mean)
+    assert np.isfinite(found.low) == is_enough
+    (p,) = randomisation_p(values[:, None], weights, np.random.default_rng(0))
+    assert (p is not None) == is_enough
+
+
+def test_p_is_that_of_all_assignments_of_signs() -> None:
+    random = np.random.default_rng(5)
+    values, weights = random.normal(0.4, 1, (9, 2)), random.uniform(0.5, 2, 9)
+    found = randomisation_p(values, weights, random)
+    for column in range(2):
+        weighted = weights * values[:, column]
+        sums = [abs(np.dot(s, weighted)) for s in itertools.product((1, -1), repeat=9)]
+        wanted = np.mean([it >= abs(weighted.sum()) - 1e-12 for it in sums])
+        assert found[column] == pytest.approx(wanted)
+
+
+def test_p_of_many_queries_agrees_with_the_test_for_two_systems() -> None:
+    values = np.random.default_rng(6).normal(0.15, 1, (200, 1))
+    (found,) = randomisation_p(values, np.ones(200), np.random.default_rng(7))
+    other = paired_randomisation(values[:, 0], np.random.default_rng(8))
+    assert other is not None
+    assert found == pytest.approx(other.p, abs=0.01)
+
+
+def test_signs_are_fair_coins() -> None:
+    """Half of the mass of a single query's sign is on each side."""
+    values = np.zeros((40, 1))
+    values[0] = 1.0
+    weights = np.ones(40)
+    (found,) = randomisation_p(values, weights, np.random.default_rng(9))
+    assert found == 1.0
+    leaning = np.linspace(0, 1, 40)[:, None]
+    (sure,) = randomisation_p(leaning, weights, np.random.default_rng(9))
+    assert sure is not None
+    assert sure < 0.001

@@ -1,0 +1,131 @@
+"""What an answer shows, should show and could show of each group."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairqr.evaluation.audit.exposures import (
+    Answer,
+    Choices,
+    attainable,
+    shown_by,
+    supply_of,
+)
+from fairqr.retrieval.dimension import Dimension
+from fairqr.retrieval.divergence import kullback_leibler
+from fairqr.retrieval.exposure import LOG2, FloatArray, exposure
+from fairqr.retrieval.schema import Attribute
+from fairqr.retrieval.target import Target
+
+
+def dimension(*groups: str) -> Dimension:
+    attribute = Attribute(
+        name="kind",
+        field="f",
+        groups=groups,
+        population={group: 1 / len(groups) for group in groups},
+    )
+    return Dimension(attribute, (attribute,))
+
+
+TWO = dimension("a", "b")
+POPULATION = Target.parse("population:1")
+
+
+def members(letters: str, groups: str = "ab") -> FloatArray:
+    """One row for each letter; '-' is a document without a label."""
+    return np.array([[float(letter == group) for group in groups] for letter in letters])
+
+
+def test_shares_counts_and_candidates_by_hand() -> None:
+    answer = Answer(members("bab-ab"), 4, np.array([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]))
+    found = shown_by(answer, TWO, Choices(k=3))
+    d = LOG2.weights(3)
+    assert found.exposure.tolist() == pytest.approx([d[1] / d.sum(), (d[0] + d[2]) / d.sum()])
+    assert found.target.tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert found.count.tolist() == [1, 2]
+    assert found.selected.tolist() == [1, 1], "the second b is not relevant"
+    assert found.candidates.tolist() == [2, 1]
+    assert found.unknown == 0
+
+
+def test_missing_labels_bound_exposure_and_target() -> None:
+    """By giving each unlabelled document to each group in turn."""
+    letters, relevance = "a-b-ba-", np.array([1.0, 1, 0, 1, 1, 1, 1])
+    choices = Choices(k=4)
+    found = shown_by(Answer(members(letters), 7, relevance), TWO, choices)
+    exposures, targets = [], []
+    for given_to in itertools.product("ab", repeat=letters.count("-")):
+        turn = iter(given_to)
+        whole = "".join(next(turn) if letter == "-" else letter for letter in letters)
+        possible = shown_by(Answer(members(whole), 7, relevance), TWO, choices)
+        exposures.append(possible.exposure)
+        targets.append(possible.target)
+    assert found.exposure_low.tolist() == pytest.approx(np.min(exposures, axis=0).tolist())
+    assert found.exposure_high.tolist() == pytest.approx(np.max(exposures, axis=0).tolist())
+    assert found.target_low.tolist() == pytest.approx(np.min(targets, axis=0).tolist())
+    assert found.target_high.tolist() == pytest.approx(np.max(targets, axis=0).tolist())
+
+
+def test_the_supply_is_the_target_where_each_group_can_reach_it() -> None:
+    target = np.array([0.3, 0.7])
+    assert supply_of(members("aaabbb"), target, Choices(k=3)).tolist() == target.tolist()
+
+
+@settings(max_examples=60)
+@given(
+    st.text("abc", min_size=1, max_size=6),
+    st.lists(st.integers(1, 6), min_size=3, max_size=3),
+    st.integers(1, 4),
+)
+def test_the_supply_is_the_nearest_of_all_rankings(letters: str, parts: list[int], k: int) -> None:
+    target = np.array(parts) / sum(parts)
+    choices, relevant = Choices(k=k), members(letters, "abc")
+    found = supply_of(relevant, target, choices)
+    if (attainable(relevant, choices) >= target - 1e-9).all():
+        assert found.tolist() == target.tolist()
+        return
+    length = min(k, len(letters))
+    rankings = itertools.permutations(range(len(letters)), length)
+    best = min(float(kullback_leibler(target, exposure(relevant[list(r)]))) for r in rankings)
+    assert float(kullback_leibler(target, found)) == pytest.approx(best, abs=1e-6)
+
+
+@settings(max_examples=60)
+@given(st.text("ab", min_size=1, max_size=6), st.integers(1, 4))
+def test_nothing_gives_more_than_is_attainable(letters: str, k: int) -> None:
+    relevant, choices = members(letters), Choices(k=k)
+    most = attainable(relevant, choices)
+    length = min(k, len(letters))
+    every = [
+        exposure(relevant[list(r)]) for r in itertools.permutations(range(len(letters)), length)
+    ]
+    assert most.tolist() == pytest.approx(np.max(every, axis=0).tolist())
+
+
+def test_without_relevance_there_is_no_supply_and_the_further_answers_are_candidates() -> None:
+    found = shown_by(Answer(members("abbaab"), 6, None), TWO, Choices(k=2, target=POPULATION))
+    assert np.isnan(found.supply).all()
+    assert found.target.tolist() == [0.5, 0.5]
+    assert found.candidates.tolist() == [3, 3]
+    assert found.selected.tolist() == [1, 1]
+    by_relevance = shown_by(Answer(members("ab"), 2, None), TWO, Choices(k=2))
+    assert np.isnan(by_relevance.target).all()
+    assert np.isnan(by_relevance.candidates).all(), "nothing was answered beyond k"
+
+
+@pytest.mark.parametrize(
+    ("letters", "relevance"),
+    [("", []), ("--", [1.0, 1.0]), ("ab", [0.0, 0.0]), ("-a", [1.0, 0.0])],
+)
+def test_what_is_undefined_is_nan_and_never_0(letters: str, relevance: list[float]) -> None:
+    rows = members(letters) if letters else np.zeros((0, 2))
+    found = shown_by(Answer(rows, len(letters), np.array(relevance)), TWO, Choices(k=2))
+    assert np.isnan(found.target).all()
+    assert np.isnan(found.supply).all()
+    assert np.isnan(found.exposure).all() == (not any(letter in "ab" for letter in letters))
