@@ -1,0 +1,167 @@
+"""The figures of each group over all queries."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fairqr.evaluation.audit.exposures import Answer, Choices, Shown, shown_by
+from fairqr.evaluation.audit.figures import Gathered, GroupFigures, corrected
+from fairqr.retrieval.target import Target
+from tests.unit.evaluation.audit.test_exposures import TWO, dimension, members
+
+
+def draws(
+    count: int, lean: float, *, seed: int = 0, unlabelled: float = 0.0
+) -> list[tuple[float, Shown]]:
+    """Queries with 40 relevant documents, a quarter of them 'a', which the ranking holds back."""
+    random, found = np.random.default_rng(seed), []
+    for _ in range(count):
+        is_a = random.random(40) < random.beta(2, 6)
+        order = np.argsort(-(random.normal(size=40) - lean * is_a))
+        rows = np.stack([is_a, ~is_a], axis=1).astype(float)[order]
+        rows[random.random(40) < unlabelled] = 0
+        answer = Answer(rows, 40, np.ones(40))
+        found.append((float(random.lognormal()), shown_by(answer, TWO, Choices(k=20))))
+    return found
+
+
+def figures(drawn: list[tuple[float, Shown]]) -> list[GroupFigures]:
+    gathered = Gathered(TWO)
+    for weight, shown in drawn:
+        gathered.add(weight, shown)
+    return corrected(gathered.listed(np.random.default_rng(1)))
+
+
+def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
+    drawn = draws(30, 0.5)
+    first, _ = figures(drawn)
+    weights = np.array([weight for weight, _ in drawn])
+    exposure = np.array([shown.exposure[0] for _, shown in drawn])
+    target = np.array([shown.target[0] for _, shown in drawn])
+    assert first.exposure.value == pytest.approx(np.average(exposure, weights=weights))
+    assert first.lack.value == pytest.approx(np.average(target - exposure, weights=weights))
+    selected = np.array([shown.selected for _, shown in drawn])
+    candidates = np.array([shown.candidates for _, shown in drawn])
+    rates = weights @ selected / (weights @ candidates)
+    assert first.selection_rate.value == pytest.approx(rates[0])
+    assert first.impact_ratio.value == pytest.approx(rates[0] / rates[1])
+    assert (first.selected, first.candidates) == pytest.approx(
+        (selected[:, 0].sum(), candidates[:, 0].sum())
+    )
+    assert first.exposure.queries == 30
+
+
+@pytest.mark.parametrize("target", ["relevance:1", "population:1", "uniform:0.5,relevance:0.5"])
+def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
+    choices, gathered = Choices(k=10, target=Target.parse(target)), Gathered(TWO)
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))
+        answer = Answer(members(letters), 25, (random.random(25) < 0.7).astype(float))
+        gathered.add(1.0, shown_by(answer, TWO, choices))
+    for it in corrected(gathered.listed(random)):
+        lack = max(0.0, it.lack.value)
+        assert it.ranking_gap.value + it.supply_gap.value == pytest.approx(lack)
+        assert min(it.ranking_gap.value, it.supply_gap.value) >= 0
+
+
+def test_of_one_query_the_gaps_are_those_of_the_definition() -> None:
+    """max(0, min(ε*, ε^s) − ε) and max(0, ε* − max(ε, ε^s))."""
+    random = np.random.default_rng(4)
+    choices = Choices(k=5, target=Target.parse("population:1"))
+    for _ in range(40):
+        letters = "".join(random.choice(["a", "b"], size=12, p=[0.2, 0.8]))
+        relevance = (random.random(12) < 0.6).astype(float)
+        shown = shown_by(Answer(members(letters), 12, relevance), TWO, choices)
+        if np.isnan(shown.supply).any():
+            continue
+        gathered = Gathered(TWO)
+        gathered.add(1.0, shown)
+        for place, it in enumerate(gathered.listed(random)):
+            e, t, s = shown.exposure[place], shown.target[place], shown.supply[place]
+            assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
+            assert it.supply_gap.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-12)
+
+
+def test_a_planted_lean_is_found_and_its_size_held() -> None:
+    first, second = figures(draws(200, 0.5))
+    truth = np.mean([shown.target[0] - shown.exposure[0] for _, shown in draws(4000, 0.5, seed=9)])
+    assert (first.verdict, second.verdict) == ("less", "more")
+    assert first.lean.low <= truth <= first.lean.high
+    assert first.lean.p is not None
+    assert first.lean.p < 0.001
+    assert first.ranking_gap.p is None, "the lean is tested, and nothing twice"
+    assert not first.flips
+
+
+def test_without_a_lean_nobody_is_accused_more_often_than_said() -> None:
+    accused = sum(
+        any(it.verdict in ("less", "more") for it in figures(draws(30, 0.0, seed=seed)))
+        for seed in range(60)
+    )
+    # At a level of .05 at most 8 of 60 are expected in 99 of 100 cases.
+    assert accused <= 8
+
+
+def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
+    first, _ = figures(draws(200, 0.5, unlabelled=0.2))
+    assert first.verdict == "less"
+    assert first.lean_low < 0 < first.lean.value < first.lean_high
+    assert first.flips
+
+
+def test_few_queries_tell_nothing() -> None:
+    for it in figures(draws(5, 2.0)):
+        assert it.verdict == "too_few"
+        assert it.lean.p is None
+        assert np.isnan(it.lean.low)
+
+
+def test_tests_are_corrected_for_all_groups_together() -> None:
+    three = dimension("a", "b", "c")
+    gathered, random = Gathered(three), np.random.default_rng(6)
+    for _ in range(25):
+        letters = "".join(random.permutation(list("aaabbbccc")))
+        answer = Answer(members(letters, "abc"), 9, np.ones(9))
+        gathered.add(1.0, shown_by(answer, three, Choices(k=3)))
+    raw = gathered.listed(np.random.default_rng(7))
+    both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
+    smallest = min(it.lean.p or 1.0 for it in raw)
+    assert min(it.lean.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
+
+
+def test_without_relevance_the_lack_is_tested_and_there_are_no_gaps() -> None:
+    choices, gathered = Choices(k=3, target=Target.parse("population:1")), Gathered(TWO)
+    for _ in range(12):
+        gathered.add(1.0, shown_by(Answer(members("bbabbb"), 6, None), TWO, choices))
+    first, _ = corrected(gathered.listed(np.random.default_rng(8)))
+    assert first.tested == "lack"
+    assert first.verdict == "less"
+    assert np.isnan([first.lean.value, first.ranking_gap.value, first.supply_gap.value]).all()
+    assert first.selection_rate.value == pytest.approx(1.0), "of what was answered beyond k"
+
+
+def test_few_candidates_are_marked_and_drawn_to_the_rest() -> None:
+    gathered = Gathered(TWO)
+    for _ in range(20):
+        gathered.add(1.0, shown_by(Answer(members("bbbabb"), 6, np.ones(6)), TWO, Choices(k=2)))
+    first, second = gathered.listed(np.random.default_rng(9))
+    assert (first.is_small, second.is_small) == (True, False)
+    overall = 40 / 120
+    assert first.shrunken_rate == pytest.approx((0 + 10 * overall) / (20 + 10))
+    assert first.absent.value == 1.0
+    assert first.impact_ratio.value == 0.0
+    assert np.isnan(first.impact_ratio.low), "0 has no logarithm"
+
+
+def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:
+    gathered = Gathered(TWO)
+    for letters in ("ab", "--", "ba"):
+        gathered.add(1.0, shown_by(Answer(members(letters), 2, np.ones(2)), TWO, Choices(k=2)))
+    first, _ = gathered.listed(np.random.default_rng(10))
+    assert first.exposure.queries == 2
+    assert first.absent.queries == 2
+    assert gathered.unknown_mean().value == pytest.approx(1 / 3)
