@@ -81,6 +81,7 @@ class Shown:
         candidates: The relevant documents of the pool; where relevance is not known, what was
             answered, if that is more than k documents. Otherwise undefined.
         unknown: The share of the exposure that went to documents without a label; one number.
+        unlabelled: How many candidates have no label; one number.
     """
 
     exposure: FloatArray
@@ -95,6 +96,7 @@ class Shown:
     selected: FloatArray
     candidates: FloatArray
     unknown: float
+    unlabelled: float
 
 
 def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
@@ -130,11 +132,12 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
             likely = answer.members[relevance >= LIKELY]
             supply = supply_of(likely, target, choices) if len(likely) else undefined
 
-    selected, candidates = top.sum(axis=0), undefined
+    selected, candidates, without_label = top.sum(axis=0), undefined, np.nan
     if relevance is not None:
-        selected, candidates = relevance[:shown] @ top, due
+        selected, candidates, without_label = relevance[:shown] @ top, due, float(unsure)
     elif answer.answered > choices.k:
         candidates = answer.members[: answer.answered].sum(axis=0)
+        without_label = float(unlabelled[: answer.answered].sum())
     return Shown(
         exposure=given / known if known > ROUNDING else undefined,
         target=target,
@@ -148,6 +151,7 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
         selected=selected,
         candidates=candidates,
         unknown=unknown / total if shown else np.nan,
+        unlabelled=without_label,
     )
 
 

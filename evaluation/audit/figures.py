@@ -28,7 +28,8 @@ FEW_CANDIDATES = 30
 PRIOR_CANDIDATES = 10.0
 """A shrunken rate is that of so many further candidates with the rate of all groups together."""
 
-BY_GROUP = tuple(field.name for field in fields(Shown) if field.name != "unknown")
+OF_ANSWERS = ("unknown", "unlabelled")
+BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_ANSWERS)
 
 Verdict = Literal["less", "more", "cannot_tell", "too_few"]
 """Whether a group surely gets less, or more, than the reachable part of its target."""
@@ -114,7 +115,7 @@ class Gathered:
         """Take in the answer to a query that was answered, if only with nothing."""
         self._weights.append(weight)
         figures = [getattr(shown, name) for name in BY_GROUP]
-        self._rows.append(np.concatenate([*figures, [shown.unknown]]))
+        self._rows.append(np.concatenate([*figures, [shown.unknown, shown.unlabelled]]))
 
     def array(self, name: str) -> FloatArray:
         """Return a figure of :class:`Shown` for all queries, shape (n, G)."""
@@ -124,10 +125,14 @@ class Gathered:
 
     def unknown(self) -> FloatArray:
         """Return the share of the exposure that went to documents without a label, shape (n,)."""
-        return self._table()[:, -1]
+        return self._table()[:, -2]
+
+    def unlabelled(self) -> float:
+        """Return how many candidates have no label, over all queries, without weights."""
+        return float(np.nansum(self._table()[:, -1]))
 
     def _table(self) -> FloatArray:
-        width = len(BY_GROUP) * len(self.dimension.groups) + 1
+        width = len(BY_GROUP) * len(self.dimension.groups) + len(OF_ANSWERS)
         return np.array(self._rows).reshape(-1, width)
 
     def leans(self) -> tuple[FloatArray, bool]:

@@ -176,6 +176,7 @@ class AuditFigures:
         groups: Of each attribute, with corrected tests.
         tests: How many tests were corrected for: the declared family.
         unknown: The share of the exposure that went to documents without a label, by attribute.
+        unlabelled: How many candidates have no label, by attribute.
         detectable: The lean that an audit of as many queries finds in four of five cases, by
             attribute and group; NaN where it is not known.
         others: The leans by other choices.
@@ -192,6 +193,7 @@ class AuditFigures:
     groups: list[GroupFigures]
     tests: int
     unknown: dict[str, Estimate]
+    unlabelled: dict[str, float]
     detectable: dict[tuple[str, str], float]
     others: list[OtherChoice]
     varied_over: int
@@ -371,6 +373,7 @@ class _Measuring:
             groups=groups,
             tests=tests,
             unknown={name: it.unknown_mean() for name, it in self.gathered.items()},
+            unlabelled={name: it.unlabelled() for name, it in self.gathered.items()},
             detectable={(it.attribute, it.group): _detectable(it) for it in groups},
             others=self._by_other_choices(groups),
             varied_over=min(len(self.ids), VARIED_OVER),

@@ -35,3 +35,28 @@ def test_the_curve_says_what_each_group_would_get() -> None:
         assert sum(it.value for it in point.exposure) == pytest.approx(1)
     gaps = [abs(point.exposure[0].value - female.target.value) for point in (today, *fairer)]
     assert gaps[-1] < 0.2 * gaps[0]
+
+
+def test_candidates_without_a_label_are_counted() -> None:
+    queries = queries_of(12)
+    by_id = {query.id: query for query in queries.queries}
+    observations = observations_of(queries, unlabelled=0.25)
+    figures = measure(spec_of(), SCHEMA, by_id, observations)
+    counted = 0.0
+    for it in observations:
+        rows = it.groups["gender"]["rows"]
+        labelled = [sum(it.groups["gender"]["patterns"][row]) for row in rows]
+        counted += sum(
+            r for r, label in zip(it.relevance or (), labelled, strict=True) if not label
+        )
+    assert figures.unlabelled["gender"] == pytest.approx(counted)
+    assert figures.unlabelled["origin"] == 0
+    # Without relevance the candidates are what was answered.
+    found = measure(
+        spec_of(target="uniform:1"),
+        SCHEMA,
+        by_id,
+        observations_of(queries, unlabelled=0.25, with_relevance=False),
+        relevance="unknown",
+    )
+    assert 12 * 30 * 0.15 < found.unlabelled["gender"] < 12 * 30 * 0.35
