@@ -487,17 +487,17 @@ async def _all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_
     Raises:
         FairqrError: What stopped one; the others are stopped too.
     """
-    slots = asyncio.Semaphore(at_once)
+    left = iter(things)
 
-    async def one(thing: T) -> None:
-        async with slots:
+    async def worker() -> None:
+        for thing in left:
             await work(thing)
 
     stopped: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
-            for thing in things:
-                group.create_task(one(thing))
+            for _ in range(at_once):
+                group.create_task(worker())
     except* (FairqrError, OSError) as errors:
         stopped += errors.exceptions
     if stopped:
