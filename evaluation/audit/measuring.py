@@ -132,6 +132,8 @@ class ByQuery:
         exposure: NaN where undefined, shape (n, G).
         target: The same.
         lean: The same; above 0 the ranking withholds exposure.
+        selected: The candidates among the first k, shape (n, G); NaN where undefined.
+        candidates: All candidates.
     """
 
     attribute: str
@@ -142,6 +144,8 @@ class ByQuery:
     exposure: FloatArray
     target: FloatArray
     lean: FloatArray
+    selected: FloatArray
+    candidates: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +469,8 @@ class _Measuring:
                 exposure=gathered.array("exposure"),
                 target=gathered.array("target"),
                 lean=gathered.leans()[0],
+                selected=gathered.array("selected"),
+                candidates=gathered.array("candidates"),
             )
             for name, gathered in self.gathered.items()
         ]
