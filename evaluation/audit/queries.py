@@ -73,6 +73,11 @@ class Queries:
     design: str
 
     @property
+    def say_how_often(self) -> bool:
+        """Whether anything says how often queries were asked; a plain list of them does not."""
+        return any(query.asks != 1 for query in self.queries)
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the queries with their weights."""
         held = json.dumps([astuple(query) for query in self.queries])

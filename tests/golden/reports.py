@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["check_report"]
+__all__ = ["check_report", "check_text"]
 
 FOLDER = Path(__file__).parent / "reports"
 _VARYING = re.compile(
@@ -19,9 +19,13 @@ _VARYING = re.compile(
 
 def check_report(kind: str, text: str) -> None:
     """Compare a report with the recorded one of its kind, but for dates, versions and hashes."""
-    own = _VARYING.sub(r"\1 … |", text)
-    path = FOLDER / f"{kind}.md"
+    check_text(f"{kind}.md", _VARYING.sub(r"\1 … |", text))
+
+
+def check_text(name: str, text: str) -> None:
+    """Compare a text with the recorded one."""
+    path = FOLDER / name
     if os.environ.get("FAIRQR_RECORD"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(own, encoding="utf-8")
-    assert own == path.read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

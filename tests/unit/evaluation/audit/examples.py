@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.schema import Attribute, Schema
 from fairqr.retrieval.table import coded
 
-__all__ = ["SCHEMA", "observations_of", "queries_of", "spec_of"]
+__all__ = ["SCHEMA", "observations_of", "outcome_of", "queries_of", "spec_of"]
 
 SCHEMA = Schema(
     attributes={
@@ -105,3 +108,36 @@ def observations_of(
 def spec_of(**changes: object) -> AuditSpec:
     """Return what a small audit measures."""
     return AuditSpec.model_validate({"k": 10, "depth": 30, "mend": 10, **changes})
+
+
+def outcome_of(
+    count: int = 40,
+    *,
+    texts: Sequence[str] = (),
+    titles: Mapping[str, str] | None = None,
+    is_redacted: bool = False,
+    relevance: str = "estimated",
+    spec: AuditSpec | None = None,
+    **observed: Any,
+) -> AuditOutcome:
+    """Return what comes out of a made-up audit.
+
+    Args:
+        count: How many queries it has.
+        texts: Of the first queries.
+        titles: Of documents.
+        is_redacted: Whether texts are withheld.
+        relevance: What says what is relevant.
+        spec: What is measured.
+        observed: As :func:`observations_of` takes it.
+    """
+    queries, spec = queries_of(count, texts=texts), spec or spec_of()
+    figures = measure(
+        spec,
+        SCHEMA,
+        {query.id: query for query in queries.queries},
+        observations_of(queries, **observed),
+        relevance=relevance,
+    )
+    engine = {"name": "a made-up engine"}
+    return AuditOutcome(spec, queries, figures, engine, titles or {}, is_redacted)

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from functools import cache
+
 import pytest
 
 from fairqr.evaluation.audit.measuring import Unanswered, measure
-from tests.unit.evaluation.audit.examples import SCHEMA, observations_of, queries_of, spec_of
+from fairqr.evaluation.audit.outcomes import (
+    ESTIMATES,
+    AuditOutcome,
+    audit_json,
+    frames_of,
+    queries_csv,
+    results_csv,
+)
+from fairqr.evaluation.audit.queries import AuditQuery
+from tests.golden.reports import check_text
+from tests.unit.evaluation.audit.examples import (
+    SCHEMA,
+    observations_of,
+    outcome_of,
+    queries_of,
+    spec_of,
+)
 
 
 def test_queries_without_figures_are_listed_with_the_reason() -> None:
@@ -60,3 +83,130 @@ def test_candidates_without_a_label_are_counted() -> None:
         relevance="unknown",
     )
     assert 12 * 30 * 0.15 < found.unlabelled["gender"] < 12 * 30 * 0.35
+
+
+@cache
+def _outcome() -> AuditOutcome:
+    return outcome_of(unlabelled=0.1, empty=("q3",), failed=("q1",))
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_numbers_of_an_audit_stay_as_they_were_read_once() -> None:
+    # Machines add in different orders, which shows in the last digits.
+    found = json.loads(audit_json(_outcome()), parse_float=lambda text: float(f"{float(text):.6g}"))
+    check_text("audit.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_equal_audits_give_equal_bytes() -> None:
+    assert audit_json(outcome_of(8)) == audit_json(outcome_of(8))
+
+
+def test_every_group_has_all_its_figures_in_the_json() -> None:
+    found = json.loads(audit_json(_outcome()))
+    assert found["format"] == 1
+    assert found["queries"]["asked"] == 40
+    assert found["queries"]["failed"] == found["queries"]["empty"] == 1
+    assert [it["attribute"] for it in found["attributes"]] == ["gender", "origin", "gender×origin"]
+    for group, row in zip(_outcome().figures.groups, found["groups"], strict=True):
+        assert (row["attribute"], row["group"]) == (group.attribute, group.group)
+        for name in ESTIMATES:
+            held, own = row[name], getattr(group, name)
+            assert set(held) == {"value", "interval", "queries", "p"}
+            assert held["value"] == pytest.approx(own.value, rel=1e-11, nan_ok=True)
+            if held["interval"]:
+                assert held["interval"] == pytest.approx([own.low, own.high], rel=1e-11)
+
+
+def test_what_has_no_value_is_null_and_an_empty_cell() -> None:
+    outcome = outcome_of(8, with_relevance=False, relevance="unknown")
+    found = json.loads(audit_json(outcome))
+    assert found["relevance"] == "unknown"
+    female = found["groups"][0]
+    assert female["lean"] == {"value": None, "interval": None, "queries": 0, "p": None}
+    assert female["below_four_fifths"] in (True, False)
+    (row, *_) = _rows(results_csv(outcome))
+    assert row["lean"] == row["target"] == ""
+    frames = frames_of(outcome)
+    assert math.isnan(frames.groups.lean[0])
+    assert frames.costs.empty
+    assert frames.contributions.empty
+
+
+def test_a_table_has_a_row_for_each_group() -> None:
+    rows = _rows(results_csv(_outcome()))
+    assert len(rows) == 2 + 3 + 6
+    female, own = rows[0], _outcome().figures.groups[0]
+    assert (female["attribute"], female["group"], female["verdict"]) == ("gender", "female", "less")
+    assert float(female["exposure"]) == pytest.approx(own.exposure.value)
+    assert float(female["exposure_low"]) == pytest.approx(own.exposure.low)
+    assert float(female["p"]) == pytest.approx(own.lean.p)
+
+
+def test_a_table_has_a_row_for_each_query_and_group() -> None:
+    rows = _rows(queries_csv(_outcome()))
+    assert len(rows) == 38 * (2 + 3 + 6) + 2
+    assert {row["status"] for row in rows if not row["attribute"]} == {"empty", "failed"}
+    one = [row for row in rows if row["number"] == "9" and row["attribute"] == "gender"]
+    assert [row["group"] for row in one] == ["female", "male"]
+    assert sum(float(row["exposure"]) for row in one) == pytest.approx(1, abs=1e-5)
+    assert {row["weight"] for row in one} == {"9"}
+
+
+def test_queries_that_were_asked_rarely_are_nowhere() -> None:
+    # The spec prints those that were asked at least five times; q1 was asked once, and so on.
+    outcome = _outcome()
+    by_number = {int(row["number"]): row for row in _rows(queries_csv(outcome))}
+    for number in range(1, 41):
+        row = by_number[number]
+        assert (row["query"], row["text"]) == (
+            (f"q{number}", f"people of town {number - 1}") if number >= 5 else ("", "")
+        )
+    for text in (audit_json(outcome).decode(), queries_csv(outcome)):
+        assert '"q2"' not in text
+        assert "people of town 1\n" not in text.replace('"', "\n").replace(",", "\n")
+
+
+def test_a_plain_list_of_queries_does_not_say_how_often_they_were_asked() -> None:
+    outcome = outcome_of(8)
+    queries = tuple(AuditQuery(it.id, it.text) for it in outcome.queries.queries)
+    plain = replace(outcome, queries=replace(outcome.queries, queries=queries))
+    assert all(row["text"] for row in _rows(queries_csv(plain)))
+
+
+def test_redacted_queries_have_an_id_and_no_text() -> None:
+    outcome = replace(_outcome(), is_redacted=True)
+    for text in (audit_json(outcome).decode(), queries_csv(outcome)):
+        assert "people of town" not in text
+    assert "q9" in queries_csv(outcome)
+
+
+def test_no_cell_is_a_formula_or_has_control_characters() -> None:
+    hostile = ['=HYPERLINK("http://evil.example")', "+1", "-2", "@SUM(A1)", "a\x00b\x1b[31m"]
+    outcome = outcome_of(12, texts=["", "", "", "", *hostile], prefix="=d")
+    texts = {row["text"] for row in _rows(queries_csv(outcome))}
+    assert {"'" + text for text in hostile[:4]} <= texts
+    assert "a\ufffdb\ufffd[31m" in texts
+
+
+def test_a_lone_surrogate_is_an_escape_in_the_json() -> None:
+    outcome = outcome_of(12, prefix="\ud800")
+    found = json.loads(audit_json(outcome))
+    assert found["contributions"][0]["shown"][0].startswith("\ud800")
+
+
+def test_frames_have_the_same_figures() -> None:
+    outcome = _outcome()
+    frames = frames_of(outcome)
+    found = json.loads(audit_json(outcome))
+    assert len(frames.groups) == len(found["groups"])
+    assert frames.groups.exposure[0] == pytest.approx(found["groups"][0]["exposure"]["value"])
+    assert len(frames.queries) == 38 * 11 + 2
+    assert set(frames.choices.choice) >= {"k = 5", "k = 20", "discount rbp(0.8)"}
+    today = frames.costs[frames.costs.step.isna() & (frames.costs.attribute == "gender")]
+    assert list(today.group) == ["female", "male"]
+    assert set(today.relevance) == {1.0}
+    assert set(frames.contributions.group) >= {"female"}
+    assert len(frames.contributions["shown"][0]) == 10

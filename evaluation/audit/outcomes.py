@@ -1,0 +1,462 @@
+"""What comes out of an audit: its figures as JSON, and as rows for CSV and DataFrames.
+
+The queries are people's words. Those that were asked rarely may tell who asked, so that they are
+printed nowhere: neither their text nor their id, which a default makes from the text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairqr.evaluation.audit.estimates import Estimate
+from fairqr.evaluation.audit.figures import ALPHA, FOUR_FIFTHS, GroupFigures
+from fairqr.evaluation.audit.measuring import AuditFigures, Contribution
+from fairqr.evaluation.audit.mending import CurvePoint
+from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.reports.text import plain
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "ESTIMATES",
+    "FORMAT",
+    "AuditFrames",
+    "AuditOutcome",
+    "PrintedQuery",
+    "audit_json",
+    "frames_of",
+    "queries_csv",
+    "results_csv",
+    "shares_of_candidates",
+]
+
+FORMAT = 1
+"""Of ``audit.json``; it changes when a name or the meaning of a figure does."""
+
+DIGITS = 12
+DIGITS_BY_QUERY = 6
+
+ESTIMATES = (
+    "exposure",
+    "target",
+    "supply",
+    "lack",
+    "lean",
+    "ranking_gap",
+    "supply_gap",
+    "exposure_ratio",
+    "selection_rate",
+    "impact_ratio",
+    "absent",
+    "attention",
+)
+"""The figures of a group that have an interval, as :class:`GroupFigures` explains them."""
+
+FORMULA = ("=", "+", "-", "@")
+"""A spreadsheet would compute a cell that begins with one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedQuery:
+    """What may be printed of a query.
+
+    Attributes:
+        number: Its place in the list of queries, from 1 on.
+        id: None if it was asked rarely.
+        text: None if it was asked rarely, or if texts are withheld.
+    """
+
+    number: int
+    id: str | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOutcome:
+    """All that is written of an audit.
+
+    Attributes:
+        spec: What was asked and measured.
+        queries: All that were to be asked. Where they are redacted, ids are pseudonyms.
+        figures: Of these.
+        engine: What is known of the engine that was audited, without secrets, for the report.
+        titles: Of documents, by id, as far as they are known and may be shown.
+        is_redacted: Whether no text of a query may be printed.
+    """
+
+    spec: AuditSpec
+    queries: Queries
+    figures: AuditFigures
+    engine: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+    is_redacted: bool = False
+
+    def printed(self) -> dict[str, PrintedQuery]:
+        """Return what may be printed of each query, by its id."""
+        return {
+            query.id: self._printed(number, query)
+            for number, query in enumerate(self.queries.queries, start=1)
+        }
+
+    def _printed(self, number: int, query: AuditQuery) -> PrintedQuery:
+        if self.queries.say_how_often and query.asks < self.spec.rare:
+            return PrintedQuery(number, None, None)
+        return PrintedQuery(number, query.id, None if self.is_redacted else query.text)
+
+    def attributes(self) -> dict[str, list[GroupFigures]]:
+        """Return the figures of the groups of each attribute, and of each combination."""
+        found: dict[str, list[GroupFigures]] = {}
+        for group in self.figures.groups:
+            found.setdefault(group.attribute, []).append(group)
+        return found
+
+
+def audit_json(outcome: AuditOutcome) -> bytes:
+    """Return ``audit.json``; equal outcomes give equal bytes.
+
+    Names are sorted, numbers have 12 significant digits, and what has no value is null.
+    """
+    found = _rounded(_audit_object(outcome))
+    text = json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
+    return f"{text}\n".encode(errors="backslashreplace")
+
+
+def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
+    figures, queries, counts = outcome.figures, outcome.queries, outcome.figures.counts
+    printed = outcome.printed()
+    return {
+        "format": FORMAT,
+        "kind": "fairqr audit",
+        "spec": outcome.spec.model_dump(mode="json")
+        | {"discount": str(outcome.spec.discount), "target": str(outcome.spec.target)},
+        "engine": dict(outcome.engine),
+        "relevance": counts.relevance,
+        "queries": {
+            "design": queries.design,
+            "lines": queries.lines,
+            "distinct": queries.distinct,
+            "weight": queries.weight,
+            "asked": counts.asked,
+            "answered": counts.answered,
+            "empty": counts.empty,
+            "failed": counts.failed,
+            "with_relevance": counts.with_relevance,
+            "empty_share": counts.empty_share,
+            "failed_share": counts.failed_share,
+            "effective": counts.effective,
+            "too_many_failed": figures.too_many_failed,
+        },
+        "tests": {"family": figures.tests, "correction": "Holm", "alpha": ALPHA},
+        "attributes": [
+            {
+                "attribute": attribute,
+                "groups": [group.group for group in groups],
+                "unlabelled_exposure": _estimate(figures.unknown[attribute]),
+                "unlabelled_candidates": figures.unlabelled[attribute],
+            }
+            for attribute, groups in outcome.attributes().items()
+        ],
+        "groups": list(_group_objects(outcome)),
+        "other_choices": {
+            "queries": figures.varied_over,
+            "leans": [
+                {
+                    "choice": it.choice,
+                    "attribute": it.attribute,
+                    "group": it.group,
+                    "lean": _estimate(it.lean),
+                    "is_other": it.is_other,
+                }
+                for it in figures.others
+            ],
+        },
+        "stability": figures.stability
+        and {
+            "queries": figures.stability.queries,
+            "same": figures.stability.same,
+            "overlap": figures.stability.overlap,
+        },
+        "costs": [
+            {
+                "attribute": attribute,
+                "points": [_point(point, outcome.attributes()[attribute]) for point in points],
+            }
+            for attribute, points in figures.costs.items()
+        ],
+        "contributions": [_contribution(it, printed[it.query]) for it in figures.contributions],
+    }
+
+
+def _group_objects(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    shares = shares_of_candidates(outcome.figures.groups)
+    for group, share in zip(outcome.figures.groups, shares, strict=True):
+        key = (group.attribute, group.group)
+        ratio = group.impact_ratio.value
+        yield {
+            "attribute": group.attribute,
+            "group": group.group,
+            **{name: _estimate(getattr(group, name)) for name in ESTIMATES},
+            "tested": group.tested,
+            "verdict": group.verdict,
+            "flips": group.flips,
+            "lean_bounds": [group.lean_low, group.lean_high],
+            "detectable": outcome.figures.detectable.get(key, math.nan),
+            "below_four_fifths": None if math.isnan(ratio) else ratio < FOUR_FIFTHS,
+            "selected": group.selected,
+            "candidates": group.candidates,
+            "share_of_candidates": share,
+            "is_small": group.is_small,
+            "shrunken_rate": group.shrunken_rate,
+        }
+
+
+def shares_of_candidates(groups: Iterable[GroupFigures]) -> list[float]:
+    """Return which share each group has of the labelled candidates of its attribute."""
+    listed = list(groups)
+    totals: dict[str, float] = {}
+    for it in listed:
+        totals[it.attribute] = totals.get(it.attribute, 0.0) + it.candidates
+    return [
+        it.candidates / totals[it.attribute] if totals[it.attribute] else math.nan for it in listed
+    ]
+
+
+def _estimate(it: Estimate) -> dict[str, Any]:
+    has_interval = not (math.isnan(it.low) or math.isnan(it.high))
+    return {
+        "value": it.value,
+        "interval": [it.low, it.high] if has_interval else None,
+        "queries": it.queries,
+        "p": it.p,
+    }
+
+
+def _point(point: CurvePoint, groups: list[GroupFigures]) -> dict[str, Any]:
+    return {
+        "step": point.step,
+        "divergence": _estimate(point.divergence),
+        "relevance": _estimate(point.relevance),
+        "exposure": [
+            {"group": group.group, **_estimate(it)}
+            for group, it in zip(groups, point.exposure, strict=True)
+        ],
+    }
+
+
+def _contribution(it: Contribution, query: PrintedQuery) -> dict[str, Any]:
+    return {
+        "attribute": it.attribute,
+        "group": it.group,
+        "number": query.number,
+        "query": query.id,
+        "text": query.text,
+        "share": it.share,
+        "lean": it.lean,
+        "shown": list(it.shown),
+        "fair": list(it.fair),
+    }
+
+
+def _rounded(found: Any) -> Any:
+    """Return an object for JSON, its numbers rounded; NaN becomes None."""
+    if isinstance(found, float):
+        return float(f"{found:.{DIGITS}g}") + 0.0 if math.isfinite(found) else None
+    if isinstance(found, dict):
+        return {name: _rounded(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_rounded(value) for value in found]
+    return found
+
+
+def results_csv(outcome: AuditOutcome) -> str:
+    """Return ``results.csv``: one row for each attribute and group."""
+    return _csv(_group_rows(outcome), GROUP_COLUMNS, DIGITS)
+
+
+def queries_csv(outcome: AuditOutcome) -> str:
+    """Return ``queries.csv``: one row for each query, attribute and group.
+
+    A query that found nothing or failed has one row, without an attribute.
+    """
+    return _csv(_query_rows(outcome), QUERY_COLUMNS, DIGITS_BY_QUERY)
+
+
+_ENDS = ("", "_low", "_high", "_queries")
+GROUP_COLUMNS = (
+    "attribute",
+    "group",
+    "verdict",
+    "tested",
+    "p",
+    "flips",
+    *(f"{name}{end}" for name in ESTIMATES for end in _ENDS),
+    "lean_least",
+    "lean_greatest",
+    "detectable",
+    "below_four_fifths",
+    "selected",
+    "candidates",
+    "share_of_candidates",
+    "is_small",
+    "shrunken_rate",
+)
+QUERY_COLUMNS = (
+    "number",
+    "query",
+    "text",
+    "weight",
+    "status",
+    "attribute",
+    "group",
+    "exposure",
+    "target",
+    "lean",
+    "unlabelled",
+)
+
+
+def _group_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    for group, row in zip(outcome.figures.groups, _group_objects(outcome), strict=True):
+        for name in ESTIMATES:
+            it: Estimate = getattr(group, name)
+            row |= dict(
+                zip(
+                    (f"{name}{end}" for end in _ENDS),
+                    (it.value, it.low, it.high, it.queries),
+                    strict=True,
+                )
+            )
+        row["p"] = getattr(group, group.tested).p
+        row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
+        yield row
+
+
+def _query_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    printed = outcome.printed()
+    weights = {query.id: query.weight for query in outcome.queries.queries}
+
+    def first(query: str, status: str) -> dict[str, Any]:
+        it = printed[query]
+        return {
+            "number": it.number,
+            "query": it.id,
+            "text": it.text,
+            "weight": weights[query],
+            "status": status,
+        }
+
+    for part in outcome.figures.by_query:
+        columns = [array.tolist() for array in (part.exposure, part.target, part.lean)]
+        unlabelled = part.unknown.tolist()
+        for row, query in enumerate(part.queries):
+            shared = first(query, "ok") | {"attribute": part.attribute}
+            for place, group in enumerate(part.groups):
+                exposure, target, lean = (column[row][place] for column in columns)
+                yield shared | {
+                    "group": group,
+                    "exposure": exposure,
+                    "target": target,
+                    "lean": lean,
+                    "unlabelled": unlabelled[row],
+                }
+    for it in outcome.figures.unanswered:
+        yield first(it.query, it.status)
+
+
+def _csv(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], digits: int) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name), digits) for name in columns] for row in rows)
+    return stream.getvalue()
+
+
+def _cell(found: object, digits: int) -> str:
+    if found is None:
+        return ""
+    if isinstance(found, bool):
+        return str(found).lower()
+    if isinstance(found, float):
+        return "" if math.isnan(found) else f"{found:.{digits}g}"
+    text = plain(found)
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFrames:
+    """The figures of an audit as DataFrames.
+
+    Attributes:
+        groups: A row for each attribute and group, as in ``results.csv``.
+        queries: A row for each query, attribute and group, as in ``queries.csv``.
+        choices: The lean of each group by other choices than the audit's own.
+        costs: A row for each point of a curve of mending, and group.
+        contributions: The queries that add most to a lean, with the ids that are shown and those
+            that a fair re-ranking would show.
+    """
+
+    groups: DataFrame
+    queries: DataFrame
+    choices: DataFrame
+    costs: DataFrame
+    contributions: DataFrame
+
+
+def frames_of(outcome: AuditOutcome) -> AuditFrames:
+    """Return the figures as DataFrames; what has no value is NaN."""
+    from pandas import DataFrame
+
+    found = _audit_object(outcome)
+    choices = [
+        {**it, "lean": it["lean"]["value"], **_ends(it["lean"])}
+        for it in found["other_choices"]["leans"]
+    ]
+    costs = [
+        {
+            "attribute": curve["attribute"],
+            "step": point["step"],
+            "divergence": point["divergence"]["value"],
+            "relevance": point["relevance"]["value"],
+            "group": it["group"],
+            "exposure": it["value"],
+            **_ends(it),
+        }
+        for curve in found["costs"]
+        for point in curve["points"]
+        for it in point["exposure"]
+    ]
+    return AuditFrames(
+        groups=DataFrame(list(_group_rows(outcome)), columns=list(GROUP_COLUMNS)),
+        queries=DataFrame(list(_query_rows(outcome)), columns=list(QUERY_COLUMNS)),
+        choices=DataFrame(
+            choices, columns=["choice", "attribute", "group", "lean", *_LOW_HIGH, "is_other"]
+        ),
+        costs=DataFrame(
+            costs,
+            columns=[
+                "attribute", "step", "divergence", "relevance", "group", "exposure", *_LOW_HIGH,
+            ],
+        ),
+        contributions=DataFrame(
+            found["contributions"],
+            columns=[
+                "attribute", "group", "number", "query", "text", "share", "lean", "shown", "fair",
+            ],
+        ),
+    )  # fmt: skip
+
+
+_LOW_HIGH = ("low", "high")
+
+
+def _ends(estimate: Mapping[str, Any]) -> dict[str, float]:
+    return dict(zip(_LOW_HIGH, estimate["interval"] or (math.nan, math.nan), strict=True))
