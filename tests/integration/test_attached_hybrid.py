@@ -84,7 +84,7 @@ def url(request: pytest.FixtureRequest, elasticsearch_url: str, opensearch_url: 
 def sent(vectors: Mapping[str, Any] = VECTORS) -> dict[str, dict[str, Any]]:
     """The documents as they are sent, with these vectors."""
     return {
-        id_: {"title": d.title, "text": d.text, **d.fields}
+        id_: {"title": d.title, "text": d.text, "key": id_, **d.fields}
         | ({"vector": [float(value) for value in vectors[id_]]} if id_ in vectors else {})
         for id_, d in DOCUMENTS.items()
     }
@@ -106,6 +106,7 @@ def index(
         "text": TEXT,
         "body": {"type": "text", "analyzer": "english"},
         "gender": {"type": "keyword"},
+        "key": {"type": "keyword"},
         "vector": field or FIELDS[kind],
     }
     settings = {"index.knn": True} if kind == "opensearch" else {}
@@ -206,9 +207,9 @@ async def test_an_embedded_index_ranks_nearly_alike(url: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
 async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
-    """With its counts and given documents, which have the scores of a search."""
+    """With its counts and given documents, which have the scores of a search; by ids in a field."""
     with index(url, sent()) as source, counting_proxy(url) as proxy:
-        source = source.model_copy(update={"url": (proxy.url,)})
+        source = source.model_copy(update={"url": (proxy.url,), "id": "key"})
         async with opened(source, tmp_path) as engine:
             # The mapping, a sample of labels, and one of vectors.
             assert len(proxy.passed) == 3
