@@ -9,7 +9,6 @@ ones; see :func:`start_local`.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import threading
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.loops import PerLoop
 from fairqr.base.weights.cache import is_pulled, weights_path
@@ -138,7 +138,7 @@ def _start(name: str, path: Path, key: str, reading: bool) -> Any:
     # Its threads spin while they wait for each other: one that gets no core stalls all of them,
     # tenfold on a busy machine, so half of the cores are left to the rest. Reading many tokens at
     # once waits less often, and is most of the work with a long prompt.
-    cores = os.cpu_count() or 2
+    cores = usable_cores()
     params.cpuparams.n_threads = max(1, cores // 2)
     params.cpuparams_batch.n_threads = cores if reading else max(1, cores // 2)
     params.ui = False

@@ -18,7 +18,8 @@ os.environ["FAIRQR_CONFIG"] = os.devnull
 os.environ["FAIRQR_CACHE_DIR"] = tempfile.mkdtemp(prefix="fairqr-tests-")
 atexit.register(shutil.rmtree, os.environ["FAIRQR_CACHE_DIR"], ignore_errors=True)
 
-# Tests that run side by side would otherwise fight for the processors with the threads of torch.
+# Tests that run side by side would otherwise fight for the processors with the threads of torch,
+# MiniLM and llama.cpp, which spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says more about the machine than about the code.

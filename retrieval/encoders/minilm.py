@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.weights.cache import is_pulled, weights_path
 from fairqr.retrieval.encoders.encoder import EmbeddedEncoder, Float32Array
@@ -53,15 +53,8 @@ class MiniLmEncoder(EmbeddedEncoder):
 
         if len(texts) == 1:
             return encode(texts[0])[None]
-        with ThreadPoolExecutor(_cores()) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             return np.stack(list(pool.map(encode, texts)))
-
-
-def _cores() -> int:
-    """Return how many cores this process may use; macOS and Windows only say how many there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @functools.cache
