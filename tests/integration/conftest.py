@@ -8,6 +8,7 @@ from tests.integration.local_model import (
     model_cache,
     pulled_minilm,
     pulled_weights,
+    shared_model_cache,
 )
 from tests.integration.opensearch_server import opensearch_url
 from tests.integration.postgres_server import postgres_server, postgres_url
@@ -23,6 +24,7 @@ __all__ = [
     "pulled_minilm",
     "pulled_weights",
     "secure_elasticsearch",
+    "shared_model_cache",
     "store",
     "store_url",
 ]

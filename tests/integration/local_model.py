@@ -10,11 +10,20 @@ import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from fairqr.base.weights.cache import pull, verify
 from fairqr.base.weights.registry import lookup
 
-__all__ = ["ENCODER", "MODEL", "minilm_cache", "model_cache", "pulled_minilm", "pulled_weights"]
+__all__ = [
+    "ENCODER",
+    "MODEL",
+    "minilm_cache",
+    "model_cache",
+    "pulled_minilm",
+    "pulled_weights",
+    "shared_model_cache",
+]
 
 MODEL = "smollm2-135m"
 ENCODER = "minilm"
@@ -61,6 +70,26 @@ def model_cache(pulled_weights: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     """
     folder = tmp_path / "model-cache"
     linked(MODEL, pulled_weights, folder)
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def shared_model_cache(
+    pulled_weights: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Return a cache folder that has the language model and the replies of this session.
+
+    For tests that ask the model the same as each other: what one asked, the others need not. A
+    reply depends on nothing but the question, as other tests prove.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder = root / "shared-model-cache"
+    with FileLock(root / "shared-model-cache.lock"):
+        if not folder.exists():
+            linked(MODEL, pulled_weights, folder)
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(folder))
     return folder
 

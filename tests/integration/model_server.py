@@ -341,6 +341,13 @@ class Run:
         return self.stderr.removeprefix("fairqr: ").rstrip("\n")
 
 
+def _checked(run: Run) -> Run:
+    """Return a run, which shows no traceback and no secret."""
+    assert "Traceback" not in run.stderr, run.stderr
+    assert KEY not in run.stdout + run.stderr
+    return run
+
+
 class Command:
     """Runs the real ``fairqr`` in the environment of the test."""
 
@@ -355,10 +362,7 @@ class Command:
             child.kill()
             child.communicate()
             raise
-        run = Run(child.returncode, stdout, stderr, time.monotonic() - begun)
-        assert "Traceback" not in run.stderr, run.stderr
-        assert KEY not in run.stdout + run.stderr
-        return run
+        return _checked(Run(child.returncode, stdout, stderr, time.monotonic() - begun))
 
     def start(self, *arguments: str | Path, **environment: str | None) -> subprocess.Popen[str]:
         changed = {k: v for k, v in {**os.environ, **environment}.items() if v is not None}
@@ -385,28 +389,31 @@ class Main:
     Tests that use ``command`` start it for real.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd
 
-    def __call__(self, *arguments: str | Path) -> Run:
-        self._monkeypatch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
+    def __call__(self, *arguments: str | Path, **environment: str | None) -> Run:
         self._capfd.readouterr()
         begun = time.monotonic()
-        with pytest.raises(SystemExit) as ended:
-            main()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
+            for name, value in environment.items():
+                if value is None:
+                    patch.delenv(name, raising=False)
+                else:
+                    patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                main()
         stdout, stderr = self._capfd.readouterr()
         code = ended.value.code
         assert isinstance(code, int)
-        return Run(code, stdout, stderr, time.monotonic() - begun)
+        return _checked(Run(code, stdout, stderr, time.monotonic() - begun))
 
 
 @pytest.fixture
-def quick(
-    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Main:
+def quick(clean_environment: Path, capfd: pytest.CaptureFixture[str]) -> Main:
     """The command in this process."""
-    return Main(monkeypatch, capfd)
+    return Main(capfd)
 
 
 SCHEMA = """attributes:

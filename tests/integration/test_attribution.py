@@ -14,17 +14,19 @@ from tests.integration.model_server import (
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
     Run,
     clean_environment,
     command,
     failure,
     model_server,
+    quick,
     weighs,
 )
 from tests.unit.agents.attribution.tiny_nli import tiny_nli, tiny_onnx
 
-__all__ = ["clean_environment", "command", "model_server", "tiny_nli", "tiny_onnx"]
+__all__ = ["clean_environment", "command", "model_server", "quick", "tiny_nli", "tiny_onnx"]
 
 TOY = [
     ("the gold river", "a tree", True),
@@ -58,11 +60,11 @@ class TestCheck:
         assert f"{sentence} [notables, 60 pairs, seed 0]" in listed
 
     def test_a_model_of_transformers_and_its_export_agree(
-        self, command: Command, toy: Path, tiny_nli: Path, tiny_onnx: Path
+        self, quick: Main, toy: Path, tiny_nli: Path, tiny_onnx: Path
     ) -> None:
         """Both know the toy rule, and nothing but the result is printed."""
         for name in (f"transformers:{tiny_nli}", f"onnx:{tiny_onnx}"):
-            run = command("attribution", "check", toy, "--attributor", name, "--json")
+            run = quick("attribution", "check", toy, "--attributor", name, "--json")
             assert run.stderr == ""
             found = json.loads(run.stdout)
             assert (found["accuracy"], found["auc"], found["judged"]) == (1.0, 1.0, 40)
@@ -73,14 +75,14 @@ class TestCheck:
                 "not_attributed": 0,
                 "not_not": 20,
             }
-        listed = json.loads(command("attribution", "list", "--json").stdout)
+        listed = json.loads(quick("attribution", "list", "--json").stdout)
         assert [check["attributor"] for check in listed["checks"]] == [
             f"onnx:{tiny_onnx}",
             f"transformers:{tiny_nli}",
         ]
 
     def test_a_chat_model_is_asked_once(
-        self, command: Command, toy: Path, model_server: ModelServer
+        self, quick: Main, toy: Path, model_server: ModelServer
     ) -> None:
         """Equal pairs, and those of the run before, cost nothing."""
 
@@ -91,27 +93,27 @@ class TestCheck:
         model_server.does(answer)
         arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
         arguments += ["--base-url", model_server.base_url, "--json"]
-        one, two = command(*arguments), command(*arguments)
+        one, two = quick(*arguments), quick(*arguments)
         assert json.loads(one.stdout)["accuracy"] == 1.0
         assert one.stdout == two.stdout
         assert len(model_server.asked) == len(TOY)
 
-    def test_a_good_check_stays(self, command: Command, toy: Path) -> None:
+    def test_a_good_check_stays(self, quick: Main, toy: Path) -> None:
         """One of a few pairs, which says nothing, does not take its place; that is said."""
         check = ["attribution", "check", "--attributor", "overlap", "notables", "-n"]
-        good = command(*check, "60").stdout.splitlines()[-1]
-        assert "This is not remembered: an earlier check" in command(*check, "6").stderr
-        assert good in command("attribution", "list").stdout
+        good = quick(*check, "60").stdout.splitlines()[-1]
+        assert "This is not remembered: an earlier check" in quick(*check, "6").stderr
+        assert good in quick("attribution", "list").stdout
 
     def test_a_model_that_fails_is_counted(
-        self, command: Command, toy: Path, model_server: ModelServer
+        self, quick: Main, toy: Path, model_server: ModelServer
     ) -> None:
         """No vote is made up for it."""
         model_server.does(failure(400))
         arguments = ["attribution", "check", toy, "--attributor", "llm:openai:fake"]
-        run = command(*arguments, "--base-url", model_server.base_url)
+        run = quick(*arguments, "--base-url", model_server.base_url)
         assert "llm:openai:fake judged none of 40 pairs (" in run.complaint()
-        assert "None was checked yet" in command("attribution", "list").stdout
+        assert "None was checked yet" in quick("attribution", "list").stdout
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -130,7 +132,7 @@ class TestCheck:
         ],
     )
     def test_what_is_wrong_is_one_sentence(
-        self, command: Command, toy: Path, arguments: list[str], words: str
+        self, quick: Main, toy: Path, arguments: list[str], words: str
     ) -> None:
         """On stderr, with exit code 2, and nothing is remembered."""
         broken, empty = toy.with_name("broken.jsonl"), toy.with_name("empty.jsonl")
@@ -138,15 +140,15 @@ class TestCheck:
         broken.write_text(f'{good}\n{{"premise": "a", "hypothesis": "b", "entailed": "yes"}}\n')
         empty.write_text("")
         files = {"PAIRS": str(toy), "BROKEN": str(broken), "EMPTY": str(empty)}
-        run = command("attribution", "check", *(files.get(word, word) for word in arguments))
+        run = quick("attribution", "check", *(files.get(word, word) for word in arguments))
         assert words in run.complaint()
         assert not (toy.parent / "data").exists()
 
-    def test_one_class_gives_no_auc(self, command: Command, toy: Path) -> None:
+    def test_one_class_gives_no_auc(self, quick: Main, toy: Path) -> None:
         """And no conclusion."""
         one = toy.with_name("one.jsonl")
         one.write_text("".join(line for line in toy.open() if "true" in line))
-        run = command("attribution", "check", one, "--attributor", "overlap")
+        run = quick("attribution", "check", one, "--attributor", "overlap")
         assert "AUC       none" in run.stdout
         assert "that says nothing yet" in run.stdout
 
@@ -191,30 +193,28 @@ class TestHub:
 
 
 class TestPairs:
-    def test_pairs_are_written_and_read_again(
-        self, command: Command, clean_environment: Path
-    ) -> None:
+    def test_pairs_are_written_and_read_again(self, quick: Main, clean_environment: Path) -> None:
         """The file gives the same figures as the word."""
         path = clean_environment / "pairs.jsonl"
-        made = command("attribution", "pairs", "notables", "-n", "50", "--seed", "5", "-o", path)
+        made = quick("attribution", "pairs", "notables", "-n", "50", "--seed", "5", "-o", path)
         assert made.stdout == f"50 pairs, 25 entailed: {path}\n"
         check = ["attribution", "check"]
         same = ["--attributor", "overlap", "--json"]
-        by_file = json.loads(command(*check, path, *same).stdout)
-        by_word = json.loads(command(*check, "notables", "-n", "50", "--seed", "5", *same).stdout)
+        by_file = json.loads(quick(*check, path, *same).stdout)
+        by_word = json.loads(quick(*check, "notables", "-n", "50", "--seed", "5", *same).stdout)
         assert by_file["confusion"] == by_word["confusion"]
         assert by_file["source"] == "pairs.jsonl"
 
-    def test_no_folders_are_made(self, command: Command, clean_environment: Path) -> None:
+    def test_no_folders_are_made(self, quick: Main, clean_environment: Path) -> None:
         """A name with a slip in it would make them anywhere."""
         path = clean_environment / "none" / "such" / "pairs.jsonl"
-        run = command("attribution", "pairs", "notables", "-n", "4", "-o", path)
+        run = quick("attribution", "pairs", "notables", "-n", "4", "-o", path)
         assert f"The folder {path.parent} does not exist" in run.complaint()
         assert not (clean_environment / "none").exists()
-        run = command("attribution", "pairs", "notables", "-n", "4", "-o", clean_environment)
+        run = quick("attribution", "pairs", "notables", "-n", "4", "-o", clean_environment)
         assert "cannot be written" in run.complaint()
 
-    def test_another_corpus_is_refused(self, command: Command, clean_environment: Path) -> None:
+    def test_another_corpus_is_refused(self, quick: Main, clean_environment: Path) -> None:
         """Only notables has facts to make pairs from."""
-        run = command("attribution", "pairs", "mine", "-o", clean_environment / "pairs.jsonl")
+        run = quick("attribution", "pairs", "mine", "-o", clean_environment / "pairs.jsonl")
         assert "corpus 'notables' alone, not 'mine'" in run.complaint()

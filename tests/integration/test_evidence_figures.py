@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_both_rules_are_measured_on_the_same_topics(
-    model_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_model_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     command = [sys.executable, "benchmarks/evidence.py", "--queries", "2"]

@@ -1,4 +1,4 @@
-"""Experiments by the real command: killed, resumed, reported, on real collections."""
+"""Experiments by the command: killed, resumed, reported, on real collections."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ import yaml
 from tests.integration.model_server import (
     Answer,
     Command,
+    Main,
     ModelServer,
     clean_environment,
     command,
     failure,
     model_server,
     people,
+    quick,
     says,
 )
 
-__all__ = ["clean_environment", "command", "model_server", "people"]
+__all__ = ["clean_environment", "command", "model_server", "people", "quick"]
 
 TITLES = ("physicist", "physicist workshop", "physicist Berlin", "physicist laboratory")
 
@@ -124,11 +126,11 @@ def _rankings(folder: Path) -> dict[str, list[str]]:
 
 
 def test_a_model_that_fails_is_counted_and_not_hidden(
-    command: Command, collection: Path, model_server: ModelServer
+    quick: Main, collection: Path, model_server: ModelServer
 ) -> None:
     model_server.does(says("I would rather not."))
     folder = collection.parent / "run"
-    run = command(
+    run = quick(
         "experiment",
         "run",
         write_experiment(collection),
@@ -137,7 +139,7 @@ def test_a_model_that_fails_is_counted_and_not_hidden(
         OPENAI_BASE_URL=model_server.base_url,
     )
     assert run.code == 0, run
-    assert command("experiment", "report", folder).code == 0
+    assert quick("experiment", "report", folder).code == 0
     report = (folder / "report.md").read_text()
     ended = next(line for line in report.splitlines() if "ended: model failed" in line)
     column = [cell.strip() for cell in ended.split("|")].index("ended: model failed")
@@ -148,50 +150,48 @@ def test_a_model_that_fails_is_counted_and_not_hidden(
     assert "openai:fake gave no usable reply" in report
 
 
-def test_a_wrong_key_is_no_result(
-    command: Command, collection: Path, model_server: ModelServer
-) -> None:
+def test_a_wrong_key_is_no_result(quick: Main, collection: Path, model_server: ModelServer) -> None:
     """The run ends and keeps what asked no model; with the right key it goes on."""
     model_server.does(failure(401, "Wrong key."))
     folder = collection.parent / "run"
     arguments = ("experiment", "run", write_experiment(collection), "-o", folder)
     server = {"OPENAI_BASE_URL": model_server.base_url}
-    run = command(*arguments, **server)
+    run = quick(*arguments, **server)
     sentence = run.stderr.splitlines()[-1]
     assert run.code == 2
     assert re.search(r"openai:fake (answered none of|failed) \d+ ", sentence), sentence
     assert "refused the API key (401)" in sentence
     assert {key.rpartition(" ")[0] for key in _rankings(folder)} == {"BM25", "ours, no refinement"}
     model_server.does(says({"keywords": ["woman", "laboratory"]}))
-    assert command(*arguments, **server).code == 0
+    assert quick(*arguments, **server).code == 0
     assert len(_rankings(folder)) == 4 * 4
 
 
 def test_a_run_is_not_mixed_with_another(
-    command: Command, collection: Path, model_server: ModelServer
+    quick: Main, collection: Path, model_server: ModelServer
 ) -> None:
     folder = collection.parent / "run"
     plain = [{"name": "BM25", "method": "plain"}]
     asked = write_experiment(collection, systems=plain)
-    assert command("experiment", "run", asked, "-o", folder).code == 0
+    assert quick("experiment", "run", asked, "-o", folder).code == 0
     asked = write_experiment(collection, systems=plain, target="uniform:1")
-    assert command("experiment", "run", asked, "-o", folder).complaint() == (
+    assert quick("experiment", "run", asked, "-o", folder).complaint() == (
         f"The folder {folder} holds a run with another experiment (target); "
         "choose another folder, or "
         "remove this one."
     )
     (collection / "topics.jsonl").write_text('{"id": "q0", "title": "other"}\n')
     assert "have changed since the experiment was run" in (
-        command("experiment", "report", folder).complaint()
+        quick("experiment", "report", folder).complaint()
     )
 
 
 @pytest.mark.parametrize("arguments", [("report", "nothing"), ("run", "nothing", "-o", "x")])
-def test_what_is_not_there(command: Command, arguments: tuple[str, ...]) -> None:
-    assert "nothing" in command("experiment", *arguments).complaint()
+def test_what_is_not_there(quick: Main, arguments: tuple[str, ...]) -> None:
+    assert "nothing" in quick("experiment", *arguments).complaint()
 
 
-def test_a_folder_of_something_else(command: Command, collection: Path) -> None:
+def test_a_folder_of_something_else(quick: Main, collection: Path) -> None:
     (collection.parent / "own").mkdir()
     (collection.parent / "own" / "thesis.tex").write_text("precious")
     asked = write_experiment(collection)
@@ -199,7 +199,7 @@ def test_a_folder_of_something_else(command: Command, collection: Path) -> None:
         ("own", "is not empty and has no experiment"),
         ("small.yaml", "Not a directory"),
     ):
-        run = command("experiment", "run", asked, "-o", collection.parent / folder)
+        run = quick("experiment", "run", asked, "-o", collection.parent / folder)
         assert said in run.complaint()
 
 
@@ -249,28 +249,26 @@ def test_reports_without_matplotlib(command: Command, collection: Path, tmp_path
     assert "<svg" in (folder / "report.html").read_text()
 
 
-def test_systems_whose_corpus_is_not_there_are_left_out(command: Command, collection: Path) -> None:
+def test_systems_whose_corpus_is_not_there_are_left_out(quick: Main, collection: Path) -> None:
     folder = collection.parent / "run"
     arguments = ("--collection", collection, "--set", "attributes=gender", "--model", "feedback")
-    run = command("experiment", "run", "retrievers", "-o", folder, *arguments)
+    run = quick("experiment", "run", "retrievers", "-o", folder, *arguments)
     assert run.code == 0, run
     said = "'BM25, Elasticsearch' was left out: There is no index 'notables-elasticsearch'"
     assert said in run.stderr
-    assert command("experiment", "report", folder).code == 0
+    assert quick("experiment", "report", folder).code == 0
     report = (folder / "report.md").read_text()
     assert report.count("is left out of all tables and means: nothing was searched for") == 4
     assert "| Vector search, embedded |" in report
 
 
 @pytest.mark.parametrize("name", ["prompts", "iterations"])
-def test_a_shipped_experiment_on_notables(
-    command: Command, clean_environment: Path, name: str
-) -> None:
+def test_a_shipped_experiment_on_notables(quick: Main, clean_environment: Path, name: str) -> None:
     folder = clean_environment / "run"
     arguments = ("--set", "topics=6", "--set", "attributes=gender", "--model", "feedback")
-    run = command("experiment", "run", name, "-o", folder, *arguments)
+    run = quick("experiment", "run", name, "-o", folder, *arguments)
     assert run.code == 0, run
-    report = command("experiment", "report", folder)
+    report = quick("experiment", "report", folder)
     assert report.code == 0, report
     written = [Path(line.removeprefix("written: ")) for line in report.stdout.splitlines()]
     assert written[:2] == [folder / "report.md", folder / "report.html"]

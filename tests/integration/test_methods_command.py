@@ -1,4 +1,4 @@
-"""Every method, final step and retriever of ``fairqr search``, by the real command."""
+"""Every method, final step and retriever of ``fairqr search``, by the command."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from fairqr.graph.search.context import METHODS
 from fairqr.retrieval.rerankers.registry import RERANKERS
 from tests.integration.model_server import (
     Command,
+    Main,
     clean_environment,
     command,
     people,
+    quick,
 )
 
-__all__ = ["clean_environment", "command", "people"]
+__all__ = ["clean_environment", "command", "people", "quick"]
 
 GENDER = ("--attribute", "gender", "-k", "10", "--json")
 
 
-def found(command: Command, corpus: Path, *more: str | Path) -> dict[str, object]:
+def found(command: Command | Main, corpus: Path, *more: str | Path) -> dict[str, object]:
     run = command("search", "physicist", "--corpus", corpus, *GENDER, *more)
     assert (run.code, run.stderr) == (0, ""), run.stderr
     return run.result
 
 
 @pytest.mark.parametrize("method", ["plain", "mmr", "xquad", "pm2", "fa-ir"])
-def test_a_baseline_ranks_without_a_model(command: Command, people: Path, method: str) -> None:
-    result = found(command, people, "--method", method)
+def test_a_baseline_ranks_without_a_model(quick: Main, people: Path, method: str) -> None:
+    result = found(quick, people, "--method", method)
     assert (result["method"], result["stop_reason"]) == (method, "not_refining")
     assert result["model"] is None
     assert len({place["id"] for place in result["ranking"]}) == 10
@@ -52,18 +54,18 @@ def test_the_loop_can_end_in_any_final_step(command: Command, people: Path) -> N
     assert near["divergence"] <= near["baseline"]["divergence"]
 
 
-def test_vector_search_is_named_in_the_result(command: Command, people: Path) -> None:
-    dense = found(command, people, "--method", "plain", "--retriever", "dense")
-    words = found(command, people, "--method", "plain")
+def test_vector_search_is_named_in_the_result(quick: Main, people: Path) -> None:
+    dense = found(quick, people, "--method", "plain", "--retriever", "dense")
+    words = found(quick, people, "--method", "plain")
     assert (words["retriever"], dense["retriever"]) == ("bm25", "dense:wordllama")
     assert all(0 <= place["score"] <= 1 for place in dense["ranking"])
-    loop = found(command, people, "--max-iterations", "0", "--retriever", "dense")
+    loop = found(quick, people, "--max-iterations", "0", "--retriever", "dense")
     assert loop["divergence"] <= loop["baseline"]["divergence"]
 
 
 @pytest.mark.parametrize("method", ["deltr", "dlf"])
 def test_weights_that_were_trained_on_topics_rank_others(
-    command: Command, people: Path, tmp_path: Path, method: str
+    quick: Main, people: Path, tmp_path: Path, method: str
 ) -> None:
     collection = people.parent
     topics = [{"id": "1", "title": "woman laboratory"}, {"id": "2", "title": "man workshop"}]
@@ -72,15 +74,15 @@ def test_weights_that_were_trained_on_topics_rank_others(
     judged += [f"2 0 p{n:02} 1\n" for n in range(1, 60, 3)]
     (collection / "qrels.txt").write_text("".join(judged))
     weights = tmp_path / "weights.json"
-    run = command("train", method, "-o", weights, "--collection", collection)
+    run = quick("train", method, "-o", weights, "--collection", collection)
     assert (run.code, run.stderr) == (0, ""), run.stderr
     assert "2 topics" in run.stdout
-    result = found(command, people, "--method", method, "--set", f"options.weights={weights}")
+    result = found(quick, people, "--method", method, "--set", f"options.weights={weights}")
     assert len(result["ranking"]) == 10
-    again = found(command, people, "--method", method, "--set", f"options.weights={weights}")
+    again = found(quick, people, "--method", method, "--set", f"options.weights={weights}")
     assert again["ranking"] == result["ranking"]
     weights.write_text("{}")
-    refused = command(
+    refused = quick(
         *("search", "physicist", "--corpus", people, *GENDER),
         *("--method", method, "--set", f"options.weights={weights}"),
     )
@@ -111,7 +113,7 @@ def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command
     ],
 )
 def test_what_does_not_fit_is_refused(
-    command: Command, people: Path, arguments: list[str], sentence: str
+    quick: Main, people: Path, arguments: list[str], sentence: str
 ) -> None:
-    run = command("search", "physicist", "--corpus", people, *GENDER, *arguments)
+    run = quick("search", "physicist", "--corpus", people, *GENDER, *arguments)
     assert sentence in run.complaint()

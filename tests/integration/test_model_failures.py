@@ -25,6 +25,7 @@ from tests.integration.model_server import (
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
     clean_environment,
     command,
@@ -32,12 +33,13 @@ from tests.integration.model_server import (
     failure,
     model_server,
     people,
+    quick,
     says,
     search_arguments,
     write_people,
 )
 
-__all__ = ["clean_environment", "command", "model_server", "people"]
+__all__ = ["clean_environment", "command", "model_server", "people", "quick"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -186,7 +188,7 @@ class TestCommand:
     """The same through the real command."""
 
     def failed(
-        self, command: Command, server: ModelServer, corpus: Path, *more: str
+        self, command: Command | Main, server: ModelServer, corpus: Path, *more: str
     ) -> tuple[SearchResult, str]:
         """Run a search whose model fails for good; return its result and stderr."""
         trace = corpus.parent / "trace.jsonl"
@@ -200,17 +202,17 @@ class TestCommand:
             assert KEY.encode() not in file.read_bytes(), file
         return result, run.stderr
 
-    def test_prose(self, command: Command, model_server: ModelServer, people: Path) -> None:
+    def test_prose(self, quick: Main, model_server: ModelServer, people: Path) -> None:
         """The reason is one sentence on stderr, and the exit code 0."""
         model_server.does(says("I think that women …"))
-        _, stderr = self.failed(command, model_server, people)
+        _, stderr = self.failed(quick, model_server, people)
         assert stderr.count("\n") == 1
         assert len(model_server.asked) == 2
 
-    def test_strict(self, command: Command, model_server: ModelServer, people: Path) -> None:
+    def test_strict(self, quick: Main, model_server: ModelServer, people: Path) -> None:
         """--strict exits with 2, and the result is printed all the same."""
         model_server.does(says("I think that women …"))
-        _, stderr = self.failed(command, model_server, people, "--set", "strict=yes")
+        _, stderr = self.failed(quick, model_server, people, "--set", "strict=yes")
         assert stderr.splitlines()[1:] == ["fairqr: The model failed, and strict was set."]
 
     def test_500_for_ever(self, command: Command, model_server: ModelServer, people: Path) -> None:
@@ -232,25 +234,25 @@ class TestCommand:
         assert len(model_server.asked) == 1
 
     def test_a_bad_request_that_quotes_the_key(
-        self, command: Command, model_server: ModelServer, people: Path
+        self, quick: Main, model_server: ModelServer, people: Path
     ) -> None:
         """What a server says is told, without the key."""
         model_server.does(failure(400, f"Do not send {KEY} here"))
-        _, stderr = self.failed(command, model_server, people)
+        _, stderr = self.failed(quick, model_server, people)
         assert "Do not send … here" in stderr
         assert len(model_server.asked) == 1
 
-    def test_no_answer(self, command: Command, model_server: ModelServer, people: Path) -> None:
+    def test_no_answer(self, quick: Main, model_server: ModelServer, people: Path) -> None:
         """--timeout is kept."""
         model_server.does(Answer(never=True))
         begun = time.monotonic()
-        result, _ = self.failed(command, model_server, people, "--set", "timeout=0.5")
+        result, _ = self.failed(quick, model_server, people, "--set", "timeout=0.5")
         assert time.monotonic() - begun < 20
         assert result.usage.milliseconds < 2500
 
-    def test_nobody_listens(self, command: Command, people: Path) -> None:
+    def test_nobody_listens(self, quick: Main, people: Path) -> None:
         """A model server that is not there is named with its address."""
-        run = command(
+        run = quick(
             *("search", "physicist", "--corpus", people, "--attribute", "gender", "--json"),
             *(
                 "--model",
@@ -267,10 +269,10 @@ class TestCommand:
         assert run.result["stop_reason"] == "model_failed"
         assert "cannot be reached at http://127.0.0.1:1/v1" in run.stderr
 
-    def test_retry_after(self, command: Command, model_server: ModelServer, people: Path) -> None:
+    def test_retry_after(self, quick: Main, model_server: ModelServer, people: Path) -> None:
         """429 with Retry-After: the search waits as long as it is told, and then goes on."""
         model_server.does(failure(429, retry_after="1"), GOOD)
-        run = command(*search_arguments(model_server, people, "--json"))
+        run = quick(*search_arguments(model_server, people, "--json"))
         assert run.code == 0
         first, second = model_server.asked[:2]
         assert 1 <= second.at - first.at < 1.5
@@ -278,11 +280,11 @@ class TestCommand:
         assert run.result["divergence"] < run.result["baseline"]["divergence"]
 
     def test_a_person_reads_the_reason_too(
-        self, command: Command, model_server: ModelServer, people: Path
+        self, quick: Main, model_server: ModelServer, people: Path
     ) -> None:
         """Without --json the rankings are drawn, and the reason stands on stderr."""
         model_server.does(failure(400))
-        run = command(*search_arguments(model_server, people))
+        run = quick(*search_arguments(model_server, people))
         assert run.code == 0
         assert "the model failed" in run.stdout
         assert "refined by openai:fake" in run.stdout
@@ -472,7 +474,7 @@ class TestBudgets:
         assert result.stop_reason == "budget"
 
     def test_through_the_command(
-        self, command: Command, model_server: ModelServer, people: Path
+        self, quick: Main, model_server: ModelServer, people: Path
     ) -> None:
         """--max-calls ends the run well: exit code 0, the best ranking, nothing on stderr."""
         model_server.does(self.one_new_word_each_time())
@@ -485,7 +487,7 @@ class TestBudgets:
             "--set",
             "patience=9",
         )
-        run = command(*search_arguments(model_server, people, *more))
+        run = quick(*search_arguments(model_server, people, *more))
         assert (run.code, run.stderr) == (0, "")
         assert run.result["stop_reason"] == "budget"
 
@@ -521,17 +523,17 @@ class TestNeverAskedTwice:
         assert sum(result.usage.model_calls for result in results) == 1
 
     def test_the_cache_outlives_the_process_unless_it_is_not_wanted(
-        self, command: Command, model_server: ModelServer, people: Path
+        self, quick: Main, model_server: ModelServer, people: Path
     ) -> None:
         """The second run asks nothing and finds the same; --no-cache asks again."""
         model_server.does(GOOD)
         arguments = search_arguments(model_server, people, "--json", "--max-iterations", "1")
-        first = command(*arguments).result
+        first = quick(*arguments).result
         assert (len(model_server.asked), first["usage"]["model_calls"]) == (1, 1)
-        second = command(*arguments).result
+        second = quick(*arguments).result
         assert len(model_server.asked) == 1
         assert (second["usage"]["model_calls"], second["usage"]["cached_calls"]) == (0, 1)
-        third = command(*arguments, "--set", "cache=no").result
+        third = quick(*arguments, "--set", "cache=no").result
         assert len(model_server.asked) == 2
         for result in (first, second, third):
             del result["usage"]
@@ -550,13 +552,13 @@ class TestNeverAskedTwice:
         assert first.warnings == second.warnings
 
     def test_a_cache_that_cannot_be_used_is_done_without(
-        self, command: Command, model_server: ModelServer, people: Path, tmp_path: Path
+        self, quick: Main, model_server: ModelServer, people: Path, tmp_path: Path
     ) -> None:
         """A damaged cache costs a request, not the search."""
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache" / "replies.sqlite").write_bytes(b"garbage" * 1000)
         model_server.does(GOOD)
-        run = command(*search_arguments(model_server, people, "--json", "--max-iterations", "1"))
+        run = quick(*search_arguments(model_server, people, "--json", "--max-iterations", "1"))
         assert (run.code, run.stderr, run.result["usage"]["model_calls"]) == (0, "", 1)
 
 
@@ -583,13 +585,13 @@ CONTRACT = {
 
 @pytest.mark.parametrize("method", ["fairqr", "loop", "fair-qr"])
 def test_the_object_that_json_prints_is_the_contract(
-    command: Command, model_server: ModelServer, people: Path, method: str
+    quick: Main, model_server: ModelServer, people: Path, method: str
 ) -> None:
     """One object on stdout, with every key that other programs read."""
     model_server.does(says({"reason": "a\ud800b", "keywords": ["woman", "Asia", "Africa"]}))
     attributes = ("--attribute", "gender", "--attribute", "continent")
     more = ("--json", "--method", method, "--set", "ask=always", "--set", "prompts.refine=v3")
-    run = command(*search_arguments(model_server, people, *more, *attributes))
+    run = quick(*search_arguments(model_server, people, *more, *attributes))
     assert run.code == 0
     found = run.result
     SearchResult.model_validate_json(run.stdout)
@@ -696,14 +698,14 @@ async def test_a_corpus_with_few_labels_is_warned_about(
 
 
 def test_few_labels_are_warned_about_by_the_command(
-    command: Command, model_server: ModelServer, tmp_path: Path
+    quick: Main, model_server: ModelServer, tmp_path: Path
 ) -> None:
     """The warning stands on stderr, the share in the object."""
     corpus = write_people(
         tmp_path / "odd",
         lambda d: {**d, "gender": d["gender"] if int(d["id"][1:]) >= 50 else None},
     )
-    run = command(*search_arguments(model_server, corpus, "--json", "--max-iterations", "0"))
+    run = quick(*search_arguments(model_server, corpus, "--json", "--max-iterations", "0"))
     assert run.code == 0
     assert re.search(r"^fairqr: \d+% of the exposure .* without a label for 'gender'", run.stderr)
     assert run.result["unknown"]["gender"] > 0.5

@@ -68,7 +68,7 @@ async def lowered(engine: SearchEngine, attribute: str, topics: int = 10) -> int
 
 @pytest.mark.model
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("model_cache")
+@pytest.mark.usefixtures("shared_model_cache")
 @pytest.mark.parametrize("attribute", ["gender", "continent"])
 async def test_the_local_model_lowers_the_divergence_on_nine_of_ten_topics(
     tantivy: SearchEngine, attribute: str
@@ -79,6 +79,6 @@ async def test_the_local_model_lowers_the_divergence_on_nine_of_ten_topics(
 @pytest.mark.model
 @pytest.mark.elasticsearch
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("model_cache")
+@pytest.mark.usefixtures("shared_model_cache")
 async def test_and_over_elasticsearch_too(elasticsearch: SearchEngine) -> None:
     assert await lowered(elasticsearch, "gender") >= 9

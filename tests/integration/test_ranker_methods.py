@@ -1,4 +1,4 @@
-"""Models that rank in ``fairqr search``, by the real command and a real HTTP server."""
+"""Models that rank in ``fairqr search``, by the command and a real HTTP server."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.integration.model_server import (
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
     Run,
     clean_environment,
@@ -34,6 +35,7 @@ from tests.integration.model_server import (
     failure,
     model_server,
     people,
+    quick,
     says,
     weighs,
     write_people,
@@ -48,6 +50,7 @@ __all__ = [
     "command",
     "model_server",
     "people",
+    "quick",
     "tiny_monobert",
     "tiny_monot5",
 ]
@@ -84,12 +87,12 @@ def ids(result: dict[str, Any]) -> list[str]:
 
 
 def search(
-    command: Command, server: ModelServer, corpus: Path, *more: str | Path, json_: bool = True
+    quick: Main, server: ModelServer, corpus: Path, *more: str | Path, json_: bool = True
 ) -> Run:
     model = [] if "--model" in more else ["--model", "openai:fake", "--base-url", server.base_url]
     shown = ["--json"] if json_ else []
     gender = ["--attribute", "gender", "-k", "10"]
-    return command("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
+    return quick("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
 
 
 async def ranked(
@@ -105,11 +108,11 @@ async def ranked(
 
 
 def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
-    command: Command, people: Path, model_server: ModelServer
+    quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     model_server.does(orders())
     asked = ("--method", "listwise", "--set", "final_step=none")
-    run = search(command, model_server, people, *asked)
+    run = search(quick, model_server, people, *asked)
     assert run.code == 0, run.stderr
     line = run.stderr.strip()
     # Sixty people, windows of 20 by 10.
@@ -122,7 +125,7 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     assert result["reranking"]["asked"] == len(model_server.asked) == 5
     assert result["usage"]["model_calls"] == 5
     assert result["warnings"] == []
-    shown = search(command, model_server, people, *asked, json_=False)
+    shown = search(quick, model_server, people, *asked, json_=False)
     assert "re-ranked by listwise(openai:fake, 20/10); " in shown.stdout
     assert "5 from the cache" in shown.stdout
     assert "at most 5 calls of openai:fake to re-rank 60 documents" in shown.stderr
@@ -195,10 +198,10 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
 
 
 def test_a_budget_that_is_too_small_is_known_before_anything_is_asked(
-    command: Command, people: Path, model_server: ModelServer
+    quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     run = search(
-        command, model_server, people, "--method", "listwise", "--set", "budget.model_calls=4"
+        quick, model_server, people, "--method", "listwise", "--set", "budget.model_calls=4"
     )
     assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
     assert "budget has 4" in run.stderr
@@ -227,42 +230,42 @@ async def test_a_model_that_ranks_nothing_leaves_the_order_by_the_query(
 
 
 def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
-    command: Command, people: Path, model_server: ModelServer
+    quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     model_server.does(says("I'm sorry, I cannot help with that."))
-    strict = search(command, model_server, people, "--method", "listwise", "--set", "strict=yes")
+    strict = search(quick, model_server, people, "--method", "listwise", "--set", "strict=yes")
     assert strict.code == 2
     assert strict.stderr.rstrip().endswith("The model failed, and strict was set.")
 
 
 def test_what_the_server_says_against_a_request_is_told(
-    command: Command, people: Path, model_server: ModelServer
+    quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     """A wrong key is else taken for a model that declines."""
     model_server.does(failure(401, "No such key."))
     for method in ("listwise", "pairwise"):
-        run = search(command, model_server, people, "--method", method)
+        run = search(quick, model_server, people, "--method", method)
         assert run.code == 0, run
         assert "refused the API key (401); check the key of the provider" in run.stderr
 
 
 def test_much_asking_has_to_be_agreed_to(
-    command: Command, people: Path, model_server: ModelServer
+    quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     """All pairs of sixty documents, in both orders."""
     pairs = ["--method", "pairwise", "--set", "ranking.depth=60", "--set", "ranking.strategy=all"]
-    sentence = search(command, model_server, people, *pairs).complaint()
+    sentence = search(quick, model_server, people, *pairs).complaint()
     assert sentence.startswith("This run may ask the model 3,540 times and take about")
     assert sentence.endswith("or add --yes to go on.")
     assert not model_server.asked
 
 
 def test_an_answer_says_beforehand_what_its_ranker_costs(
-    command: Command, people: Path, model_server: ModelServer
+    quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     model_server.does(orders())
     model = ["--model", "openai:fake", "--base-url", model_server.base_url, "--json"]
-    run = command("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
+    run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
     assert run.code == 0, run
     assert run.stderr.startswith("at most 5 calls of openai:fake to re-rank 60 documents; about ")
 
@@ -297,13 +300,13 @@ async def test_equal_windows_are_answered_from_the_cache(
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_asked(
-    command: Command,
+    quick: Main,
     people: Path,
     model_server: ModelServer,
     arguments: list[str],
     sentence: str,
 ) -> None:
-    assert sentence in search(command, model_server, people, *arguments).complaint()
+    assert sentence in search(quick, model_server, people, *arguments).complaint()
     assert model_server.asked == []
 
 

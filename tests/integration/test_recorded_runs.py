@@ -1,4 +1,4 @@
-"""The settings file and recorded runs, by the real command against a real model server."""
+"""The settings file and recorded runs, by the command against a real model server."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pytest
 from tests.integration.model_server import (
     KEY,
     Command,
+    Main,
     ModelServer,
     clean_environment,
     command,
     failure,
     model_server,
     people,
+    quick,
     says,
     search_arguments,
 )
 
-__all__ = ["clean_environment", "command", "model_server", "people"]
+__all__ = ["clean_environment", "command", "model_server", "people", "quick"]
 
 FIRST = says({"topic": [], "keywords": ["woman", "laboratory"]})
 OTHER = says({"topic": [], "keywords": ["she"]})
@@ -36,7 +38,7 @@ def settings(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_are_recorded_listed_and_compared(
-    command: Command, model_server: ModelServer, people: Path, settings: Path
+    quick: Main, model_server: ModelServer, people: Path, settings: Path
 ) -> None:
     """The file says what is searched, which model is asked, and where each run is recorded."""
     settings.write_text(
@@ -48,15 +50,15 @@ def test_runs_are_recorded_listed_and_compared(
     search = ("search", "physicist", "--attribute", "gender", "-k", "10")
     search = (*search, "--set", "ask=always", "--set", "cache=no", "--json")
     model_server.does(FIRST)
-    first = command(*search)
+    first = quick(*search)
     assert first.code == 0, first
     model_server.does(OTHER)
-    second = command(*search, "--trace-content")
+    second = quick(*search, "--trace-content")
     model_server.does(failure(401, KEY))
-    third = command(*search, "--model", "openai:other")
+    third = quick(*search, "--model", "openai:other")
     folder = settings.parent / "runs"
     assert folder.stat().st_mode & 0o077 == 0
-    listed = json.loads(command("trace", "list", "--json").stdout)
+    listed = json.loads(quick("trace", "list", "--json").stdout)
     assert [run["models"]["refiner"] for run in listed] == [
         "openai:other",
         "openai:fake",
@@ -78,20 +80,20 @@ def test_runs_are_recorded_listed_and_compared(
     files = [settings.parent / f"{number}.json" for number in range(3)]
     for file, done in zip(files, (first, second, third), strict=True):
         file.write_text(done.stdout)
-    compared = json.loads(command("trace", "compare", *files[:2], "--json").stdout)
+    compared = json.loads(quick("trace", "compare", *files[:2], "--json").stdout)
     differing = {
         (it["section"], it["name"]): (it["one"], it["other"]) for it in compared["differences"]
     }
     assert differing["iterations", "1 refinements gender=female keywords"][1] == "she"
     assert ("asked", "model") not in differing
-    table = command("trace", "compare", files[0], files[2]).stdout
+    table = quick("trace", "compare", files[0], files[2]).stdout
     assert next(line for line in table.splitlines() if "openai:other" in line).startswith("≠")
-    shown = command("trace", "show", oldest).stdout
+    shown = quick("trace", "show", oldest).stdout
     assert "invoke_workflow fairqr" in shown
     usage = first.result["usage"]
     tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     assert shown.rstrip().endswith(f"to models, {tokens}, {2 * usage['model_calls']} EUR")
-    assert newest in command("trace", "list").stdout.split("\n")[1]
+    assert newest in quick("trace", "list").stdout.split("\n")[1]
 
 
 def test_a_file_that_is_named_wins_over_the_folder(
@@ -109,7 +111,7 @@ def test_a_file_that_is_named_wins_over_the_folder(
 
 
 def test_a_settings_file_in_the_current_folder_is_not_read(
-    command: Command, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+    quick: Main, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive that was unpacked must not send queries and keys to a server that it names."""
     monkeypatch.chdir(clean_environment)
@@ -117,7 +119,7 @@ def test_a_settings_file_in_the_current_folder_is_not_read(
     home = clean_environment / "home"
     home.mkdir()
     plain = {"FAIRQR_CONFIG": None, "HOME": str(home), "XDG_CONFIG_HOME": None}
-    shown = json.loads(command("config", "show", "--json", **plain).stdout)
+    shown = json.loads(quick("config", "show", "--json", **plain).stdout)
     assert shown["settings"]["base_url"]["value"] is None
     assert str(home) in shown["file"]
     assert not shown["exists"]

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch
-from tests.integration.model_server import Command, clean_environment, command, people
+from tests.integration.model_server import (
+    Command,
+    Main,
+    clean_environment,
+    command,
+    people,
+    quick,
+)
 
-__all__ = ["clean_environment", "command", "people"]
+__all__ = ["clean_environment", "command", "people", "quick"]
 
 
 @pytest.fixture
@@ -39,19 +46,17 @@ attributes:
     return path
 
 
-def test_the_command_attaches_it_measures_it_and_makes_it_fairer(
-    source: Path, command: Command
-) -> None:
-    report = command("attach", source, "--json").result
+def test_the_command_attaches_it_measures_it_and_makes_it_fairer(source: Path, quick: Main) -> None:
+    report = quick("attach", source, "--json").result
     assert (report["engine"], report["documents"], report["sample_query"]) == ("run", 60, "q1")
     assert {a["name"]: a["labelled"] for a in report["attributes"]} == {
         "gender": 60,
         "continent": 60,
     }
     asked = ("search", "physicist", "--corpus", "exported", "--attribute", "gender", "-k", "10")
-    plain = command(*asked, "--method", "plain", "--json").result
+    plain = quick(*asked, "--method", "plain", "--json").result
     assert {group for hit in plain["ranking"] for group in hit["groups"]["gender"]} == {"male"}
-    fair = command(*asked, "--max-iterations", "0", "--json").result
+    fair = quick(*asked, "--max-iterations", "0", "--json").result
     assert fair["divergence"] < plain["divergence"] / 10
 
 
@@ -75,10 +80,10 @@ def test_a_query_that_it_does_not_have_is_one_sentence(source: Path, command: Co
 
 
 def test_a_search_that_would_refine_is_refused_before_a_model_is_asked(
-    source: Path, command: Command
+    source: Path, quick: Main
 ) -> None:
     model = ("--model", "openai:none", "--base-url", "http://127.0.0.1:9/v1")
-    run = command("search", "physicist", "--corpus", source, "--attribute", "gender", *model)
+    run = quick("search", "physicist", "--corpus", source, "--attribute", "gender", *model)
     assert run.complaint() == (
         "Refining the query needs an engine that can answer any query, and 'exported' cannot; set "
         "max_iterations to 0."
