@@ -28,11 +28,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
-from fairqr.retrieval.encoders.encoder import EncoderMark, Float32Array
+from fairqr.retrieval.encoders.encoder import EncoderMark, Float32Array, unit_rows
 from fairqr.retrieval.exposure import FloatArray
 
 __all__ = [
     "Rows",
+    "StoredVectors",
     "VectorFolder",
     "carry_over",
     "cosines",
@@ -51,6 +52,7 @@ EARLIER = "earlier"
 """The folder of an earlier build's vectors, until all texts of this build have one."""
 
 DIGEST_BYTES = 16
+_DIGEST = np.dtype(f"S{DIGEST_BYTES}")
 
 Float16Array = NDArray[np.float16]
 Rows = NDArray[np.int64]
@@ -169,6 +171,19 @@ class VectorFolder(NamedTuple):
         write_beside(self.folder / "manifest.json", manifest.model_dump_json())
         return manifest.rows
 
+    def by_text(self) -> StoredVectors:
+        """Return these vectors by the texts that they were made of; this reads the digests alone.
+
+        Raises:
+            InputError: Another encoder of that name made them.
+        """
+        rows = self.rows()
+        if not rows:
+            return StoredVectors.none(self.mark.dimensions)
+        digests = np.fromfile(self.folder / "texts", dtype=_DIGEST, count=rows)
+        order = np.argsort(digests)
+        return StoredVectors(digests[order], order, self._stored(rows))
+
     def earlier(self) -> dict[bytes, Float16Array]:
         """Return the vectors of earlier builds, by the digests of their texts."""
         found: dict[bytes, Float16Array] = {}
@@ -198,6 +213,37 @@ class VectorFolder(NamedTuple):
             return np.zeros(shape, dtype=np.float16)
         # As a plain array, which slices faster.
         return np.asarray(np.memmap(self.folder / "vectors", "<f2", "r", shape=shape))
+
+
+class StoredVectors(NamedTuple):
+    """The vectors of an index by the digests of texts, read from the disk when they are needed.
+
+    Attributes:
+        digests: Rising.
+        rows: Of the vectors, in the same order.
+        vectors: Of the index, shape (N, d), on the disk.
+    """
+
+    digests: NDArray[np.bytes_]
+    rows: Rows
+    vectors: Float16Array
+
+    @classmethod
+    def none(cls, dimensions: int) -> StoredVectors:
+        """Return the vectors of no text."""
+        return cls(
+            np.zeros(0, _DIGEST), np.zeros(0, np.int64), np.zeros((0, dimensions), np.float16)
+        )
+
+    def get(self, digests: Sequence[bytes]) -> Float32Array:
+        """Return vectors of length 1, shape (len(digests), d); zeros for a text without one."""
+        found = np.zeros((len(digests), self.vectors.shape[1]), dtype=np.float32)
+        if len(self.digests) and digests:
+            wanted = np.array(digests, dtype=_DIGEST)
+            places = np.minimum(np.searchsorted(self.digests, wanted), len(self.digests) - 1)
+            known = self.digests[places] == wanted
+            found[known] = unit_rows(self.vectors[self.rows[places[known]]])
+        return found
 
 
 def _read_manifest(folder: Path) -> _Manifest:

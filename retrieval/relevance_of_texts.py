@@ -1,0 +1,389 @@
+"""How likely documents are relevant to a query, estimated from texts alone.
+
+An audit cannot take an engine's own word for what is relevant: documents that the engine holds down
+would look irrelevant. So this estimate reads the words of the query and the texts of a pool of
+documents, and nothing that the engine says of them: no score, no rank, no label.
+
+The evidence is that of :mod:`fairqr.retrieval.relevance`, with two differences. BM25 takes the
+frequencies of words from a fixed sample of the engine's documents, since a word that all of the
+pool have would otherwise count for next to nothing. And the similarity is standardised over that
+sample. ``benchmarks/relevance_of_texts.py`` fits the estimate, and shows how it treats groups
+(docs/audit.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.base.errors import InputError
+from fairqr.base.loops import PerLoop
+from fairqr.retrieval.analysis import english_analyzer
+from fairqr.retrieval.documents import Document, Progress
+from fairqr.retrieval.encoders.encoder import (
+    Encoder,
+    EncoderMark,
+    Float32Array,
+    encode_query,
+    key_of,
+    text_of,
+)
+from fairqr.retrieval.encoders.kept_vectors import KeptVectors
+from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.tantivy_folder import VECTORS
+from fairqr.retrieval.engines.vector_array import StoredVectors, VectorFolder, digest_of
+from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.relevance import Background, Calibration, fused_best, moved_toward
+from fairqr.retrieval.retriever_parameters import Hybrid
+from fairqr.retrieval.sendable import sendable
+
+__all__ = ["CALIBRATION", "FITTED", "Reference", "TextEvidence", "TextRelevance", "bm25"]
+
+CALIBRATION = Calibration(intercept=-4.011, lexical=1.767, similarity=1.199)
+"""Fitted on the 200 best documents by BM25 of all topics of notables and TREC Fair 2022."""
+
+FITTED = {
+    "notables": Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
+    "trec2022": Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
+}
+"""The same on one collection alone; each is tested on the other."""
+
+K1, B = 1.2, 0.75
+"""Of BM25, as in Lucene and tantivy."""
+
+LONGEST = 100_000
+"""How many characters of a text count; reading more would only cost time."""
+
+FEWEST_TEXTS = 0.5
+"""The share of a pool that needs a text. With less, the estimates of the others say too little."""
+
+FARTHEST = 10.0
+"""The most standard deviations that count."""
+
+SAMPLED_QUERIES, SAMPLED_FOR_EACH = 20, 10
+
+KEPT_BYTES = 150_000_000
+"""How much evidence is kept: that of about 50,000 texts of 100 words with MiniLM."""
+
+OVERHEAD = 600
+"""Bytes that Python needs for each text."""
+
+SECONDS_KEPT = 600.0
+
+Terms = NDArray[np.uint32]
+Counts = NDArray[np.int64]
+
+
+class TextEvidence(NamedTuple):
+    """What is kept of a text.
+
+    Attributes:
+        vector: Of length 1, or zeros for a text without words.
+        terms: Its distinct stems as numbers, rising; see :func:`numbers_of`.
+        counts: How often it has each.
+        length: How many terms it has.
+    """
+
+    vector: Float32Array
+    terms: Terms
+    counts: Counts
+    length: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return self.vector.nbytes + self.terms.nbytes + self.counts.nbytes + OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A fixed sample of documents, by which words are weighted and similarities are standardised.
+
+    Attributes:
+        background: The vectors of the sample.
+        frequencies: In how many texts of the sample each term is.
+        texts: How many texts there are.
+        mean_length: How many terms they have, in the mean.
+    """
+
+    background: Background
+    frequencies: Mapping[int, int] = field(default_factory=dict)
+    texts: int = 0
+    mean_length: float = 0.0
+
+    @classmethod
+    def of(cls, sample: Sequence[TextEvidence], dimensions: int) -> Reference:
+        """Count the terms of a sample; blank texts are left out."""
+        spoken = [text for text in sample if len(text.terms)]
+        return cls(
+            Background.of(_stacked(spoken, dimensions)),
+            Counter(term for text in spoken for term in text.terms.tolist()),
+            len(spoken),
+            _mean_length(spoken),
+        )
+
+    def weight(self, term: int) -> float:
+        """Return the inverse document frequency of a term, as Lucene has it, above 0.
+
+        Without a sample it is the same for all terms.
+        """
+        having = self.frequencies.get(term, 0)
+        return float(np.log1p((self.texts - having + 0.5) / (having + 0.5)))
+
+
+def numbers_of(terms: Sequence[str]) -> Terms:
+    """Return terms as numbers. Of a million distinct ones, one in 4,000 shares its number."""
+    return np.array([zlib.crc32(term.encode()) for term in terms], dtype=np.uint32)
+
+
+def bm25(query: Terms, texts: Sequence[TextEvidence], reference: Reference) -> FloatArray:
+    """Return the BM25 scores of texts, shape (n,), with the statistics of a reference.
+
+    A word that a query has twice counts twice. Without a reference the mean length is that of the
+    texts themselves.
+
+    An index of these texts, as :mod:`fairqr.retrieval.pools.bm25` makes one, has their own
+    statistics; and it would be made again for each query, in 25 ms for 150 texts.
+    """
+    scores = np.zeros(len(texts))
+    mean_length = reference.mean_length or _mean_length(texts)
+    wanted, times = np.unique(query, return_counts=True)
+    if not len(wanted) or not mean_length:
+        return scores
+    weights = times * [reference.weight(term) for term in wanted.tolist()]
+    for row, text in enumerate(texts):
+        if not len(text.terms):
+            continue
+        places = np.minimum(np.searchsorted(text.terms, wanted), len(text.terms) - 1)
+        counts = np.where(text.terms[places] == wanted, text.counts[places], 0)
+        norm = K1 * (1 - B + B * text.length / mean_length)
+        scores[row] = (weights * counts * (K1 + 1) / (counts + norm)).sum()
+    return scores
+
+
+class TextRelevance:
+    """Estimates how likely documents are relevant, by the query's words and their texts.
+
+    An estimate depends on the query, on which documents are in the pool, and on the sample that was
+    taken when this was opened; on nothing else. It was fitted on pools of 200 documents.
+
+    For ten minutes the documents that were used last are not read again, up to ``KEPT_BYTES`` of
+    what is kept of them. Vectors come from the index if it has those of this encoder, else from the
+    user's cache; only a new text is encoded.
+    """
+
+    calibration: Calibration = CALIBRATION
+    options = Hybrid()
+
+    def __init__(self, engine: SearchEngine, encoder: Encoder, mark: EncoderMark) -> None:
+        """Take what :meth:`open` has found; there is no reference yet."""
+        self._engine, self._encoder, self._mark = engine, encoder, mark
+        self._stored = _stored_by(engine, mark)
+        self._vectors = KeptVectors(encoder, mark)
+        self._kept: OrderedDict[str, tuple[float, bytes, TextEvidence]] = OrderedDict()
+        self._bytes = 0
+        self._alone: PerLoop[asyncio.Lock] = PerLoop()
+        self.reference = Reference.of([], mark.dimensions)
+
+    @classmethod
+    async def open(
+        cls,
+        engine: SearchEngine,
+        encoder: Encoder,
+        progress: Progress | None = None,
+        queries: Sequence[str] = (),
+    ) -> TextRelevance:
+        """Take a sample of an engine's documents: what 20 common words find.
+
+        Args:
+            engine: Gives the texts.
+            encoder: Makes vectors of them.
+            progress: Told how many texts of the sample have been encoded, if any have to be.
+            queries: For an engine that answers no others, such as a run. The sample is then what 20
+                of them find, whatever their order. Without them there is no sample: all words
+                weigh the same, and similarities are compared with what is usual for MiniLM.
+
+        Raises:
+            ModelError: The encoder fails.
+            ModelUnavailableError: It cannot be started.
+            FairqrError: What the engine raises.
+        """
+        mark = await EncoderMark.of(encoder)
+        estimate = await asyncio.to_thread(cls, engine, encoder, mark)
+        searches = Background.sample()
+        if "new_queries" not in engine.capabilities:
+            chosen = sorted({*queries}, key=lambda text: (digest_of(text), text))[:SAMPLED_QUERIES]
+            searches = [Query(text, SAMPLED_FOR_EACH) for text in chosen]
+        found = await engine.search(searches) if searches else []
+        ids = sorted({id_ for hits in found for id_ in hits.ids})
+        sample = await estimate._read(ids, progress)
+        estimate.reference = Reference.of([*sample.values()], mark.dimensions)
+        return estimate
+
+    async def estimate(self, query: str, documents: Sequence[Document]) -> FloatArray | None:
+        """Return how likely each document is relevant to a query, shape (n,), in (0, 1).
+
+        A document without any text, of which nothing is known, gets the mean of the others.
+
+        Args:
+            query: Its words.
+            documents: The pool, in any order, none twice.
+
+        Returns:
+            The estimates in the order of the documents; None if fewer than half of them have a
+            text, or if there are none.
+
+        Raises:
+            ModelError: The encoder fails.
+        """
+        known = {document.id: self._kept.get(document.id) for document in documents}
+        new = [d for d in documents if (kept := known[d.id]) is None or kept[1] != _digest(d)]
+        evidence = {id_: kept[2] for id_, kept in known.items() if kept is not None}
+        if new:
+            async with self._alone.setdefault(asyncio.Lock()):
+                evidence |= await self._take(new)
+        return await self._estimated(query, [(d.id, evidence[d.id]) for d in documents])
+
+    async def estimate_ids(self, query: str, ids: Sequence[str]) -> FloatArray | None:
+        """Return the same for documents that the engine is asked for.
+
+        A document that the engine does not give counts as one without text.
+
+        Raises:
+            FairqrError: What the engine raises.
+        """
+        evidence = await self._read(ids)
+        blank = _blank(self._mark.dimensions)
+        return await self._estimated(query, [(id_, evidence.get(id_, blank)) for id_ in ids])
+
+    async def _estimated(
+        self, query: str, pool: Sequence[tuple[str, TextEvidence]]
+    ) -> FloatArray | None:
+        # Always in order of id, so that not even the last digit depends on the order of the pool.
+        order = sorted(range(len(pool)), key=lambda place: pool[place][0])
+        texts = [pool[place][1] for place in order]
+        spoken = np.array([bool(text.vector.any() or len(text.terms)) for text in texts])
+        if not spoken.any() or spoken.mean() < FEWEST_TEXTS:
+            return None
+        words = sendable(query)[:LONGEST]
+        vector = await encode_query(self._encoder, words, self._mark.dimensions)
+        terms = numbers_of(english_analyzer().analyze(words))
+        chances = self._probabilities(terms, vector, texts, spoken)
+        estimates = np.empty(len(pool))
+        estimates[order] = chances
+        return estimates
+
+    def _probabilities(
+        self,
+        terms: Terms,
+        vector: Float32Array,
+        texts: Sequence[TextEvidence],
+        spoken: NDArray[np.bool_],
+    ) -> FloatArray:
+        scores = bm25(terms, texts, self.reference)
+        vectors = _stacked(texts, self._mark.dimensions)
+        rows = range(len(texts))
+        similar = np.vecdot(vectors, vector).tolist()
+        by_words = sorted((row for row in rows if scores[row] > 0), key=lambda row: -scores[row])
+        nearest = sorted(rows, key=lambda row: -similar[row])
+        best = vectors[fused_best([by_words, nearest], self.options)]
+        moved = moved_toward(vector, best, self.options.weight)
+        cosines = np.where(vectors.any(axis=1), np.vecdot(vectors, moved), np.nan)
+        similarity = self.reference.background.standardised(moved, cosines)
+        chances = self.calibration.estimate(
+            scores, float(scores.max()), np.clip(similarity, -FARTHEST, FARTHEST)
+        )
+        return np.where(spoken, chances, chances[spoken].mean())
+
+    async def _read(
+        self, ids: Sequence[str], progress: Progress | None = None
+    ) -> dict[str, TextEvidence]:
+        """Return the evidence of documents by id; the engine is asked for those not kept."""
+        # One at a time, so that no text is read and encoded for two queries at once.
+        async with self._alone.setdefault(asyncio.Lock()):
+            oldest = time.monotonic() - SECONDS_KEPT
+            evidence = {}
+            for id_ in ids:
+                kept = self._kept.get(id_)
+                if kept is not None and kept[0] >= oldest:
+                    self._kept.move_to_end(id_)
+                    evidence[id_] = kept[2]
+            missing = [id_ for id_ in dict.fromkeys(ids) if id_ not in evidence]
+            if missing:
+                evidence |= await self._take(await self._engine.documents(missing), progress)
+        return evidence
+
+    async def _take(
+        self, documents: Sequence[Document], progress: Progress | None = None
+    ) -> dict[str, TextEvidence]:
+        """Encode and count the texts of documents, and keep what is found."""
+        whole = [sendable(text_of(document)) for document in documents]
+        digests = [digest_of(text) for text in whole]
+        texts = [text[:LONGEST] for text in whole]
+        vectors = await asyncio.to_thread(self._stored.get, digests)
+        new = [row for row in range(len(texts)) if not vectors[row].any()]
+        vectors[new] = await self._vectors.encode([texts[row] for row in new], progress)
+        counted = await asyncio.to_thread(_counted, texts)
+        now = time.monotonic()
+        taken = {}
+        for document, digest, vector, (terms, counts) in zip(
+            documents, digests, vectors, counted, strict=True
+        ):
+            length = int(counts.sum())
+            evidence = taken[document.id] = TextEvidence(vector.copy(), terms, counts, length)
+            self._forget(document.id)
+            self._kept[document.id] = now, digest, evidence
+            self._bytes += evidence.size
+        while self._bytes > KEPT_BYTES:
+            self._forget(next(iter(self._kept)))
+        return taken
+
+    def _forget(self, id_: str) -> None:
+        if (kept := self._kept.pop(id_, None)) is not None:
+            self._bytes -= kept[2].size
+
+
+def _stored_by(engine: SearchEngine, mark: EncoderMark) -> StoredVectors:
+    """Return the vectors that an embedded index has of this encoder; this blocks."""
+    lexical = lexical_of(engine)
+    if isinstance(lexical, TantivyEngine):
+        # Those of another model of the same name are of no use.
+        with contextlib.suppress(InputError, OSError):
+            return VectorFolder(lexical.folder / VECTORS / key_of(mark.name), mark).by_text()
+    return StoredVectors.none(mark.dimensions)
+
+
+def _digest(document: Document) -> bytes:
+    return digest_of(sendable(text_of(document)))
+
+
+def _counted(texts: Sequence[str]) -> list[tuple[Terms, Counts]]:
+    """Return the distinct terms of each text and how often it has them; this blocks."""
+    analyzer = english_analyzer()
+    return [np.unique(numbers_of(analyzer.analyze(text)), return_counts=True) for text in texts]
+
+
+def _blank(dimensions: int) -> TextEvidence:
+    none = np.zeros(0, dtype=np.uint32)
+    return TextEvidence(np.zeros(dimensions, dtype=np.float32), none, none.astype(np.int64), 0)
+
+
+def _stacked(texts: Sequence[TextEvidence], dimensions: int) -> Float32Array:
+    if not texts:
+        return np.zeros((0, dimensions), dtype=np.float32)
+    return np.stack([text.vector for text in texts])
+
+
+def _mean_length(texts: Sequence[TextEvidence]) -> float:
+    lengths = [text.length for text in texts if text.length]
+    return sum(lengths) / len(lengths) if lengths else 0.0
