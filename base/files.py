@@ -5,21 +5,35 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-__all__ = ["sha256_of", "write_beside"]
+__all__ = ["open_beside", "sha256_of", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
     """Write a file beside its place, and rename it there once it is whole and on disk."""
-    data = content.encode() if isinstance(content, str) else content
+    with open_beside(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def open_beside(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Open a file beside its place for writing; rename it there once it is whole and on disk.
+
+    Args:
+        path: The place.
+        mode: Who may read and write the file, less the user's umask.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # Unlike tempfile's, this file gets the mode that the user's umask gives every other.
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)

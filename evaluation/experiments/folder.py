@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import string
 from collections.abc import Hashable, Iterable, Iterator
@@ -133,12 +134,14 @@ class Lines(Generic[R]):
         path: The file; it is made when something is written.
         record: The class of the records; of two with the same key the later one counts.
         what: What is done again where a damaged line is removed, e.g. ``the search``.
+        mode: Who may read and write the file, less the user's umask.
     """
 
-    def __init__(self, path: Path, record: type[R], what: str) -> None:
+    def __init__(self, path: Path, record: type[R], what: str, mode: int = 0o666) -> None:
         self.path = path
         self._record = record
         self._what = what
+        self._mode = mode
         self._open: IO[str] | None = None
 
     def read(self) -> list[R]:
@@ -147,8 +150,27 @@ class Lines(Generic[R]):
         Raises:
             InputError: A line is damaged that is not the last, half written one.
         """
-        found: dict[Hashable, R] = {}
-        for number, line in self._whole():
+        return list({record.key: record for _, record in self._records()}.values())
+
+    def in_order(self, keys: Iterable[Hashable]) -> Iterator[R]:
+        """Yield the records of these keys, as :meth:`read` has them, one at a time in memory."""
+        starts = {record.key: start for start, record in self._records()}
+        if not starts:
+            return
+        with self.path.open("rb") as stream:
+            for key in keys:
+                if key in starts:
+                    stream.seek(starts[key])
+                    yield self._record.model_validate_json(stream.readline())
+
+    def done(self) -> set[Hashable]:
+        """Return the keys of what was done and need not be done again."""
+        is_final = {record.key: record.is_final for _, record in self._records()}
+        return {key for key, final in is_final.items() if final}
+
+    def _records(self) -> Iterator[tuple[int, R]]:
+        """Yield where each record begins, and the record."""
+        for number, start, line in self._whole():
             try:
                 record = self._record.model_validate_json(line)
             except ValidationError as error:
@@ -159,29 +181,30 @@ class Lines(Generic[R]):
                     f"remove the line, and {self._what} is done again"
                     f"{', or run it all into another folder' * is_other}."
                 ) from None
-            found[record.key] = record
-        return list(found.values())
+            yield start, record
 
-    def done(self) -> set[Hashable]:
-        """Return the keys of what was done and need not be done again."""
-        return {record.key for record in self.read() if record.is_final}
-
-    def _whole(self) -> Iterable[tuple[int, bytes]]:
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        # What stands behind the last line feed is nothing, or the half line that a kill left.
-        return [(number, line + b"\n") for number, line in enumerate(lines[:-1], start=1)]
+    def _whole(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield number, first byte and content of each line."""
+        start = 0
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                # What stands behind the last line feed is the half line that a kill left.
+                if line.endswith(b"\n"):
+                    yield number, start, line
+                start += len(line)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open the file for :meth:`add`; what a kill left half written is cut off."""
-        kept = b"".join(line for _, line in self._whole())
-        if self.path.exists() and self.path.stat().st_size != len(kept):
-            write_beside(self.path, kept)
+        end = max((start + len(line) for _, start, line in self._whole()), default=0)
+        if self.path.exists() and self.path.stat().st_size != end:
+            os.truncate(self.path, end)
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags, self._mode)
+
         try:
-            with self.path.open("a", encoding="utf-8") as self._open:
+            with open(self.path, "a", encoding="utf-8", opener=opener) as self._open:
                 yield
         finally:
             self._open = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.files import write_beside
+from fairqr.base.files import open_beside, write_beside
 
 
 def test_a_file_gets_the_mode_that_every_other_file_gets(tmp_path: Path) -> None:
@@ -17,6 +17,29 @@ def test_a_file_gets_the_mode_that_every_other_file_gets(tmp_path: Path) -> None
     finally:
         os.umask(old)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_may_be_for_its_owner_alone(tmp_path: Path) -> None:
+    with open_beside(tmp_path / "new", mode=0o600) as stream:
+        (beside,) = tmp_path.iterdir()
+        assert beside.stat().st_mode & 0o777 == 0o600
+        stream.write(b"x")
+    assert (tmp_path / "new").read_bytes() == b"x"
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    write_beside(tmp_path / "kept", "old")
+
+    def give_up() -> None:
+        with open_beside(tmp_path / "kept") as stream:
+            stream.write(b"new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        give_up()
+    assert (tmp_path / "kept").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_cannot_be_written_leaves_nothing(

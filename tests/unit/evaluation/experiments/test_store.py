@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairqr.base.errors import InputError
 from fairqr.base.weights.registry import lookup
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.experiments.folder import file_name
+from fairqr.evaluation.experiments.folder import Lines, file_name
 from fairqr.evaluation.experiments.running import Plan
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from tests.unit.evaluation.experiments.small import fill, plan_of, records_of
@@ -79,6 +79,27 @@ def test_a_later_search_of_the_same_topic_counts(store: Store) -> None:
     with store.lines.writing():
         store.lines.add(first.model_copy(update={"ids": ["d00"]}))
     assert store.lines.read()[0].ids == ["d00"]
+
+
+def test_records_come_in_an_order_that_is_asked_for(store: Store) -> None:
+    first, second, *_, last = store.lines.read()
+    with store.lines.writing():
+        store.lines.add(second.model_copy(update={"ids": ["d00"]}))
+    keys = [last.key, ("no", "such"), second.key, first.key]
+    found = list(store.lines.in_order(keys))
+    assert found == [last, second.model_copy(update={"ids": ["d00"]}), first]
+    assert list(Lines(store.folder / "no.jsonl", SearchRecord, "it").in_order(keys)) == []
+
+
+def test_records_may_be_for_their_owner_alone(store: Store) -> None:
+    lines = Lines(store.folder / "private.jsonl", SearchRecord, "the search", mode=0o600)
+    with lines.writing():
+        assert lines.path.stat().st_mode & 0o777 == 0o600
+        lines.add(store.lines.read()[0])
+    lines.path.write_bytes(lines.path.read_bytes() + b'{"half')
+    with lines.writing():
+        assert lines.path.read_bytes().endswith(b"}\n")
+    assert lines.path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("text", ["line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00"])

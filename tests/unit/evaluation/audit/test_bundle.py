@@ -1,0 +1,604 @@
+"""The folder of an audit: how it is packed, what it hides, and how tampering shows."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.agents.cache import ReplyFile
+from fairqr.base.errors import InputError
+from fairqr.evaluation.audit.bundle import (
+    AuditFolder,
+    AuditManifest,
+    Redaction,
+    verify,
+    without_secrets,
+)
+from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.retrieval.table import coded
+
+TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
+RAW = ("raw/observations.jsonl.gz", "raw/queries.jsonl.gz")
+FILES = ("audit.json", "queries.csv", *RAW, "report.html")
+
+
+def queries() -> tuple[AuditQuery, ...]:
+    return tuple(
+        AuditQuery(hashlib.sha256(text.encode()).hexdigest()[:16], text, 1.5 + place, 1 + place, 2)
+        for place, text in enumerate(TEXTS)
+    )
+
+
+def observation(query: AuditQuery, place: int) -> Observation:
+    if place == 3:
+        message = f"No run has the query '{query.text}'."
+        return Observation(query=query.id, status="failed", message=message)
+    ids = tuple(f"d{place}{rank}" for rank in range(3))
+    shares = np.eye(2)[[0, 1, place % 2]]
+    return Observation(
+        query=query.id,
+        status="ok",
+        ids=ids,
+        scores=(3.0, 2.0 + place / 7, 1.0),
+        pool=ids,
+        relevance=(1.0, 0.25, place / 3),
+        groups=dict(coded({"gender": shares}, ["gender"])),
+    )
+
+
+def manifest(**changes: Any) -> AuditManifest:
+    made = AuditManifest(
+        spec={"k": 10, "queries": "queries.txt"},
+        source={"engine": "elasticsearch", "index": "people"},
+        inputs={"labels.csv": "0" * 64},
+        queries="1" * 64,
+        seeds={"sample": 1},
+        command=("fairqr", "audit", "--queries", "queries.txt"),
+        started="2026-11-21T19:00:00+00:00",
+    )
+    return made.model_copy(update=changes)
+
+
+def figures(folder: Path) -> bytes:
+    """Compute something of every number of every observation, as an audit would."""
+    kept = AuditFolder(folder)
+    weights = {query.id: query.weight for query in kept.queries()}
+    seen = [
+        weights[found.query] * (place + 1) * sum(found.scores) * (1 + sum(found.relevance or ()))
+        for place, found in enumerate(kept.observations())
+    ]
+    data = {"exposure": {"female": {"value": sum(seen), "interval": [0.25, None]}}, "seen": seen}
+    return json.dumps({**data, "k": kept.manifest().spec["k"]}, indent=1).encode()
+
+
+def observe(folder: AuditFolder, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+    asked = queries()
+    with folder.lines.writing():
+        for place in order:
+            folder.lines.add(observation(asked[place], place))
+
+
+def finish(folder: AuditFolder, *, redact: bool = False, **facts: Any) -> str:
+    packed = folder.pack(queries(), redact=redact)
+    folder.write("audit.json", figures(folder.folder).decode())
+    table = "".join(f'{query.id},"{query.text}",{query.weight}\n' for query in packed)
+    folder.write("queries.csv", table)
+    shown = "".join(f"<li>{query.shown(rare=0)}</li>" for query in packed)
+    folder.write("report.html", f"<ul>{shown}</ul>")
+    return folder.seal(server="Elasticsearch 8.19.1", **facts)
+
+
+def make(path: Path, *, redact: bool = False) -> tuple[AuditFolder, str]:
+    folder = AuditFolder(path)
+    with folder.locked():
+        folder.begin(manifest())
+        observe(folder)
+        return folder, finish(folder, redact=redact)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> tuple[Path, str]:
+    folder, digest = make(tmp_path / "audit")
+    return folder.folder, digest
+
+
+def all_bytes(folder: Path) -> bytes:
+    parts = []
+    for path in sorted(folder.rglob("*")):
+        parts.append(path.name.encode())
+        if path.is_file():
+            data = path.read_bytes()
+            parts.append(data)
+            if path.suffix == ".gz":
+                parts.append(gzip.decompress(data))
+    return b"\n".join(parts)
+
+
+def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], object] = len) -> None:
+    """Do what somebody does who knows how a manifest is written: all hashes fit afterwards."""
+    data = json.loads((folder / "manifest.json").read_text())
+    for name in data["files"]:
+        data["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    change(data)
+    (folder / "manifest.json").write_text(AuditManifest.model_validate(data).text)
+
+
+def test_an_audit_verifies(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    found = verify(folder, digest, figures)
+    assert found.problems == ()
+    assert (found.digest, found.files, found.recomputed) == (digest, len(FILES), True)
+    assert digest == hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    assert verify(folder, f" SHA256:{digest.upper()}\n").problems == ()
+    kept = AuditFolder(folder).manifest()
+    assert tuple(kept.files) == FILES
+    assert (kept.server, kept.redacted) == ("Elasticsearch 8.19.1", False)
+    assert kept.finished >= kept.started
+
+
+def test_what_was_observed_comes_back_in_the_order_of_the_queries(tmp_path: Path) -> None:
+    folder = AuditFolder(tmp_path / "audit")
+    folder.begin(manifest())
+    observe(folder, (2, 0, 3, 1))
+    asked = queries()
+    with folder.lines.writing():  # asked again, since it failed; and one that nobody asked for
+        found = Observation(query=asked[3].id, status="empty")
+        folder.lines.add(found)
+        folder.lines.add(Observation(query="stranger", status="empty"))
+    assert folder.pack(asked) == asked == folder.queries()
+    whole = [observation(query, place) for place, query in enumerate(asked[:3])]
+    assert list(folder.observations()) == [*whole, found]
+
+
+def test_raw_files_are_for_their_owner_alone_from_the_start(tmp_path: Path) -> None:
+    def modes(path: Path) -> dict[str, str]:
+        return {it.name: oct(stat.S_IMODE(it.stat().st_mode)) for it in (path / "raw").iterdir()}
+
+    old = os.umask(0o002)
+    try:
+        folder = AuditFolder(tmp_path / "audit")
+        folder.begin(manifest())
+        observe(folder)
+        assert modes(folder.folder) == {"observations.jsonl": "0o600"}
+        assert stat.S_IMODE(folder.raw.stat().st_mode) == 0o700
+        finish(folder)
+    finally:
+        os.umask(old)
+    assert modes(folder.folder) == {Path(name).name: "0o600" for name in RAW}
+    assert stat.S_IMODE((folder.folder / "report.html").stat().st_mode) == 0o664
+
+
+def test_the_same_observations_give_the_same_files(tmp_path: Path) -> None:
+    first, _ = make(tmp_path / "one")
+    second = AuditFolder(tmp_path / "another name")
+    second.begin(manifest(started="2026-12-01T00:00:00+00:00"))
+    observe(second, (3, 2, 1, 0))
+    finish(second)
+    assert first.manifest().files == second.manifest().files
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_changed_byte_shows(audit: tuple[Path, str], name: str) -> None:
+    folder, digest = audit
+    whole = (folder / name).read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // 25)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        (folder / name).write_bytes(changed)
+        assert verify(folder).problems == (f"The file {name} was changed.",)
+        assert f"The file {name} was changed." in verify(folder, digest, figures).problems
+    (folder / name).write_bytes(whole)
+    assert verify(folder, digest, figures).problems == ()
+
+
+def test_any_changed_byte_of_the_manifest_shows(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    path = folder / "manifest.json"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 3):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 7
+        path.write_bytes(changed)
+        told = verify(folder, digest).problems
+        assert told[0].startswith("The digest of the audit is "), place
+        assert told[0].endswith("the manifest was changed, or is that of another audit.")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_shows(audit: tuple[Path, str], name: str) -> None:
+    folder, digest = audit
+    (folder / name).unlink()
+    assert verify(folder, digest).problems == (f"The file {name} is missing.",)
+    assert f"The file {name} is missing." in verify(folder, digest, figures).problems
+
+
+@pytest.mark.parametrize("name", ["audit.json", *RAW])
+def test_a_file_that_is_gone_from_the_manifest_too_shows(
+    audit: tuple[Path, str], name: str
+) -> None:
+    folder, digest = audit
+    (folder / name).unlink()
+    data = json.loads((folder / "manifest.json").read_text())
+    del data["files"][name]
+    (folder / "manifest.json").write_text(AuditManifest.model_validate(data).text)
+    wanted = f"The manifest does not list {name}, which every audit has."
+    assert verify(folder).problems == (wanted,)
+    assert len(verify(folder, digest).problems) == 2
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "raw/more.jsonl", ".hidden", "deep/er/file"])
+def test_an_added_file_shows(audit: tuple[Path, str], name: str) -> None:
+    folder, digest = audit
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("more")
+    wanted = f"The file {name} was added: the manifest does not list it."
+    assert verify(folder, digest, figures).problems == (wanted,)
+
+
+def test_a_lock_is_no_added_file_unless_it_holds_something(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    (folder / ".lock").write_text("")
+    assert verify(folder, digest).problems == ()
+    (folder / ".lock").write_text("smuggled")
+    assert len(verify(folder, digest).problems) == 1
+
+
+def test_a_link_is_not_followed(audit: tuple[Path, str], tmp_path: Path) -> None:
+    folder, digest = audit
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (folder / "report.html").rename(outside / "report.html")
+    (folder / "report.html").symlink_to(outside / "report.html")
+    (folder / "more").symlink_to(outside)
+    assert verify(folder, digest).problems == (
+        "report.html is a link or a device, and no file.",
+        "The file more was added: the manifest does not list it.",
+    )
+
+
+def test_a_name_cannot_write_on_the_terminal(audit: tuple[Path, str]) -> None:
+    folder, _ = audit
+    (folder / "evil\x1b[2J\n.txt").write_text("")
+    (told,) = verify(folder).problems
+    assert told.isprintable()
+
+
+def swap_observations(folder: Path) -> None:
+    lines = gzip.decompress((folder / RAW[0]).read_bytes()).splitlines(keepends=True)
+    lines[0], lines[1] = lines[1], lines[0]
+    (folder / RAW[0]).write_bytes(gzip.compress(b"".join(lines), mtime=0))
+
+
+def change_a_score(folder: Path) -> None:
+    text = gzip.decompress((folder / RAW[0]).read_bytes()).replace(b"3.0", b"3.1", 1)
+    (folder / RAW[0]).write_bytes(gzip.compress(text, mtime=0))
+
+
+def change_a_weight(folder: Path) -> None:
+    text = gzip.decompress((folder / RAW[1]).read_bytes()).replace(b"1.5", b"1.25", 1)
+    (folder / RAW[1]).write_bytes(gzip.compress(text, mtime=0))
+
+
+def change_a_figure(folder: Path) -> None:
+    text = (folder / "audit.json").read_text()
+    (folder / "audit.json").write_text(text.replace("0.25", "0.26"))
+
+
+def change_a_setting(data: dict[str, Any]) -> None:
+    data["spec"]["k"] = 5
+
+
+@pytest.mark.parametrize(
+    "tamper", [swap_observations, change_a_score, change_a_weight, change_a_figure]
+)
+def test_who_mends_the_hashes_too_is_found_out_by_figures_and_by_the_digest(
+    audit: tuple[Path, str], tamper: Callable[[Path], None]
+) -> None:
+    folder, digest = audit
+    tamper(folder)
+    assert len(verify(folder).problems) == 1
+    rewrite_manifest(folder)
+    assert verify(folder).problems == ()
+    assert verify(folder, digest).problems[0].startswith("The digest of the audit is ")
+    told = verify(folder, recompute=figures).problems
+    assert told
+    assert all(" at " in sentence and "raw/ gives" in sentence for sentence in told)
+
+
+def test_a_setting_of_the_manifest_is_part_of_what_is_verified(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    rewrite_manifest(folder, change_a_setting)
+    assert verify(folder).problems == ()
+    assert len(verify(folder, digest).problems) == 1
+    assert verify(folder, recompute=figures).problems == (
+        "audit.json says 10 at k, and raw/ gives 5.",
+    )
+
+
+def test_rounding_of_another_machine_is_no_tampering(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+
+    def elsewhere(by: float) -> Callable[[Path], bytes]:
+        def computed(path: Path) -> bytes:
+            data = json.loads(figures(path))
+            data["seen"] = [value * (1 + by) for value in data["seen"]]
+            return json.dumps(data).encode()
+
+        return computed
+
+    assert verify(folder, digest, elsewhere(1e-14)).problems == ()
+    told = verify(folder, digest, elsewhere(1e-9)).problems
+    assert told[0].startswith("audit.json says ")
+    assert " at seen[0], and raw/ gives " in told[0]
+
+
+@pytest.mark.parametrize(
+    ("again", "wanted"),
+    [
+        ({"a": 1, "b": [1, 2]}, ()),
+        ({"a": 1.0, "b": [1, 2]}, ()),
+        ({"a": True, "b": [1, 2]}, ("audit.json says 1 at a, and raw/ gives true.",)),
+        ({"a": None, "b": [1, 2]}, ("audit.json says 1 at a, and raw/ gives null.",)),
+        ({"a": 1, "b": [1]}, ("audit.json says [1, 2] at b, and raw/ gives [1].",)),
+        ({"a": 1}, ("audit.json has b, which raw/ does not give.",)),
+        ({"a": 1, "b": [1, 2], "c": 0}, ("audit.json lacks c, which raw/ gives.",)),
+        ({"a": 1, "b": {}}, ("audit.json says [1, 2] at b, and raw/ gives {}.",)),
+    ],
+)
+def test_figures_that_differ_are_named(
+    audit: tuple[Path, str], again: Any, wanted: tuple[str, ...]
+) -> None:
+    folder, _ = audit
+    (folder / "audit.json").write_text('{"a": 1, "b": [1, 2]}')
+    rewrite_manifest(folder)
+    assert verify(folder, recompute=lambda _: json.dumps(again).encode()).problems == wanted
+
+
+def test_many_differences_are_counted(audit: tuple[Path, str]) -> None:
+    folder, _ = audit
+    (folder / "audit.json").write_text(json.dumps(list(range(20))))
+    rewrite_manifest(folder)
+    other = json.dumps(list(range(1, 21))).encode()
+    told = verify(folder, recompute=lambda _: other).problems
+    assert len(told) == 6
+    assert told[-1] == "Further figures that differ from audit.json: 15."
+
+
+def test_raw_files_that_cannot_be_read_are_told(audit: tuple[Path, str]) -> None:
+    folder, _ = audit
+    whole = (folder / RAW[0]).read_bytes()
+    broken = [
+        b"no gzip",
+        whole[:-9],
+        whole[:30] + b"\0\0\0" + whole[33:],
+        gzip.compress(b"{}\n"),
+        gzip.compress(b'{"query": "\xff"}\n'),
+        gzip.compress(b"[" * 100_000),
+    ]
+    for data in broken:
+        (folder / RAW[0]).write_bytes(data)
+        rewrite_manifest(folder)
+        (told,) = verify(folder, recompute=figures).problems
+        assert told.startswith("The figures cannot be computed again: ")
+    (folder / "audit.json").write_text("[" * 100_000)
+    rewrite_manifest(folder)
+    assert verify(folder, recompute=lambda _: b"{}").problems[0].startswith("The figures cannot be")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"files": {"../outside": "0" * 64}}, "'../outside' is no file of the folder"),
+        ({"files": {"/etc/passwd": "0" * 64}}, "'/etc/passwd' is no file of the folder"),
+        ({"files": {"a//b": "0" * 64}}, "'a//b' is no file of the folder"),
+        ({"files": {"a": "0"}}, "'a' has no SHA-256"),
+        ({"format": 2}, "at format"),
+        ({"strange": 2}, "at strange"),
+        ({"finished": ""}, "The audit is not finished; run it again to go on with it."),
+    ],
+)
+def test_a_manifest_that_was_written_by_somebody_else(
+    audit: tuple[Path, str], change: dict[str, Any], words: str
+) -> None:
+    folder, digest = audit
+    data = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**data, **change}))
+    told = verify(folder, digest).problems
+    assert words in " ".join(told)
+    assert len(told) >= 2
+    (folder / "manifest.json").write_text(json.dumps(data))
+    assert verify(folder).problems == (
+        "The manifest was changed: it is not written as fairqr writes it.",
+    )
+
+
+def test_what_is_no_audit_or_no_digest_is_an_error(audit: tuple[Path, str], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no audit \(No such file or directory\); make one"):
+        verify(tmp_path / "nowhere")
+    for digest in ("", "abc", "g" * 64, "0" * 65):
+        with pytest.raises(InputError, match="is no digest; give the 64 hexadecimal digits"):
+            verify(audit[0], digest)
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_an_audit_that_was_killed_while_it_was_sealed_can_be_sealed_again(
+    tmp_path: Path, redact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was killed, nothing is lost, and half written files go."""
+    folder = AuditFolder(tmp_path / "audit")
+    folder.begin(manifest())
+    observe(folder)
+    whole = folder.lines.path.read_bytes()
+    for writes in range(6):
+        left = writes
+        real = Path.replace
+
+        def replace(path: Path, target: Path) -> Path:
+            nonlocal left
+            if left == 0:
+                Path(f"{target.parent}/.{target.name}.0123456789abcdef").write_bytes(b"half")
+                raise KeyboardInterrupt
+            left -= 1
+            return real(path, target)  # noqa: B023
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", replace)
+            with pytest.raises(KeyboardInterrupt):
+                finish(AuditFolder(folder.folder), redact=redact)
+        assert folder.lines.path.read_bytes() == whole
+        assert AuditFolder(folder.folder).begin(manifest()).finished == ""
+    digest = finish(AuditFolder(folder.folder), redact=redact)
+    assert verify(folder.folder, digest, figures).problems == ()
+
+
+def test_a_finished_audit_is_left_as_it_is(audit: tuple[Path, str]) -> None:
+    folder, digest = audit
+    leftover = folder / "raw" / "observations.jsonl"
+    leftover.write_text("{}")  # killed before it was removed
+    versions = {"fairqr": "99"}
+    begun = AuditFolder(folder).begin(manifest(versions=versions, started="later"))
+    assert begun.digest == digest
+    assert verify(folder, digest, figures).problems == ()
+    with pytest.raises(InputError, match="holds a run with another spec"):
+        AuditFolder(folder).begin(manifest(spec={"k": 20}))
+    with pytest.raises(InputError, match="holds a run with another queries"):
+        AuditFolder(folder).begin(manifest(queries="2" * 64))
+
+
+def test_only_a_whole_audit_is_sealed(tmp_path: Path) -> None:
+    folder = AuditFolder(tmp_path / "audit")
+    folder.begin(manifest())
+    observe(folder, (0, 2))
+    with pytest.raises(InputError, match="has observed 2 of 4 queries; run it again to go on"):
+        folder.pack(queries())
+    with pytest.raises(ValueError, match="was not packed"):
+        folder.seal()
+    observe(folder, (1, 3))
+    folder.pack(queries())
+    with pytest.raises(ValueError, match=r"the audit has no audit\.json"):
+        folder.seal()
+    (folder.folder / "link").symlink_to(tmp_path)
+    with pytest.raises(InputError, match="holds 'link', which is no file; remove it"):
+        finish(folder)
+
+
+async def test_replies_of_models_are_kept_in_order(tmp_path: Path) -> None:
+    folder = AuditFolder(tmp_path / "audit")
+    folder.begin(manifest())
+    observe(folder)
+    cache = ReplyFile(folder.replies)
+    await cache.put_many({f"key {n:04}": {"text": f"reply {n}"} for n in reversed(range(1200))})
+    digest = finish(folder)
+    assert verify(folder.folder, digest, figures).problems == ()
+    lines = gzip.decompress((folder.raw / "replies.jsonl.gz").read_bytes()).splitlines()
+    assert [json.loads(line)["key"] for line in lines] == [f"key {n:04}" for n in range(1200)]
+    assert json.loads(json.loads(lines[7])["reply"]) == {"text": "reply 7"}
+    assert {path.name for path in folder.raw.iterdir()} == {
+        "observations.jsonl.gz",
+        "queries.jsonl.gz",
+        "replies.jsonl.gz",
+    }
+
+
+async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
+    """Neither a text, nor an id, nor a hash that somebody who guesses a query could compare."""
+    folder = AuditFolder(tmp_path / "audit")
+    begun = manifest(
+        spec={"k": 10, "queries": list(TEXTS), "by_id": {queries()[0].id: 1}},
+        command=("fairqr", "audit", "--query", f" {TEXTS[1]} "),
+        inputs={TEXTS[2]: "0" * 64},
+    )
+    with folder.locked():
+        folder.begin(begun)
+        observe(folder)
+        cache = ReplyFile(folder.replies)
+        await cache.put_many({"key": {"keywords": [TEXTS[0]]}})
+        digest = finish(folder, redact=True, notes=(TEXTS[0],))
+    assert verify(folder.folder, digest, figures).problems == ()
+    held = all_bytes(folder.folder)
+    for query in queries():
+        escaped = json.dumps(query.text)[1:-1]
+        for text in (query.text, escaped, query.text.replace('"', '\\"'), query.id):
+            assert text.encode() not in held
+            for kind in (hashlib.sha256, hashlib.sha1, hashlib.md5):
+                assert kind(text.encode()).hexdigest()[:12].encode() not in held
+    assert begun.queries.encode() not in held
+    kept = folder.manifest()
+    assert (kept.redacted, kept.queries, kept.notes) == (True, "", ("withheld",))
+    assert kept.spec["queries"] == ["withheld"] * 4
+    assert [query.text for query in folder.queries()] == [f"query {n}" for n in range(1, 5)]
+    messages = [found.message for found in folder.observations() if found.message]
+    assert messages == ["withheld, as it may quote the query"]
+    assert not (folder.raw / "replies.jsonl.gz").exists()
+
+
+def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:
+    folder, _ = make(tmp_path / "audit", redact=True)
+    wanted = {
+        (query.weight, query.lines, query.asks, found.ids, found.scores)
+        for place, query in enumerate(queries())
+        for found in [observation(query, place)]
+    }
+    seen = {
+        (query.weight, query.lines, query.asks, found.ids, found.scores)
+        for query, found in zip(folder.queries(), folder.observations(), strict=True)
+        if query.id == found.query
+    }
+    assert seen == wanted
+
+
+def test_a_redacted_audit_cannot_go_on(tmp_path: Path) -> None:
+    folder, _ = make(tmp_path / "audit", redact=True)
+    with pytest.raises(InputError, match="a finished audit with redacted queries; choose another"):
+        folder.begin(manifest())
+
+
+def test_pseudonyms_do_not_follow_from_anything() -> None:
+    asked = tuple(AuditQuery(f"t{n}", f"text {n}") for n in range(50))
+    first, second = Redaction.of(asked), Redaction.of(asked)
+    assert first.ids != second.ids
+    assert sorted(first.ids) == sorted(query.id for query in asked)
+    assert [query.id for query in first.queries] == [f"q{n:02}" for n in range(1, 51)]
+    assert all(first.pseudonyms[i] == q.id for i, q in zip(first.ids, first.queries, strict=True))
+
+
+def test_secrets_are_withheld() -> None:
+    described = {
+        "url": "https://user:hunter2@host/search?q={{query}}&api_key=hunter2&size={{size}}#top",
+        "credentials": "production",
+        "body": {"apiKey": "hunter2", "query": {"token_count": 3, "tokenizer": "standard"}},
+        "headers": [{"Authorization": "Bearer hunter2"}, "x?key=hunter2"],
+        "runs": ("a.run", "b.run"),
+    }
+    shown = without_secrets(described)
+    assert shown == {
+        "url": "https://host/search?q={{query}}&api_key=withheld&size={{size}}#top",
+        "credentials": "production",
+        "body": {"apiKey": "withheld", "query": {"token_count": 3, "tokenizer": "standard"}},
+        "headers": [{"Authorization": "withheld"}, "x?key=withheld"],
+        "runs": ("a.run", "b.run"),
+    }
+    assert "hunter2" not in json.dumps(without_secrets(["--set", "model.api-key=hunter2"]))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text("ab c/.-", max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
+)
+
+
+@given(plain)
+def test_what_is_no_secret_stays(value: Any) -> None:
+    assert without_secrets(value) == value
