@@ -17,11 +17,11 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator
 
@@ -29,7 +29,7 @@ from fairqr.base.errors import FairqrError, InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
 from fairqr.base.kept_file import KeptFile
 from fairqr.evaluation.audit.observations import Observation
-from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines
 
 __all__ = [
@@ -41,14 +41,12 @@ __all__ = [
     "without_secrets",
 ]
 
-T = TypeVar("T")
-
 FIGURES = "audit.json"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
-QUERIES, OBSERVATIONS, REPLIES = (
-    f"raw/{name}.jsonl.gz" for name in ("queries", "observations", "replies")
-)
+QUERIES = "raw/queries.json.gz"
+OBSERVATIONS = "raw/observations.jsonl.gz"
+REPLIES = "raw/replies.jsonl.gz"
 NEEDED = (FIGURES, QUERIES, OBSERVATIONS)
 """What every audit has."""
 
@@ -81,7 +79,6 @@ class AuditManifest(FolderManifest):
         inputs: The SHA-256 of each file that was read, but not of the queries, by name.
         queries: The fingerprint of the queries; empty if they are redacted, since it could be
             guessed.
-        design: How the queries were chosen.
         seeds: Of all random numbers, by what they are for.
         command: The command, without secrets.
         server: The server that was asked, with its version.
@@ -92,14 +89,13 @@ class AuditManifest(FolderManifest):
     """
 
     free = frozenset(
-        {"design", "command", "server", "notes", "redacted", "finished", "files"},
+        {"command", "server", "notes", "redacted", "finished", "files"},
     )
 
     spec: dict[str, JsonValue]
     source: dict[str, JsonValue] = Field({})
     inputs: dict[str, str] = Field({})
     queries: str
-    design: str = ""
     seeds: dict[str, int] = Field({})
     command: tuple[str, ...] = ()
     server: str = ""
@@ -163,14 +159,14 @@ class Redaction:
         pseudonyms: The pseudonym of each query by its id.
     """
 
-    queries: tuple[AuditQuery, ...]
+    queries: Queries
     ids: tuple[str, ...]
     pseudonyms: Mapping[str, str]
 
     @classmethod
-    def of(cls, queries: Sequence[AuditQuery]) -> Self:
+    def of(cls, queries: Queries) -> Self:
         """Number queries in random order."""
-        shuffled = list(queries)
+        shuffled = list(queries.queries)
         # The seed of the audit is no secret, and would give the order.
         secrets.SystemRandom().shuffle(shuffled)
         width = len(str(len(shuffled)))
@@ -181,7 +177,8 @@ class Redaction:
             replace(query, id=pseudonyms[query.id], text=f"query {number}")
             for number, query in enumerate(shuffled, start=1)
         )
-        return cls(named, tuple(query.id for query in shuffled), pseudonyms)
+        ids = tuple(query.id for query in shuffled)
+        return cls(replace(queries, queries=named), ids, pseudonyms)
 
     def observation(self, observation: Observation) -> Observation:
         """Return an observation under the pseudonym; what the engine said may quote the query."""
@@ -212,7 +209,7 @@ class AuditFolder(Folder[AuditManifest]):
         self.raw = folder / "raw"
         self.lines = Lines(self.raw / "observations.jsonl", Observation, "the query", PRIVATE)
         self.replies = self.raw / "replies.sqlite"
-        self._packed: tuple[AuditQuery, ...] = ()
+        self._packed: Queries | None = None
         self._redaction: Redaction | None = None
 
     def begin(self, manifest: AuditManifest) -> AuditManifest:
@@ -248,9 +245,7 @@ class AuditFolder(Folder[AuditManifest]):
         self._remove_working_files()  # a kill may have left them
         return begun
 
-    def pack(
-        self, queries: Sequence[AuditQuery], *, redact: bool = False
-    ) -> tuple[AuditQuery, ...]:
+    def pack(self, queries: Queries, *, redact: bool = False) -> Queries:
         """Compress what ``raw/`` keeps: queries, observations in their order, and replies.
 
         Args:
@@ -266,24 +261,23 @@ class AuditFolder(Folder[AuditManifest]):
             InputError: A query has no observation, or a line is damaged.
         """
         self._redaction = Redaction.of(queries) if redact else None
-        packed = self._redaction.queries if self._redaction else tuple(queries)
-        ids = self._redaction.ids if self._redaction else [query.id for query in queries]
+        packed = self._redaction.queries if self._redaction else queries
+        ids = self._redaction.ids if self._redaction else [it.id for it in queries.queries]
         with _packing(self.folder / QUERIES) as stream:
-            for query in packed:
-                stream.write(_line(asdict(query)))
+            stream.write(TypeAdapter(Queries).dump_json(packed))
         observed = 0
         with _packing(self.folder / OBSERVATIONS) as stream:
             for found in self.lines.in_order((id_,) for id_ in ids):
                 shown = self._redaction.observation(found) if self._redaction else found
                 stream.write(_line(shown.model_dump()))
                 observed += 1
-        if observed != len(packed):
+        if observed != len(ids):
             raise InputError(
-                f"The audit in {self.folder} has observed {observed:,} of {len(packed):,} queries; "
+                f"The audit in {self.folder} has observed {observed:,} of {len(ids):,} queries; "
                 "run it again to go on with it."
             )
         self._pack_replies()
-        self._packed = tuple(queries)
+        self._packed = queries
         return packed
 
     def _pack_replies(self) -> None:
@@ -300,13 +294,15 @@ class AuditFolder(Folder[AuditManifest]):
                     stream.write(_line({"key": key, "reply": reply}))
         kept.close()
 
-    def queries(self) -> tuple[AuditQuery, ...]:
+    def queries(self) -> Queries:
         """Return the queries that were packed.
 
         Raises:
             InputError: They are missing or damaged.
         """
-        return tuple(_unpacked(self.folder / QUERIES, TypeAdapter(AuditQuery)))
+        path = self.folder / QUERIES
+        with _reading(path), gzip.open(path) as stream:
+            return TypeAdapter(Queries).validate_json(stream.read())
 
     def observations(self) -> Iterator[Observation]:
         """Yield the observations that were packed, in the order of the queries.
@@ -314,7 +310,9 @@ class AuditFolder(Folder[AuditManifest]):
         Raises:
             InputError: They are missing or damaged.
         """
-        yield from _unpacked(self.folder / OBSERVATIONS, TypeAdapter(Observation))
+        path = self.folder / OBSERVATIONS
+        with _reading(path), gzip.open(path) as stream:
+            yield from map(Observation.model_validate_json, stream)
 
     def seal(self, **facts: Any) -> str:
         """Note the hashes of all files, and remove what only a running audit needs.
@@ -328,11 +326,11 @@ class AuditFolder(Folder[AuditManifest]):
         Raises:
             InputError: The folder holds what is no file.
         """
-        if not self._packed:
+        if self._packed is None:
             raise ValueError("the audit was not packed")
         said = {**self.manifest().model_dump(), **facts}
         if self._redaction:
-            texts = {text for query in self._packed for text in (query.id, query.text)}
+            texts = {text for query in self._packed.queries for text in (query.id, query.text)}
             said |= {name: _hidden(said[name], texts) for name in QUOTING}
             said |= {"queries": "", "redacted": True}
         said["files"] = self._hashes()
@@ -398,23 +396,22 @@ def _line(data: Mapping[str, Any]) -> bytes:
     return (json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _unpacked(path: Path, kind: TypeAdapter[T]) -> Iterator[T]:
-    read = 0
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a packed file is read into a sentence that names it."""
     try:
-        with gzip.open(path) as stream:
-            for line in stream:
-                yield kind.validate_json(line)
-                read += 1
+        yield
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read ({one_line(error)}); fetch the audit again, or make it again."
-        ) from None
+        why = one_line(error)
     except ValidationError as error:
-        where, why = first_problem(error)
-        raise InputError(
-            f"{path}, line {read + 1}, is damaged or of another version ({where}: "
-            f"{one_line(why)}); fetch the audit again, or make it again."
-        ) from None
+        where, what = first_problem(error)
+        why = f"{where}: {one_line(what)}" if where else one_line(what)
+    else:
+        return
+    raise InputError(
+        f"{path} is missing, damaged or of another version ({why}); fetch the audit again, or make "
+        "it again."
+    )
 
 
 def _contents(folder: Path) -> tuple[dict[str, Path], list[str]]:

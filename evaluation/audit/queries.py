@@ -45,13 +45,6 @@ class AuditQuery:
     lines: int = 1
     asks: float = 1.0
 
-    def shown(self, rare: float) -> str:
-        """Return the text for a report, or words in its place if it was asked less than so often.
-
-        What few people asked may tell who they are.
-        """
-        return self.text if self.asks >= rare else f"(a query asked fewer than {rare:,.0f} times)"
-
 
 @dataclass(frozen=True, slots=True)
 class Queries:
@@ -64,6 +57,8 @@ class Queries:
             count them.
         weight: The weight of these lines together.
         design: How the queries were chosen and what they count, for the report.
+        counted: Whether the lines have weights, or were drawn from, as one does with a log. Then a
+            query that stands in one line was asked rarely; in a plain list that says nothing.
     """
 
     queries: tuple[AuditQuery, ...]
@@ -71,11 +66,12 @@ class Queries:
     distinct: int | None
     weight: float
     design: str
+    counted: bool = False
 
     @property
     def say_how_often(self) -> bool:
         """Whether anything says how often queries were asked; a plain list of them does not."""
-        return any(query.asks != 1 for query in self.queries)
+        return self.counted or any(query.asks != 1 for query in self.queries)
 
     @property
     def fingerprint(self) -> str:
@@ -164,7 +160,8 @@ def collect_queries(
     queries = kept.queries()
     distinct = len(queries) if sample is None else None
     design = counted.design(len(queries), sample, seed)
-    return Queries(queries, counted.lines, distinct, counted.weight, design)
+    is_log = weighted_by is not None or sample is not None
+    return Queries(queries, counted.lines, distinct, counted.weight, design, is_log)
 
 
 @dataclass(slots=True)

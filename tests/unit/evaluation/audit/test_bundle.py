@@ -26,19 +26,24 @@ from fairqr.evaluation.audit.bundle import (
     without_secrets,
 )
 from fairqr.evaluation.audit.observations import Observation
-from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.retrieval.table import coded
 
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
-RAW = ("raw/observations.jsonl.gz", "raw/queries.jsonl.gz")
+RAW = ("raw/observations.jsonl.gz", "raw/queries.json.gz")
 FILES = ("audit.json", "queries.csv", *RAW, "report.html")
 
 
 def queries() -> tuple[AuditQuery, ...]:
-    return tuple(
+    return asked().queries
+
+
+def asked() -> Queries:
+    made = tuple(
         AuditQuery(hashlib.sha256(text.encode()).hexdigest()[:16], text, 1.5 + place, 1 + place, 2)
         for place, text in enumerate(TEXTS)
     )
+    return Queries(made, lines=12, distinct=4, weight=12.0, design="All 4 were asked.")
 
 
 def observation(query: AuditQuery, place: int) -> Observation:
@@ -74,7 +79,7 @@ def manifest(**changes: Any) -> AuditManifest:
 def figures(folder: Path) -> bytes:
     """Compute something of every number of every observation, as an audit would."""
     kept = AuditFolder(folder)
-    weights = {query.id: query.weight for query in kept.queries()}
+    weights = {query.id: query.weight for query in kept.queries().queries}
     seen = [
         weights[found.query] * (place + 1) * sum(found.scores) * (1 + sum(found.relevance or ()))
         for place, found in enumerate(kept.observations())
@@ -84,18 +89,18 @@ def figures(folder: Path) -> bytes:
 
 
 def observe(folder: AuditFolder, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
-    asked = queries()
+    made = queries()
     with folder.lines.writing():
         for place in order:
-            folder.lines.add(observation(asked[place], place))
+            folder.lines.add(observation(made[place], place))
 
 
 def finish(folder: AuditFolder, *, redact: bool = False, **facts: Any) -> str:
-    packed = folder.pack(queries(), redact=redact)
+    packed = folder.pack(asked(), redact=redact).queries
     folder.write("audit.json", figures(folder.folder).decode())
     table = "".join(f'{query.id},"{query.text}",{query.weight}\n' for query in packed)
     folder.write("queries.csv", table)
-    shown = "".join(f"<li>{query.shown(rare=0)}</li>" for query in packed)
+    shown = "".join(f"<li>{query.text}</li>" for query in packed)
     folder.write("report.html", f"<ul>{shown}</ul>")
     return folder.seal(server="Elasticsearch 8.19.1", **facts)
 
@@ -152,13 +157,13 @@ def test_what_was_observed_comes_back_in_the_order_of_the_queries(tmp_path: Path
     folder = AuditFolder(tmp_path / "audit")
     folder.begin(manifest())
     observe(folder, (2, 0, 3, 1))
-    asked = queries()
+    *others, last = queries()
     with folder.lines.writing():  # asked again, since it failed; and one that nobody asked for
-        found = Observation(query=asked[3].id, status="empty")
+        found = Observation(query=last.id, status="empty")
         folder.lines.add(found)
         folder.lines.add(Observation(query="stranger", status="empty"))
-    assert folder.pack(asked) == asked == folder.queries()
-    whole = [observation(query, place) for place, query in enumerate(asked[:3])]
+    assert folder.pack(asked()) == asked() == folder.queries()
+    whole = [observation(query, place) for place, query in enumerate(others)]
     assert list(folder.observations()) == [*whole, found]
 
 
@@ -482,11 +487,11 @@ def test_only_a_whole_audit_is_sealed(tmp_path: Path) -> None:
     folder.begin(manifest())
     observe(folder, (0, 2))
     with pytest.raises(InputError, match="has observed 2 of 4 queries; run it again to go on"):
-        folder.pack(queries())
+        folder.pack(asked())
     with pytest.raises(ValueError, match="was not packed"):
         folder.seal()
     observe(folder, (1, 3))
-    folder.pack(queries())
+    folder.pack(asked())
     with pytest.raises(ValueError, match=r"the audit has no audit\.json"):
         folder.seal()
     (folder.folder / "link").symlink_to(tmp_path)
@@ -507,7 +512,7 @@ async def test_replies_of_models_are_kept_in_order(tmp_path: Path) -> None:
     assert json.loads(json.loads(lines[7])["reply"]) == {"text": "reply 7"}
     assert {path.name for path in folder.raw.iterdir()} == {
         "observations.jsonl.gz",
-        "queries.jsonl.gz",
+        "queries.json.gz",
         "replies.jsonl.gz",
     }
 
@@ -538,7 +543,7 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     kept = folder.manifest()
     assert (kept.redacted, kept.queries, kept.notes) == (True, "", ("withheld",))
     assert kept.spec["queries"] == ["withheld"] * 4
-    assert [query.text for query in folder.queries()] == [f"query {n}" for n in range(1, 5)]
+    assert [query.text for query in folder.queries().queries] == [f"query {n}" for n in range(1, 5)]
     messages = [found.message for found in folder.observations() if found.message]
     assert messages == ["withheld, as it may quote the query"]
     assert not (folder.raw / "replies.jsonl.gz").exists()
@@ -553,7 +558,7 @@ def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:
     }
     seen = {
         (query.weight, query.lines, query.asks, found.ids, found.scores)
-        for query, found in zip(folder.queries(), folder.observations(), strict=True)
+        for query, found in zip(folder.queries().queries, folder.observations(), strict=True)
         if query.id == found.query
     }
     assert seen == wanted
@@ -566,12 +571,15 @@ def test_a_redacted_audit_cannot_go_on(tmp_path: Path) -> None:
 
 
 def test_pseudonyms_do_not_follow_from_anything() -> None:
-    asked = tuple(AuditQuery(f"t{n}", f"text {n}") for n in range(50))
-    first, second = Redaction.of(asked), Redaction.of(asked)
+    made = tuple(AuditQuery(f"t{n}", f"text {n}") for n in range(50))
+    given = Queries(made, lines=50, distinct=50, weight=50.0, design="")
+    first, second = Redaction.of(given), Redaction.of(given)
     assert first.ids != second.ids
-    assert sorted(first.ids) == sorted(query.id for query in asked)
-    assert [query.id for query in first.queries] == [f"q{n:02}" for n in range(1, 51)]
-    assert all(first.pseudonyms[i] == q.id for i, q in zip(first.ids, first.queries, strict=True))
+    assert sorted(first.ids) == sorted(query.id for query in made)
+    assert [query.id for query in first.queries.queries] == [f"q{n:02}" for n in range(1, 51)]
+    assert all(
+        first.pseudonyms[i] == q.id for i, q in zip(first.ids, first.queries.queries, strict=True)
+    )
 
 
 def test_secrets_are_withheld() -> None:

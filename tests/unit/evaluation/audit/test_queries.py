@@ -16,7 +16,6 @@ from scipy.stats import chi2
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit import queries as module
 from fairqr.evaluation.audit.queries import (
-    AuditQuery,
     collect_queries,
     read_audit_queries,
 )
@@ -253,10 +252,13 @@ def test_memory_does_not_grow_with_the_lines() -> None:
     assert peak(100_000) < 1.5 * peak(20_000)
 
 
-def test_rarely_asked_queries_are_not_shown() -> None:
-    query = AuditQuery("q1", "my rare illness", weight=40.0, lines=1, asks=4.0)
-    assert query.shown(rare=5) == "(a query asked fewer than 5 times)"
-    assert query.shown(rare=4) == query.shown(rare=0) == "my rare illness"
+def test_lists_do_not_say_how_often_their_queries_are_asked_and_logs_do() -> None:
+    """A sample may draw each query of a log once: then all of them were asked rarely."""
+    rows = numbered(list("abcdefgh"))
+    assert not collect_queries(rows).say_how_often
+    assert collect_queries([*rows, QueryRow(9, None, "a")]).say_how_often
+    assert collect_queries(rows, sample=2).say_how_often
+    assert collect_queries(rows, weighted_by="count").say_how_often
 
 
 def test_a_fingerprint_changes_with_texts_and_weights() -> None:
