@@ -40,6 +40,7 @@ class InstantEngine:
     capabilities: frozenset[Capability] = frozenset(
         {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )
+    filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self) -> None:
         ids = [f"d{n:07}" for n in range(20)]

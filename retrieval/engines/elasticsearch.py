@@ -6,8 +6,8 @@ from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.elasticsearch_checking import check
 from fairqr.retrieval.engines.elasticsearch_connection import Connection
-from fairqr.retrieval.engines.elasticsearch_counts import existing, grouped
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.elasticsearch_groups import existing, grouped
 from fairqr.retrieval.engines.elasticsearch_hybrid import FieldHybridEngine
 from fairqr.retrieval.engines.elasticsearch_mapping import read_index
 from fairqr.retrieval.engines.elasticsearch_server import Server

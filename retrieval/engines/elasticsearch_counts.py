@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairqr.retrieval.engines.elasticsearch_fields import DAY, LabelField
-from fairqr.retrieval.engines.elasticsearch_mapping import DATES, NUMBERS
+from fairqr.retrieval.engines.elasticsearch_groups import existing, group_query, grouped
+from fairqr.retrieval.engines.elasticsearch_mapping import DATES
 from fairqr.retrieval.engines.elasticsearch_server import warnings_of
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.label_values import attribute_report
-from fairqr.retrieval.schema import UNKNOWN, Attribute, Range, as_text
+from fairqr.retrieval.schema import UNKNOWN, Attribute, Range
 
 if TYPE_CHECKING:
     from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 
-__all__ = ["corpus_shares", "existing", "grouped", "is_countable", "value_reports"]
+__all__ = ["corpus_shares", "is_countable", "value_reports"]
 
 Body = dict[str, Any]
 
 MOST_VALUES = 10_000
 VALUES_SHOWN = 100
-KEYWORDS = frozenset({"constant_keyword", "keyword", "version", "wildcard"})
 SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
 SHARE_OF_WEIGHTS = """
 double all = 0; double own = 0;
@@ -100,22 +97,6 @@ async def value_reports(
     return [_report(*pair) for pair in zip(labels, answers, strict=True)]
 
 
-def existing(label: LabelField) -> Body:
-    """Return the query for the documents that have a label."""
-    if label.mixed:
-        held = [{"exists": {"field": name}} for name in label.number_fields]
-        return {"bool": {"should": held}}
-    return _of_parents(label, {"exists": {"field": label.name}})
-
-
-def grouped(label: LabelField) -> Body | None:
-    """Return the query for the documents whose label a group takes; None if there is no such."""
-    queries = [_group_query(label, group) for group in label.attribute.groups]
-    if label.weights or None in queries:
-        return None
-    return {"bool": {"should": queries}}
-
-
 def _report(label: LabelField, answer: Any) -> AttributeReport:
     attribute, found = label.attribute, answer["aggregations"]
     total = answer["hits"]["total"]["value"]
@@ -169,7 +150,7 @@ def _sums(label: LabelField, answer: Any) -> dict[str, float] | None:
 
 def _plain_counts(label: LabelField) -> Body:
     """Return the aggregations that give the sums where a document has one label at most."""
-    queries = [_group_query(label, group) for group in label.attribute.groups]
+    queries = [group_query(label, group) for group in label.attribute.groups]
     inner: Body = {"held": {"value_count": {"field": label.name}}}
     outer: Body = {"labelled": {"filter": existing(label)}}
     if None not in queries:
@@ -197,7 +178,7 @@ def _scripted_counts(label: LabelField) -> Body:
 
 def _values(label: LabelField) -> Body:
     """Return the aggregations that give the values of a field, or the counts of its ranges."""
-    queries = [_group_query(label, group) for group in label.attribute.groups]
+    queries = [group_query(label, group) for group in label.attribute.groups]
     aggregations: Body = {"labelled": {"filter": grouped(label)}}
     ranges = [isinstance(values, Range) for values in label.attribute.values.values()]
     if ranges and all(ranges):
@@ -221,73 +202,6 @@ def _inside(label: LabelField, aggregations: Body) -> Body:
     return {"nested": {"nested": {"path": label.mapped.nested}, "aggs": aggregations}}
 
 
-def _of_parents(label: LabelField, query: Body) -> Body:
-    if not label.mapped.nested:
-        return query
-    return {"nested": {"path": label.mapped.nested, "query": query}}
-
-
-def _group_query(label: LabelField, group: str) -> Body | None:
-    """Return the query for the documents with a value of a group; None if there is no such."""
-    values = label.attribute.values.get(group, (group,))
-    kind = label.mapped.type
-    query: Body | None
-    if isinstance(values, Range):
-        query = _range_query(label.name, values, kind)
-    elif "normalizer" in label.mapped.settings:
-        query = None  # The server would take the values for others than they are.
-    elif kind in KEYWORDS:
-        query = {"terms": {label.name: list(values)}}
-    elif kind in NUMBERS:
-        query = {"terms": {label.name: [value for value in values if _is_number(value)]}}
-    elif kind == "boolean":
-        query = {"terms": {label.name: [value for value in values if value in ("true", "false")]}}
-    else:
-        query = None
-    return None if query is None else _of_parents(label, query)
-
-
-def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
-    """Return the query for the values in a range, or None if the server cannot compare them.
-
-    Dates are compared by their year with a number, and by their day with a date; so each bound
-    becomes the first day that lies in the range, or the first that does not.
-    """
-    given = {
-        name: bound
-        for name in ("gte", "gt", "lte", "lt")
-        if (bound := getattr(wanted, name)) is not None
-    }
-    if kind in NUMBERS:
-        return {"match_none": {}} if wanted.is_of_dates else {"range": {name: given}}
-    if kind not in DATES:
-        return None
-    bounds: Body = {"format": "yyyy-MM-dd"}
-    for side, bound in given.items():
-        is_lower = side in ("gte", "gt")
-        first = _first_day(bound, later=side in ("gt", "lte"))
-        if isinstance(first, date):
-            bounds["gte" if is_lower else "lt"] = first.isoformat()
-        elif is_lower == (first > 0):
-            return {"match_none": {}}  # All dates lie before it, or none does.
-    return {"range": {name: bounds}}
-
-
-def _first_day(bound: float | date, *, later: bool) -> date | float:
-    """Return the first day at a bound or after it; infinite if that is beyond all dates.
-
-    Args:
-        bound: A day, or a year.
-        later: Whether the day or the year of the bound itself is left out.
-    """
-    if isinstance(bound, date):
-        return math.inf if later and bound == date.max else bound + timedelta(days=later)
-    year = math.floor(bound) + 1 if later else math.ceil(bound)
-    if date.min.year <= year <= date.max.year:
-        return date(year, 1, 1)
-    return math.inf if year > 0 else -math.inf
-
-
 def _counts(terms: Any) -> dict[object, int]:
     return {
         bucket.get("key_as_string", bucket["key"]): bucket.get("documents", bucket)["doc_count"]
@@ -309,16 +223,6 @@ def _shares(attribute: Attribute, sums: Mapping[str, float], total: int) -> Floa
     if attribute.universe[-1] == UNKNOWN and total:
         shares[-1] = 1 - shares[:-1].sum()
     return shares
-
-
-def _is_number(text: str) -> bool:
-    """Return whether a text is a number as we write it; ``1_0`` and ``1e1`` are no labels of 10."""
-    for kind in (int, float):
-        with suppress(ValueError, OverflowError):
-            number = kind(text)
-            if math.isfinite(number) and as_text(number) == text:
-                return True
-    return False
 
 
 def _shown(attribute: Attribute, group: str) -> str:

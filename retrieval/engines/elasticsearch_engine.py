@@ -37,6 +37,7 @@ from fairqr.retrieval.engines.engine import (
     Query,
     best_first,
     require,
+    require_groups,
 )
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.labels import LabelReader
@@ -118,9 +119,17 @@ class ElasticsearchEngine:
             "rescore": (self.vectors or self.requests).can_rescore,
             "document_frequencies": self.requests.can_count,
             "corpus_shares": bool(self.reader.labels),
+            "within_group": bool(self.filterable),
             "vectors": self.vectors is not None,
         }
         return frozenset(capability for capability, able in can.items() if able)
+
+    @property
+    def filterable(self) -> frozenset[tuple[str, str]]:
+        """The groups that the server can filter by, of attributes that a field labels."""
+        if self.vectors is not None and not self.vectors.can_filter:
+            return frozenset()
+        return self.requests.filterable
 
     async def info(self) -> EngineInfo:
         """Return what is known of the index."""
@@ -157,14 +166,15 @@ class ElasticsearchEngine:
         Returns:
             The hits of the queries, and the server's answers to the other searches.
         """
+        require_groups(self, queries)
         queries = [replace(query, text=sendable(query.text)) for query in queries]
         for query in queries:
             self._refuse(query)
         bodies = await run_together(self._ranking(query) for query in queries if query.n > 0)
-        counted: dict[tuple[str, ...] | None, list[Query]] = {}
+        counted: dict[object, list[Query]] = {}
         for query in queries:
             if query.n < 1:
-                counted.setdefault(query.only, []).append(query)
+                counted.setdefault((query.only, query.within), []).append(query)
         counts = [self.requests.counting(group) for group in counted.values()]
         answers = await self.msearch([*bodies, *counts, *others])
         last = len(bodies) + len(counts)

@@ -12,7 +12,14 @@ import numpy as np
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, Float32Array, encode_query
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch_vectors import VectorSearch, cosines_of
-from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query, best_first
+from fairqr.retrieval.engines.engine import (
+    Capability,
+    EngineOverWords,
+    Hits,
+    Query,
+    best_first,
+    require_groups,
+)
 from fairqr.retrieval.relevance import (
     CALIBRATION,
     Background,
@@ -40,9 +47,9 @@ class _Round:
     Attributes:
         query: The query.
         vector: Its vector.
-        leading: The best documents by words.
+        leading: The best documents of all by words.
         scored: The same; or the documents that the query is limited to, with their scores by words.
-        nearest: The best documents by vectors.
+        nearest: The best documents of all by vectors.
     """
 
     query: Query
@@ -57,7 +64,8 @@ class FieldHybridEngine(EngineOverWords):
 
     It computes what :class:`fairqr.retrieval.engines.hybrid.HybridEngine` computes, but the nearest
     neighbours are the server's, which are approximate, and the mean and the deviation of
-    similarities come from 500 documents drawn at random.
+    similarities come from 500 documents drawn at random. Within a group, the words' candidates are
+    those of the group.
 
     Three requests answer all queries of a round: one for the best documents by words and by
     vectors, one for the vectors that move the query's, and one for the neighbours of the moved
@@ -82,6 +90,13 @@ class FieldHybridEngine(EngineOverWords):
         self.background = Background(np.zeros((0, dimensions), dtype=np.float32))
         self.retriever = options.named("hybrid", encoder.name)
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
+        if not field.can_filter:
+            self.capabilities -= {"within_group"}
+
+    @property
+    def filterable(self) -> frozenset[tuple[str, str]]:
+        """The groups that both the words and the vectors can be limited to."""
+        return self.lexical.filterable if self.field.can_filter else frozenset()
 
     @classmethod
     async def open(
@@ -134,12 +149,13 @@ class FieldHybridEngine(EngineOverWords):
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits, in three requests at the most."""
+        require_groups(self, queries)
         rankings = [query for query in queries if query.is_ranking]
         vectors = await asyncio.gather(*map(self._encoded, rankings))
         by_words = [self._by_words(query) for query in queries]
         depth = self.options.depth
         nearest = [
-            self._nearest(replace(query, n=depth, only=None), vector)
+            self._nearest(replace(query, n=depth, only=None, within=None), vector)
             for query, vector in zip(rankings, vectors, strict=True)
         ]
         found, near = await self.lexical.search_with(
@@ -226,16 +242,17 @@ class FieldHybridEngine(EngineOverWords):
         return await encode_query(self._encoder, query.words, self._dimensions)
 
     def _by_words(self, query: Query) -> list[Query]:
-        """Return what is asked of the words: for a ranking of given documents, of all others, too.
+        """Return what is asked of the words: for a limited ranking, the best of all documents, too.
 
-        What the words find best says how to read the scores of given documents.
+        What the words find best says how to read the scores of other documents.
         """
         if not query.is_ranking:
             return [query]
         depth = min(self.options.candidates, self.lexical.mapping.window)
-        leading = replace(query, n=depth, only=None)
-        given = [] if query.only is None else [replace(query, n=len(query.only) or 1)]
-        return [leading, *given]
+        leading = replace(query, n=depth, only=None, within=None)
+        if query.only is not None:
+            return [leading, replace(query, n=len(query.only) or 1)]
+        return [leading] if query.within is None else [leading, replace(query, n=depth)]
 
     def _nearest(self, query: Query, vector: Float32Array) -> _Search:
         """Return the search for the documents with the highest cosines."""

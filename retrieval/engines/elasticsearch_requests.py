@@ -8,6 +8,7 @@ from typing import Any
 
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.elasticsearch_fields import HitReader
+from fairqr.retrieval.engines.elasticsearch_groups import filterable, group_query
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.request_template import fill_template
 from fairqr.retrieval.source import ElasticsearchSource, QueryFields
@@ -28,6 +29,7 @@ class Requests:
     Attributes:
         can_rescore: Whether given documents can be ranked by the words of a query.
         can_count: Whether the documents that match can be counted.
+        filterable: The groups that a search can be limited to, as pairs of attribute and group.
     """
 
     def __init__(self, source: ElasticsearchSource, reader: HitReader) -> None:
@@ -45,6 +47,7 @@ class Requests:
                 "it into the body."
             )
         self.can_rescore = self.can_count = by_query
+        self.filterable = filterable(reader) if by_query else frozenset()
 
     def ranking(self, query: Query) -> Body:
         """Return the search for the best documents of a query."""
@@ -57,14 +60,14 @@ class Requests:
         elif self._source.body is not None:
             filled = self._filled(query.words, query.n)
             body |= {key: part for key, part in filled.items() if key not in NOT_NEEDED}
-            if query.every_word or query.expansion or self._source.filter:
-                body["query"] = self._filtered(self.matching(query))
+            if query.every_word or query.expansion or self.filters(query):
+                body["query"] = self._filtered(query)
         else:
-            body["query"] = self._filtered(self.matching(query))
+            body["query"] = self._filtered(query)
         return body | self.reading(query)
 
     def counting(self, queries: Sequence[Query]) -> Body:
-        """Return one search that counts the documents of several queries with the same ``only``."""
+        """Return one search that counts what several queries match, all limited in one way."""
         matching = [self.matching(query) if query.text else {"match_all": {}} for query in queries]
         return {
             "size": 0,
@@ -81,10 +84,14 @@ class Requests:
         return {"size": size, "track_total_hits": among, **self._reader.request}
 
     def filters(self, query: Query) -> list[Body]:
-        """Return the filters of a query: the source's, and the documents that it is limited to."""
+        """Return the filters of a query: the source's, and those of what it is limited to."""
         filters = [self._source.filter] if self._source.filter else []
         if query.only is not None:
             filters.append(self._reader.among(list(dict.fromkeys(query.only))))
+        if query.within is not None:
+            attribute, group = query.within
+            label = next(one for one in self._reader.labels if one.attribute.name == attribute)
+            filters.append(group_query(label, group) or {"match_none": {}})
         return filters
 
     def matching(self, query: Query) -> Body:
@@ -117,10 +124,9 @@ class Requests:
         words = {"query": text, "fields": fields, "type": how.type, "operator": how.operator}
         return {"multi_match": words}
 
-    def _filtered(self, matching: Body) -> Body:
-        if not self._source.filter:
-            return matching
-        return {"bool": {"must": [matching], "filter": [self._source.filter]}}
+    def _filtered(self, query: Query) -> Body:
+        matching, filters = self.matching(query), self.filters(query)
+        return {"bool": {"must": [matching], "filter": filters}} if filters else matching
 
     def _filled(self, text: str, size: int) -> Body:
         filled: Body = fill_template(self._source.body, text, size)

@@ -77,6 +77,11 @@ class VectorSearch:
         return int(settings.get("dims", 0)), by_angle, True
 
     @property
+    def can_filter(self) -> bool:
+        """Whether a filter applies before the nearest documents are chosen, and not after."""
+        return self.can_rescore and self.encoder is not None
+
+    @property
     def retriever(self) -> str:
         """``dense:<encoder>``; the field stands for an encoder of the server's own."""
         return f"dense:{self.encoder.name if self.encoder else self.field}"

@@ -49,7 +49,9 @@ class EncodedPoolEngine(EngineOverWords):
     no text, has no similarity beyond the mean. The mean and the deviation of similarities come from
     200 documents that common words find, since the engine may not list its documents. For ten
     minutes the texts of documents are not read again, those of the 20,000 documents that were used
-    last. No text is encoded twice; see :class:`KeptVectors`.
+    last. No text is encoded twice; see :class:`KeptVectors`. Within a group, the first ``pool``
+    documents are those of the group, so a document may have its similarity there that it does not
+    have in a search of all.
 
     It finds no document that the engine does not find. An index with vectors of its own does
     (:class:`fairqr.retrieval.engines.hybrid.HybridEngine`).
@@ -108,13 +110,13 @@ class EncodedPoolEngine(EngineOverWords):
             else query
             for query in queries
         ]
-        # What the words find best says how to read the scores of given documents.
-        given = [query for query in queries if query.is_ranking and query.only is not None]
-        best = [replace(query, n=pool, only=None) for query in given]
+        # What the words find best of all says how to read the scores of given documents.
+        limited = [query for query in queries if query.is_ranking and _is_limited(query)]
+        best = [replace(query, n=pool, only=None, within=None) for query in limited]
         answers = await self.lexical.search([*asked, *best])
         found, others = answers[: len(queries)], iter(answers[len(queries) :])
         pairs = [
-            (query, hits, next(others) if query.only is not None else hits)
+            (query, hits, next(others) if _is_limited(query) else hits)
             for query, hits in zip(queries, found, strict=True)
             if query.is_ranking
         ]
@@ -186,3 +188,8 @@ class EncodedPoolEngine(EngineOverWords):
                 self._kept.move_to_end(id_)
         while len(self._kept) > max(KEPT, len(wanted)):
             self._kept.popitem(last=False)
+
+
+def _is_limited(query: Query) -> bool:
+    """Return whether a query asks for some documents only."""
+    return query.only is not None or query.within is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from fairqr.base.errors import InputError, UnsupportedError
+from fairqr.base.errors import InputError, UnsupportedError, one_line
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import best_positions
@@ -24,6 +24,7 @@ __all__ = [
     "lexical_of",
     "require",
     "require_engine",
+    "require_groups",
 ]
 
 Capability = Literal[
@@ -32,6 +33,7 @@ Capability = Literal[
     "rescore",
     "document_frequencies",
     "corpus_shares",
+    "within_group",
     "vectors",
     "relevance",
 ]
@@ -41,8 +43,9 @@ Capability = Literal[
 ``read_by_id``: read any document by its id, so that one it does not give is not there.
 ``rescore``: rank given documents by a query (``Query.only``). ``document_frequencies``: count the
 documents that match (``Query.n = 0``, ``Hits.total``). ``corpus_shares``: the share of each group
-in all documents. ``vectors``: search by vectors. ``relevance``: its scores are estimates of the
-probability that a document is relevant (:mod:`fairqr.retrieval.relevance`).
+in all documents. ``within_group``: search among the documents of one group (``Query.within``), for
+at least one of the groups. ``vectors``: search by vectors. ``relevance``: its scores are estimates
+of the probability that a document is relevant (:mod:`fairqr.retrieval.relevance`).
 """
 
 Memberships = Mapping[str, FloatArray]
@@ -69,6 +72,11 @@ class Query:
         expansion: Further words that a document may match, each with the weight of its score; a
             word of ``text`` has weight 1. Engines that count matches (``document_frequencies``)
             take these, and others ignore them.
+        within: An attribute and one of its groups, a pair in ``SearchEngine.filterable``. Only
+            documents with a share of this group above 0 are hits, and only these are counted; each
+            has the score that it has without the filter. This combines with all of the above: with
+            ``only``, the hits are the given documents of the group, and a query without text that
+            only counts gives the size of the group.
     """
 
     text: str
@@ -77,6 +85,7 @@ class Query:
     only: tuple[str, ...] | None = None
     every_word: bool = False
     expansion: tuple[tuple[str, float], ...] = ()
+    within: tuple[str, str] | None = None
 
     @property
     def words(self) -> str:
@@ -166,6 +175,11 @@ class SearchEngine(Protocol):
         """What it can do beyond searching."""
         ...
 
+    @property
+    def filterable(self) -> frozenset[tuple[str, str]]:
+        """The groups that a search can be limited to, as pairs of attribute and group."""
+        ...
+
     async def info(self) -> EngineInfo:
         """Return what is known of the engine."""
         ...
@@ -202,6 +216,11 @@ class EngineOverWords:
         """Take over the documents and groups of an engine."""
         self.lexical = lexical
         self.name, self.schema, self.in_process = lexical.name, lexical.schema, lexical.in_process
+
+    @property
+    def filterable(self) -> frozenset[tuple[str, str]]:
+        """The groups that the lexical engine can limit a search to."""
+        return self.lexical.filterable
 
     async def info(self) -> EngineInfo:
         """Return what is known of the lexical engine."""
@@ -258,9 +277,37 @@ _CAN: dict[Capability, str] = {
     "rescore": "score given documents by a query",
     "document_frequencies": "count the documents that match",
     "corpus_shares": "count the documents of each group",
+    "within_group": "search within a group",
     "vectors": "search by vectors",
     "relevance": "estimate relevance",
 }
+
+
+def require_groups(engine: SearchEngine, queries: Sequence[Query]) -> None:
+    """Refuse queries within groups that an engine cannot filter by.
+
+    Raises:
+        UnsupportedError: It cannot filter by groups, or not by this one.
+        UnknownAttributeError: Its documents have no such attribute.
+        InputError: The attribute has no such group.
+    """
+    for query in queries:
+        if query.within is None:
+            continue
+        require(engine, "within_group", "A query within a group")
+        if query.within in engine.filterable:
+            continue
+        attribute, group = query.within
+        universe = engine.schema.attribute(attribute).universe
+        if group not in universe:
+            raise InputError(
+                f"There is no group '{one_line(group, 60)}' of {attribute}; choose among "
+                f"{', '.join(universe)}."
+            )
+        raise UnsupportedError(
+            f"'{engine.name}' cannot search within the group '{group}' of {attribute}, because it "
+            "cannot filter by this label; search without 'within', and choose among the hits."
+        )
 
 
 def best_first(

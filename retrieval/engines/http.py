@@ -17,6 +17,7 @@ from fairqr.retrieval.engines.engine import (
     Query,
     best_first,
     require,
+    require_groups,
 )
 from fairqr.retrieval.engines.http_endpoint import Endpoint
 from fairqr.retrieval.engines.http_hits import AnswerReader
@@ -49,6 +50,7 @@ class HttpEngine:
     retriever = "http"
     in_process = False
     capabilities: frozenset[Capability] = frozenset({"new_queries"})
+    filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
         self.source, self.labels = source, labels
@@ -70,6 +72,7 @@ class HttpEngine:
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Send all queries at the same time, as far as the limits of the source allow."""
+        require_groups(self, queries)
         for query in queries:
             self._refuse_what_it_cannot(query)
         return await run_together(self._answer(query) for query in queries)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.encoder import Encoder, Float32Array
@@ -55,7 +56,9 @@ class HybridEngine(VectorEngine):
         self, now: Snapshot, vectors: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its words and its vector."""
-        by_words = self.lexical.answer(now, replace(query, n=self.options.candidates, only=None))
+        # A document is as relevant within its group as among all.
+        candidates = replace(query, n=self.options.candidates, only=None, within=None)
+        by_words = self.lexical.answer(now, candidates)
         if not (vector.any() or len(by_words)):
             return now.hits([], [], 0) if query.only is None else self.lexical.answer(now, query)
         scores = dict(zip(by_words.ids, by_words.scores, strict=True))
@@ -65,18 +68,20 @@ class HybridEngine(VectorEngine):
         moved = _moved(now, vectors, vector, best, self.options)
         similar = cosines(vectors, moved)
         if query.only is None:
-            live = live_documents(now, _highest(similar, query.n))
+            among = self._rows_within(now, query, len(vectors))
+            live = live_documents(now, _highest(similar, query.n, among))
             known = set(numbers.values())
             new = {number: place for number, place in live.items() if number not in known}
-            ids = by_words.ids + now.ids_of(list(new))
-            places = [addresses[id_] for id_ in by_words.ids] + list(new.values())
+            matching = self._those_within(now, query, by_words.ids)
+            ids = [*matching, *now.ids_of(list(new))]
+            places = [addresses[id_] for id_ in matching] + list(new.values())
         else:
-            found = now.addresses(query.only)
+            found = now.addresses(self._those_within(now, query, query.only))
             ids, places = list(found), list(found.values())
             deeper = tuple(id_ for id_ in ids if id_ not in scores)
             if deeper and query.text:
-                among = self.lexical.answer(now, replace(query, n=len(deeper), only=deeper))
-                scores |= dict(zip(among.ids, among.scores, strict=True))
+                given = self.lexical.answer(now, replace(query, n=len(deeper), only=deeper))
+                scores |= dict(zip(given.ids, given.scores, strict=True))
         rows = np.array(now.numbers(places), dtype=np.int64)
         chances = self.calibration.estimate(
             np.array([scores.get(id_, 0.0) for id_ in ids]),
@@ -110,11 +115,12 @@ def _moved(
     return moved_toward(vector, vectors[first], options.weight)
 
 
-def _highest(similar: Float32Array, n: int) -> Rows:
-    """Return the rows of the n highest cosines, in no order."""
-    if n >= len(similar):
-        return np.arange(len(similar), dtype=np.int64)
-    return np.argpartition(-similar, n)[:n].astype(np.int64)
+def _highest(similar: Float32Array, n: int, among: NDArray[np.bool_] | None = None) -> Rows:
+    """Return the rows of the n highest cosines, in no order, among these rows if any are given."""
+    rows = np.arange(len(similar)) if among is None else np.flatnonzero(among)
+    if n < len(rows):
+        rows = rows[np.argpartition(-similar[rows], n)[:n]]
+    return rows.astype(np.int64)
 
 
 def _standardised(

@@ -28,6 +28,7 @@ from fairqr.retrieval.engines.engine import (
     Query,
     best_first,
     require,
+    require_groups,
 )
 from fairqr.retrieval.engines.langchain_client import LangChainClient
 from fairqr.retrieval.engines.met import MetDocuments
@@ -66,6 +67,7 @@ class LangChainEngine:
     """
 
     capabilities: frozenset[Capability] = frozenset({"new_queries"})
+    filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(
         self,
@@ -101,6 +103,7 @@ class LangChainEngine:
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, some of them at the same time."""
+        require_groups(self, queries)
         return await run_together(self._answer(query) for query in queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:

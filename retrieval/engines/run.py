@@ -22,6 +22,7 @@ from fairqr.retrieval.engines.engine import (
     Query,
     best_first,
     require,
+    require_groups,
 )
 from fairqr.retrieval.engines.report import SourceReport, sample_hits
 from fairqr.retrieval.exposure import FloatArray
@@ -42,6 +43,7 @@ class RunEngine:
 
     in_process = True
     capabilities: frozenset[Capability] = frozenset()
+    filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self, source: RunSource, labels: LabelReader) -> None:
         self.source, self._labels = source, labels
@@ -79,6 +81,7 @@ class RunEngine:
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, which are given by id or by text."""
+        require_groups(self, queries)
         return [self._answer(query) for query in queries]
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:

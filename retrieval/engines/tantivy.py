@@ -12,7 +12,7 @@ import tantivy
 
 from fairqr.retrieval.analysis import english_analyzer
 from fairqr.retrieval.documents import Document
-from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
+from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query, require_groups
 from fairqr.retrieval.engines.tantivy_folder import (
     columns_of,
     open_text,
@@ -37,7 +37,14 @@ class TantivyEngine:
     retriever = "bm25"
     in_process = True
     capabilities: frozenset[Capability] = frozenset(
-        {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
+        {
+            "new_queries",
+            "read_by_id",
+            "rescore",
+            "document_frequencies",
+            "corpus_shares",
+            "within_group",
+        }
     )
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -50,6 +57,11 @@ class TantivyEngine:
         self.name = name
         self.manifest = read_manifest(folder)
         self.schema = self.manifest.corpus_schema
+        self.filterable = frozenset(
+            (name, group)
+            for name, attribute in self.schema.attributes.items()
+            for group in attribute.universe
+        )
         self._columns = columns_of(self.schema)
         self._analyzer = english_analyzer()
         self._lock = threading.Lock()
@@ -74,6 +86,7 @@ class TantivyEngine:
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
+        require_groups(self, queries)
         return await asyncio.to_thread(self._search, queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
@@ -120,22 +133,31 @@ class TantivyEngine:
 
     def answer(self, now: Snapshot, query: Query) -> Hits:
         """Answer one query from the index as it was; this blocks."""
-        occur = tantivy.Occur
-        counts = query.n < 1
-        wanted = self._matching(query)
+        occur, counts = tantivy.Occur, query.n < 1
+        parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
         if query.only is not None:
-            these = now.with_ids(query.only)
-            if query.text:
-                # Documents that do not match are hits of a ranking, and are not counted.
-                among = occur.Must if counts else occur.Should
-                wanted = tantivy.Query.boolean_query([(occur.Must, these), (among, wanted)])
-            else:
-                wanted = these
-        elif counts and not query.text:
-            return Hits([], [], now.memberships([]), len(now))
+            parts.append((occur.Must, now.with_ids(query.only)))
+        if query.within is not None:
+            parts.append((occur.Must, self.in_group(query.within)))
+        if query.text or (query.only is None and not counts):
+            # Of given documents, those that do not match are hits of a ranking too, but no count.
+            among = occur.Must if query.only is None or counts else occur.Should
+            parts.append((among, self._matching(query)))
+        wanted = parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
         if counts:
-            return Hits([], [], now.memberships([]), now.count(wanted))
+            total = now.count(wanted) if parts else len(now)
+            return Hits([], [], now.memberships([]), total)
         return now.best(wanted, query.n)
+
+    def in_group(self, within: tuple[str, str]) -> tantivy.Query:
+        """Return the query for the documents with a share of a group, each with score 0."""
+        attribute, group = within
+        place = self.schema.attribute(attribute).universe.index(group)
+        share, kind = self._columns[attribute][place], tantivy.FieldType.Float
+        above_zero = tantivy.Query.range_query(
+            self._index.schema, share, kind, 0.0, None, include_lower=False
+        )
+        return tantivy.Query.const_score_query(above_zero, 0.0)
 
     def _matching(self, query: Query) -> tantivy.Query:
         """Return the query for the documents that match the words."""

@@ -100,6 +100,11 @@ class Snapshot:
         count: int = self.searcher.search(query, 1).count  # type: ignore[attr-defined]
         return count
 
+    def numbers_matching(self, query: tantivy.Query) -> list[int]:
+        """Return the numbers of all documents that match, in no order."""
+        found = self.searcher.search(query, max(1, len(self)), count=False).hits
+        return self.numbers([address for _, address in found])
+
     def addresses(self, ids: Sequence[str]) -> dict[str, tantivy.DocAddress]:
         """Return where these documents are, of those that there are."""
         if not ids:

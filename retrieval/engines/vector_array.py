@@ -309,7 +309,9 @@ def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
     return products
 
 
-def nearest(vectors: Float32Array, query: Float32Array, n: int) -> Rows:
+def nearest(
+    vectors: Float32Array, query: Float32Array, n: int, among: NDArray[np.bool_] | None = None
+) -> Rows:
     """Return the rows whose cosine with the query is among the n highest, in no order.
 
     All that may tie with the last of them are among them, so there may be more than n. Rows of
@@ -322,6 +324,7 @@ def nearest(vectors: Float32Array, query: Float32Array, n: int) -> Rows:
         vectors: Shape (N, d), of length 1 or 0.
         query: Shape (d,), of length 1.
         n: At least 1.
+        among: The rows that may be returned, shape (N,); all by default.
     """
     block = max(1, BLOCK_BYTES // (4 * vectors.shape[1]))
     rows = np.zeros(0, dtype=np.int64)
@@ -331,7 +334,10 @@ def nearest(vectors: Float32Array, query: Float32Array, n: int) -> Rows:
         some = vectors[start : start + block]
         # As fast as a matrix product, which would let threads contend for the cores.
         products = np.vecdot(some, query)
-        found = np.flatnonzero(products >= least)
+        wanted = products >= least
+        if among is not None:
+            wanted &= among[start : start + block]
+        found = np.flatnonzero(wanted)
         found = found[~_are_zero(some, products, found)]
         rows = np.concatenate([rows, found + start])
         cosines = np.concatenate([cosines, products[found]])

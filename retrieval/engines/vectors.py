@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import tantivy
 from filelock import AsyncFileLock
+from numpy.typing import NDArray
 
 from fairqr.base.errors import IndexUnavailableError
 from fairqr.retrieval.documents import Document, Progress
@@ -23,7 +25,7 @@ from fairqr.retrieval.encoders.encoder import (
     key_of,
     text_of,
 )
-from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query
+from fairqr.retrieval.engines.engine import Capability, EngineOverWords, Hits, Query, require_groups
 from fairqr.retrieval.engines.tantivy import TantivyEngine
 from fairqr.retrieval.engines.tantivy_folder import VECTORS, refuse_damaged
 from fairqr.retrieval.engines.tantivy_snapshot import Snapshot
@@ -94,6 +96,7 @@ class VectorEngine(EngineOverWords):
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
+        require_groups(self, queries)
         if await asyncio.to_thread(self.lexical.stamp) not in (self._stamp, None):
             await self._update()
         encoded = await asyncio.gather(*(self._encoded(query) for query in queries))
@@ -170,18 +173,43 @@ class VectorEngine(EngineOverWords):
     ) -> Hits:
         """Answer a query by its vector."""
         if query.only is not None:
-            return _rescored(now, vectors, vector, query.only, query.n)
-        return _found(now, vectors, vector, query.n)
+            ids = self._those_within(now, query, query.only)
+            return _rescored(now, vectors, vector, ids, query.n)
+        return _found(now, vectors, vector, query.n, self._rows_within(now, query, len(vectors)))
+
+    def _those_within(self, now: Snapshot, query: Query, ids: Sequence[str]) -> Sequence[str]:
+        """Return those of these documents that have a share of the query's group."""
+        if query.within is None:
+            return ids
+        return self.lexical.answer(now, replace(query, text="", n=len(ids), only=tuple(ids))).ids
+
+    def _rows_within(self, now: Snapshot, query: Query, count: int) -> NDArray[np.bool_] | None:
+        """Return which of the first rows have a share of the query's group, shape (count,).
+
+        None if the query is not limited to a group.
+        """
+        if query.within is None:
+            return None
+        rows = np.array(now.numbers_matching(self.lexical.in_group(query.within)), dtype=np.int64)
+        members = np.zeros(count, dtype=np.bool_)
+        members[rows[rows < count]] = True
+        return members
 
 
-def _found(now: Snapshot, vectors: Float32Array, query: Float32Array, n: int) -> Hits:
-    """Return the n documents that are most like the query."""
-    n = min(n, len(now))
+def _found(
+    now: Snapshot,
+    vectors: Float32Array,
+    query: Float32Array,
+    n: int,
+    among: NDArray[np.bool_] | None,
+) -> Hits:
+    """Return the n documents that are most like the query, among these rows if any are given."""
+    n = min(n, len(now) if among is None else int(among.sum()))
     if not n or not query.any():
         return now.hits([], [], 0)
     wanted = n
     while True:
-        rows = nearest(vectors, query, wanted)
+        rows = nearest(vectors, query, wanted, among)
         live = live_documents(now, rows)
         if len(live) >= n or wanted >= len(vectors):
             scores = scores_of(vectors, query, list(live))

@@ -14,16 +14,20 @@ import numpy as np
 
 from fairqr.retrieval.engines.elasticsearch import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch_engine import ElasticsearchEngine
+from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.labels import LabelReader
 from fairqr.retrieval.source import ElasticsearchSource, Source
+from tests.unit.engines import compare_within
 
 __all__ = [
     "ATTRIBUTES",
+    "LABELS",
     "MAPPING",
     "PEOPLE",
     "Letters",
     "Server",
     "attached",
+    "compare_groups",
     "described",
     "people",
     "people_with_vectors",
@@ -81,6 +85,39 @@ PEOPLE = {f"p{number:03}": person for number, person in enumerate(_people(200))}
 ATTRIBUTES: dict[str, Any] = {
     "gender": {"field": "person.sex", "groups": {"female": ["F", "f"], "male": ["M"]}}
 }
+
+LABELS: dict[str, Any] = {
+    **ATTRIBUTES,
+    "alias": {**ATTRIBUTES["gender"], "field": "gender", "unknown": "group"},
+    "height": {"field": "height", "groups": {"tall": {"gt": 180}, "small": {"lte": 179.5}}},
+    "some": {"field": "height", "groups": {"known": ["1_60", "162.0", "164"], "other": ["170"]}},
+    "era": {"field": "person.born", "groups": {"old": {"lte": 1949}, "young": {"gt": 1949}}},
+    "alive": {"field": "alive", "groups": {"yes": True, "no": False}},
+    "place": {"field": "place", "groups": PLACES},
+    "job": {"field": "jobs.field", "groups": ["science", "art"]},
+    "origin": {"field": "origin", "groups": ["Europe", "Asia"]},
+}
+"""Labels of every kind that a server can filter by: 18 groups, and one that is unknown."""
+
+
+async def compare_groups(engine: ElasticsearchEngine) -> None:
+    """Compare searches within every group of ``LABELS`` with a filter by hand."""
+    groups = {(a.name, g) for a in engine.schema.attributes.values() for g in a.groups}
+    assert engine.filterable == groups
+    assert "within_group" in engine.capabilities
+    only = tuple(PEOPLE)[::3]
+    queries = [
+        Query("opera", 200),
+        Query("opera", 200, boost="river"),
+        Query("opera river", 200, every_word=True),
+        Query("opera", 200, expansion=(("river", 0.5), ("novel", 0.25))),
+        Query("opera", 200, only=only),
+        Query("unheard", 200),
+    ]
+    assert await compare_within(engine, queries, 200) > 2000
+    # The server chooses which of the documents with the last score come.
+    few = [Query("opera", 10), Query("opera railway", 3), Query("river", 10, only=only)]
+    assert await compare_within(engine, few, 200, rounded=True) > 300
 
 
 class Server:

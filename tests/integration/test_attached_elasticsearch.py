@@ -30,18 +30,20 @@ from fairqr.retrieval.retriever_parameters import Rm3
 from fairqr.retrieval.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,
+    LABELS,
     MAPPING,
     PEOPLE,
     Letters,
     Server,
     attached,
+    compare_groups,
     described,
     people,
     people_with_vectors,
     state,
 )
 from tests.integration.counting_proxy import counting_proxy
-from tests.unit.engines import hits_of
+from tests.unit.engines import compare_within, hits_of
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -338,6 +340,92 @@ async def test_shares_of_the_corpus_are_the_mean_memberships(server: Server) -> 
         assert found == pytest.approx(everyone.memberships[name].mean(axis=0), abs=1e-9), name
 
 
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_search_within_a_group_is_filtered_by_the_server(
+    server: Server, own: bool, filtered: bool
+) -> None:
+    """One request, whether the source has a request and a filter of its own or not."""
+    parts: dict[str, Any] = {"body": BODY} if own else {}
+    parts |= {"filter": {"term": {"published": True}}} if filtered else {}
+    with counting_proxy(server.url) as proxy:
+        async with attached(described(proxy.url, INDEX, attributes=LABELS, **parts)) as engine:
+            await compare_groups(engine)
+            proxy.clear()
+            within = [Query("opera", n, within=("era", "old")) for n in (0, 10)]
+            size, *_ = await engine.search([Query("", 0, within=("gender", "female")), *within])
+            assert len(proxy.passed) == 1
+    sexes = [p["person"].get("sex") for p in PEOPLE.values() if p["published"] or not filtered]
+    assert size.total == sum(sex in ("F", "f") for sex in sexes)
+
+
+async def test_groups_that_the_server_cannot_filter_by_are_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    """Labels in a file, what is not indexed or is normalized, and documents that are unknown."""
+    lower = {"type": "custom", "filter": ["lowercase"]}
+    mapping = {
+        "runtime": {"size": {"type": "keyword", "script": {"source": "emit('tall')"}}},
+        "properties": {
+            "t": {"type": "text"},
+            "plain": {"type": "keyword"},
+            "kept": {"type": "keyword", "index": False},
+            "lower": {"type": "keyword", "normalizer": "lower"},
+            "tags": {"type": "flattened"},
+            "weights": {"type": "flattened"},
+            "day": {"type": "date"},
+            "origin": {"properties": {"a": {"type": "float"}, "note": {"type": "keyword"}}},
+        },
+    }
+    sides = ["a", "b"]
+    documents = {
+        f"d{number}": {
+            "t": "x",
+            "tags": {"side": side},
+            "weights": {side: 1},
+            "day": f"200{number}-01-01",
+            "origin": {"a": number, "note": "x"},
+            **dict.fromkeys(("plain", "kept", "lower"), side),
+        }
+        for number, side in enumerate("aab")
+    }
+    (tmp_path / "sides.csv").write_text("id,group\nd0,a\nd1,b\nd2,b\n")
+    attributes: dict[str, Any] = {
+        name: {"field": name, "groups": sides} for name in ("plain", "kept", "lower", "weights")
+    }
+    attributes["plain"]["unknown"] = "group"
+    attributes |= {
+        "below": {"field": "tags.side", "groups": sides},
+        "beside": {"labels": "sides.csv"},
+        "size": {"field": "size", "groups": ["tall", "small"]},
+        "day": {"field": "day", "groups": {"first": ["2000-01-01T00:00:00.000Z"], "b": ["x"]}},
+        "origin": {"field": "origin", "groups": sides},
+    }
+    settings = {"analysis": {"normalizer": {"lower": lower}}}
+    with server.index("hr-odd", documents, mapping, **settings):
+        changes = {"title": None, "text": ["t"], "attributes": attributes, "folder": tmp_path}
+        source = described(server.url, "hr-odd", **changes)
+        async with attached(source, tmp_path) as engine:
+            assert {attribute for attribute, _ in engine.filterable} == {
+                "plain", "below", "size", "origin",
+            }  # fmt: skip
+            assert await compare_within(engine, [Query("x", 9)], 9) == 3 + 3 + 3 + 2
+            for within in [("plain", "unknown"), ("beside", "a"), ("lower", "b"), ("day", "first")]:
+                with pytest.raises(UnsupportedError, match="cannot filter by this label; search"):
+                    await engine.search([Query("x", 9, within=within)])
+
+
+async def test_a_weight_that_is_added_later_is_filtered_by(server: Server) -> None:
+    origin = {"properties": {"Europe": {"type": "float"}}}
+    mapping = {"properties": {"t": {"type": "text"}, "origin": origin}}
+    groups = {"origin": {"field": "origin", "groups": ["Europe", "Asia"]}}
+    changes = {"title": None, "text": ["t"], "attributes": groups}
+    with server.index("hr-later", {"a": {"t": "x", "origin": {"Europe": 1}}}, mapping):
+        async with attached(described(server.url, "hr-later", **changes)) as engine:
+            server.write("hr-later", {"b": {"t": "x", "origin": {"Asia": 2, "Europe": 0}}})
+            assert await compare_within(engine, [Query("x", 9)], 9) == 2
+
+
 async def test_other_fields_beside_weights_are_not_read(server: Server) -> None:
     """A text has no columns, and a keyword or a date is no weight."""
     origin = {
@@ -465,12 +553,14 @@ async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) 
     body = {**BODY, "rescore": {"window_size": 9, "query": {"rescore_query": {"match_all": {}}}}}
     async with attached(described(server.url, INDEX, body=body)) as engine:
         assert len(await hits_of(engine, "opera", 9)) == 9
-        assert not {"rescore", "document_frequencies"} & engine.capabilities
+        assert not {"rescore", "document_frequencies", "within_group"} & engine.capabilities
         assert (await hits_of(engine, "", 9, only=("p001",))).ids == ["p001"]
         with pytest.raises(UnsupportedError, match=r"Ranking given documents needs .* 'people'"):
             await hits_of(engine, "opera", 9, only=("p001",))
         with pytest.raises(UnsupportedError, match="Counting the documents that match needs"):
             await hits_of(engine, "opera", 0)
+        with pytest.raises(UnsupportedError, match="needs an engine that can search within a gro"):
+            await engine.search([Query("opera", 9, within=("gender", "female"))])
     source = described(server.url, INDEX, body=body, filter={"term": {"published": True}})
     with pytest.raises(SourceError, match="put it into the body"):
         async with attached(source):
@@ -890,6 +980,7 @@ async def test_the_check_says_what_is_there(server: Server) -> None:
         "new_queries",
         "read_by_id",
         "rescore",
+        "within_group",
     ]
     gender, era, job, origin = report.attributes
     sexes = [person["person"].get("sex") for person in PEOPLE.values()]
@@ -990,6 +1081,8 @@ async def test_a_field_of_vectors_is_searched_as_the_server_scores_it(
                 assert found == pytest.approx(expected[id_], rel=1e-4)
             assert len(await hits_of(engine, "???", 9)) == 0
             assert (await hits_of(engine, "???", 9, only=("p001",))).scores == [0]
+            near = [Query("opera", 20, boost="river"), Query("opera", 40, only=only)]
+            assert await compare_within(engine, near, 200, counts=False, rounded=True) > 80
             plain, counted = await engine.lexical.search([Query("opera", 9), Query("opera", 0)])
             assert plain.ids != hits.ids[:9]
             assert (await hits_of(engine, "opera", 0)).total == counted.total

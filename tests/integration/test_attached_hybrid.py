@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from fairqr import FairSearch
-from fairqr.base.errors import ModelError
+from fairqr.base.errors import ModelError, UnsupportedError
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.opening import Retriever
@@ -28,7 +29,7 @@ from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
-from tests.unit.engines import hits_of, ranked
+from tests.unit.engines import compare_within, hits_of, ranked
 from tests.unit.retrieval.embedded import GENDER, built
 from tests.unit.retrieval.vector_encoders import CountingEncoder, stored_vector, word_vector
 
@@ -272,6 +273,39 @@ async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
             expected = await by_hand(lexical_of(engine), vectors, query)
             wanted = dict(zip(expected.ids, expected.scores, strict=True))
             assert only.scores == pytest.approx([wanted[id_] for id_ in only.ids], abs=1e-5)
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_a_group_is_searched_by_words_and_vectors(url: str, tmp_path: Path) -> None:
+    """What is relevant is judged among all documents, and three requests are enough."""
+    with index(url, sent()) as source, counting_proxy(url) as proxy:
+        described = source.model_copy(update={"url": proxy.url})
+        async with opened(described, tmp_path) as engine:
+            assert isinstance(engine, FieldHybridEngine)
+            assert engine.filterable == {("gender", "female"), ("gender", "male")}
+            queries = [Query(text, n) for text in QUERIES for n in (20, 300)]
+            queries.append(Query("w1", 20, only=tuple(DOCUMENTS)[::3]))
+            compared = await compare_within(engine, queries, 300, counts=False, rounded=True)
+            assert compared > 1000
+            proxy.clear()
+            await engine.search([replace(query, within=("gender", "male")) for query in queries])
+            assert len(proxy.passed) == 3
+            counted = await engine.search([Query("", 0, within=("gender", "male"))])
+            assert counted[0].total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
+
+
+async def test_a_field_that_filters_too_late_is_not_searched_within_a_group(
+    opensearch_url: str, tmp_path: Path
+) -> None:
+    method = {**FIELDS["opensearch"]["method"], "engine": "nmslib"}
+    with index(opensearch_url, sent(), {**FIELDS["opensearch"], "method": method}) as source:
+        async with opened(source, tmp_path) as engine:
+            assert isinstance(engine, FieldHybridEngine)
+            assert not engine.filterable
+            assert "within_group" not in engine.capabilities
+            assert lexical_of(engine).filterable
+            with pytest.raises(UnsupportedError, match="needs an engine that can search within"):
+                await engine.search([Query("w1", 9, within=("gender", "male"))])
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)

@@ -17,18 +17,20 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.source import load_source
 from tests.integration.attached_people import (
     ATTRIBUTES,
+    LABELS,
     MAPPING,
     PEOPLE,
     Letters,
     Server,
     attached,
+    compare_groups,
     described,
     people,
     people_with_vectors,
     state,
 )
 from tests.integration.counting_proxy import counting_proxy
-from tests.unit.engines import hits_of
+from tests.unit.engines import compare_within, hits_of
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -93,6 +95,11 @@ async def test_an_index_is_searched_with_its_labels_and_left_as_it_was(server: S
     assert state(server, INDEX) == before
 
 
+async def test_a_search_within_a_group_is_filtered_by_the_server(server: Server) -> None:
+    async with attached(described(server.url, INDEX, attributes=LABELS, **OPENSEARCH)) as engine:
+        await compare_groups(engine)
+
+
 async def test_the_check_and_the_draft_know_which_server_it_is(
     server: Server, tmp_path: Path
 ) -> None:
@@ -124,12 +131,16 @@ async def test_a_field_of_vectors_is_searched(server: Server, engine: str) -> No
             best = sorted(cosines.values(), reverse=True)[:50]
             assert [cosines[id_] for id_ in hits.ids] == pytest.approx(best, abs=1e-4)
             assert ("rescore" in attached_.capabilities) == (engine == "lucene")
+            assert ("within_group" in attached_.capabilities) == (engine == "lucene")
             if engine == "lucene":
                 assert hits.scores == pytest.approx([(1 + one) / 2 for one in best], abs=1e-4)
                 only = (*hits.ids[::-1], "p000", "nobody")
                 again = await hits_of(attached_, "opera river", 99, only=only)
                 assert again.ids[-1] == "p000"
                 assert again.scores == pytest.approx([*hits.scores, 0], abs=1e-4)
+                asked = [Query("opera river", 20), Query("opera", 40, only=only)]
+                compared = await compare_within(attached_, asked, 200, counts=False, rounded=True)
+                assert compared > 40
 
 
 @pytest.mark.parametrize(

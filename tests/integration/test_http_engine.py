@@ -359,6 +359,7 @@ async def test_one_engine_serves_several_event_loops(
         ),
         (Query("a", 0), "Counting the documents with a word needs an engine that can count"),
         (Query("a", 5, every_word=True), "Counting the documents with a word needs"),
+        (Query("a", 5, within=("gender", "female")), "A query within a group needs an engine that"),
     ],
 )
 async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
 
 from fairqr.base.errors import UnsupportedError
 from fairqr.retrieval.documents import Document
@@ -14,7 +18,7 @@ from fairqr.retrieval.exposure import FloatArray
 from fairqr.retrieval.ranking import Ranking
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["WatchedEngine", "answers_of", "hits_of", "ranked", "remove"]
+__all__ = ["WatchedEngine", "answers_of", "compare_within", "hits_of", "ranked", "remove"]
 
 
 async def hits_of(
@@ -39,6 +43,62 @@ async def answers_of(
 ) -> list[tuple[list[str], list[float], int | None]]:
     """The ids, scores and total of each query."""
     return [(hits.ids, hits.scores, hits.total) for hits in await engine.search(queries)]
+
+
+async def compare_within(
+    engine: SearchEngine,
+    queries: Sequence[Query],
+    documents: int,
+    *,
+    counts: bool = True,
+    rounded: bool = False,
+) -> int:
+    """Compare searches within each group with a filter by hand over the hits of all documents.
+
+    Args:
+        engine: What is searched.
+        queries: What is asked for.
+        documents: At least as many as there are.
+        counts: Whether the counts of matches must be the same, too.
+        rounded: Whether the last digits of scores may differ, and with them the order of ties.
+
+    Returns:
+        How many hits were compared.
+    """
+    compared = 0
+    deep = await engine.search([replace(query, n=documents) for query in queries])
+    matching = await engine.search([replace(q, n=documents, only=None) for q in queries])
+    for within in sorted(engine.filterable):
+        limited = [replace(query, within=within) for query in queries]
+        found = await engine.search(limited)
+        totals = await engine.search([replace(query, n=0) for query in limited]) if counts else []
+        for query, hits, everything in zip(queries, found, deep, strict=True):
+            members = _rows_within(engine, everything, within)
+            rows = members[: query.n]
+            if rounded:
+                wanted = [everything.scores[row] for row in rows]
+                assert hits.scores == pytest.approx(wanted), (query, within)
+                row_of = {everything.ids[row]: row for row in members}
+                rows = [row_of[id_] for id_ in hits.ids]
+            wanted = [everything.scores[row] for row in rows]
+            assert hits.scores == (pytest.approx(wanted) if rounded else wanted), (query, within)
+            assert hits.ids == [everything.ids[row] for row in rows], (query, within)
+            for name, shares in hits.memberships.items():
+                assert shares.tolist() == everything.memberships[name][rows].tolist()
+            compared += len(hits)
+        for query, total, everything in zip(queries, totals, matching, strict=False):
+            ids = {everything.ids[row] for row in _rows_within(engine, everything, within)}
+            if query.text:
+                counted = ids if query.only is None else ids.intersection(query.only)
+                assert total.total == len(counted), (query, within)
+    return compared
+
+
+def _rows_within(engine: SearchEngine, hits: Hits, within: tuple[str, str]) -> list[int]:
+    attribute, group = within
+    place = engine.schema.attribute(attribute).universe.index(group)
+    rows: list[int] = np.flatnonzero(hits.memberships[attribute][:, place] > 0).tolist()
+    return rows
 
 
 async def remove(engine: SearchEngine, ids: Sequence[str]) -> int:
@@ -74,6 +134,11 @@ class WatchedEngine:
     def schema(self) -> Schema:
         return self._engine.schema
 
+    @property
+    def filterable(self) -> frozenset[tuple[str, str]]:
+        lacks = "within_group" not in self.capabilities
+        return frozenset() if lacks else self._engine.filterable
+
     async def info(self) -> EngineInfo:
         return await self._engine.info()
 
@@ -84,6 +149,8 @@ class WatchedEngine:
                 self._require("document_frequencies")
             if query.only is not None and query.text:
                 self._require("rescore")
+            if query.within is not None:
+                self._require("within_group")
         return await self._engine.search(queries)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:

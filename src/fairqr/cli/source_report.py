@@ -18,6 +18,7 @@ ABILITIES = {
     "rescore": "score given documents",
     "document_frequencies": "count matches",
     "corpus_shares": "count groups",
+    "within_group": "search within a group",
     "vectors": "search by vectors",
 }
 

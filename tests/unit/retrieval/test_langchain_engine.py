@@ -284,6 +284,9 @@ async def test_what_langchain_cannot_do_is_refused() -> None:
             await engine.search([query])
     with pytest.raises(UnsupportedError, match="count the documents of each group"):
         await engine.corpus_shares()
+    within = ("gender", engine.schema.attribute("gender").groups[0])
+    with pytest.raises(UnsupportedError, match="engine that can search within a group"):
+        await engine.search([Query("x", 3, within=within)])
     assert len(await search(engine, "x", 0)) == 0
 
 

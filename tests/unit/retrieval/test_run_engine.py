@@ -140,6 +140,10 @@ async def test_a_run_cannot_be_searched_by_other_words(tmp_path: Path, query: Qu
         await engine.search([query])
     with pytest.raises(UnsupportedError, match="count the documents of each group"):
         await engine.corpus_shares()
+    attribute = next(iter(engine.schema.attributes.values()))
+    within = (attribute.name, attribute.groups[0])
+    with pytest.raises(UnsupportedError, match="engine that can search within a group"):
+        await engine.search([Query("t1", 10, within=within)])
 
 
 async def test_groups_of_known_documents_can_be_looked_up(tmp_path: Path) -> None:

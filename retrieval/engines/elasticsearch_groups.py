@@ -1,0 +1,143 @@
+"""Queries of Elasticsearch and OpenSearch for the documents of a group."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from datetime import date, timedelta
+from typing import Any
+
+from fairqr.retrieval.engines.elasticsearch_fields import HitReader, LabelField
+from fairqr.retrieval.engines.elasticsearch_mapping import DATES, NUMBERS
+from fairqr.retrieval.schema import Range, as_text
+
+__all__ = ["existing", "filterable", "group_query", "grouped"]
+
+Body = dict[str, Any]
+
+KEYWORDS = frozenset({"constant_keyword", "keyword", "version", "wildcard"})
+
+
+def filterable(reader: HitReader) -> frozenset[tuple[str, str]]:
+    """Return the groups that the server can filter by, as pairs of attribute and group.
+
+    The group ``unknown`` is not among them. A server finds documents without a label, but not those
+    with some values that a group takes and some that none does.
+    """
+    return frozenset(
+        (label.attribute.name, group)
+        for label in reader.labels
+        if not label.mapped.other_types and label.mapped.settings.get("index") is not False
+        for group in label.attribute.groups
+        if group_query(label, group) is not None
+    )
+
+
+def existing(label: LabelField) -> Body:
+    """Return the query for the documents that have a label."""
+    if label.mixed:
+        held = [{"exists": {"field": name}} for name in label.number_fields]
+        return {"bool": {"should": held}}
+    return _of_parents(label, {"exists": {"field": label.name}})
+
+
+def grouped(label: LabelField) -> Body | None:
+    """Return the query for the documents whose label a group takes; None if there is no such."""
+    queries = [group_query(label, group) for group in label.attribute.groups]
+    if label.weights or None in queries:
+        return None
+    return {"bool": {"should": queries}}
+
+
+def group_query(label: LabelField, group: str) -> Body | None:
+    """Return the query for the documents with a share of a group.
+
+    None if the server cannot tell which these are.
+    """
+    values = label.attribute.values.get(group, (group,))
+    kind = label.mapped.type
+    query: Body | None
+    if label.weights:
+        query = _weight_query(label, group)
+    elif isinstance(values, Range):
+        query = _range_query(label.name, values, kind)
+    elif "normalizer" in label.mapped.settings:
+        query = None  # The server would take the values for others than they are.
+    elif kind in KEYWORDS:
+        query = {"terms": {label.name: list(values)}}
+    elif kind in NUMBERS:
+        query = {"terms": {label.name: [value for value in values if _is_number(value)]}}
+    elif kind == "boolean":
+        query = {"terms": {label.name: [value for value in values if value in ("true", "false")]}}
+    else:
+        query = None
+    return None if query is None else _of_parents(label, query)
+
+
+def _weight_query(label: LabelField, group: str) -> Body | None:
+    """Return the query for the documents where a group has a weight; None for flattened objects."""
+    if not label.numbers:
+        return None
+    own = {rest for rest in label.numbers if label.attribute.group_of(rest) == group}
+    values = label.attribute.values.get(group, (group,))
+    if not (label.mixed or isinstance(values, Range)):
+        own.update(values)  # A field that is added later is read, too.
+    above_zero = [{"range": {f"{label.name}.{rest}": {"gt": 0}}} for rest in sorted(own)]
+    return {"bool": {"should": above_zero}} if own else {"match_none": {}}
+
+
+def _of_parents(label: LabelField, query: Body) -> Body:
+    if not label.mapped.nested:
+        return query
+    return {"nested": {"path": label.mapped.nested, "query": query}}
+
+
+def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
+    """Return the query for the values in a range, or None if the server cannot compare them.
+
+    Dates are compared by their year with a number, and by their day with a date; so each bound
+    becomes the first day that lies in the range, or the first that does not.
+    """
+    given = {
+        name: bound
+        for name in ("gte", "gt", "lte", "lt")
+        if (bound := getattr(wanted, name)) is not None
+    }
+    if kind in NUMBERS:
+        return {"match_none": {}} if wanted.is_of_dates else {"range": {name: given}}
+    if kind not in DATES:
+        return None
+    bounds: Body = {"format": "yyyy-MM-dd"}
+    for side, bound in given.items():
+        is_lower = side in ("gte", "gt")
+        first = _first_day(bound, later=side in ("gt", "lte"))
+        if isinstance(first, date):
+            bounds["gte" if is_lower else "lt"] = first.isoformat()
+        elif is_lower == (first > 0):
+            return {"match_none": {}}  # All dates lie before it, or none does.
+    return {"range": {name: bounds}}
+
+
+def _first_day(bound: float | date, *, later: bool) -> date | float:
+    """Return the first day at a bound or after it; infinite if that is beyond all dates.
+
+    Args:
+        bound: A day, or a year.
+        later: Whether the day or the year of the bound itself is left out.
+    """
+    if isinstance(bound, date):
+        return math.inf if later and bound == date.max else bound + timedelta(days=later)
+    year = math.floor(bound) + 1 if later else math.ceil(bound)
+    if date.min.year <= year <= date.max.year:
+        return date(year, 1, 1)
+    return math.inf if year > 0 else -math.inf
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number as we write it; ``1_0`` and ``1e1`` are no labels of 10."""
+    for kind in (int, float):
+        with suppress(ValueError, OverflowError):
+            number = kind(text)
+            if math.isfinite(number) and as_text(number) == text:
+                return True
+    return False

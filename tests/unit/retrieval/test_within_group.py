@@ -1,0 +1,183 @@
+"""Searching within a group: the same as filtering all hits, with every engine that can do it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from fairqr.base.errors import InputError, UnknownAttributeError, UnsupportedError
+from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.corpus import find_corpus
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.hybrid import HybridEngine
+from fairqr.retrieval.engines.rm3 import Rm3Engine
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from fairqr.retrieval.engines.vectors import VectorEngine
+from fairqr.retrieval.retriever_parameters import Hybrid, Rm3
+from fairqr.retrieval.schema import Schema
+from tests.unit.engines import WatchedEngine, compare_within, hits_of
+from tests.unit.retrieval.embedded import built, remove, upsert
+from tests.unit.retrieval.vector_encoders import CountingEncoder
+
+SCHEMA = Schema.model_validate(
+    {
+        "attributes": {
+            "gender": {"field": "gender", "groups": ["female", "male"]},
+            "place": {"field": "place", "groups": ["here", "there", "far"], "unknown": "group"},
+            "era": {"field": "born", "groups": {"old": {"lt": 1950}, "young": {"gte": 1950}}},
+        }
+    }
+)
+COUNT = 300
+FEMALE = ("gender", "female")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No vectors of other tests."""
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def generated(count: int = COUNT) -> list[Document]:
+    """Short documents over few words, so that many scores tie; a few are far away."""
+    draw = random.Random(3)
+    words = [f"w{number}" for number in range(20)]
+    return [
+        Document(
+            f"d{number:03}",
+            "",
+            " ".join(draw.choices(words, k=draw.randint(2, 6))),
+            {
+                "gender": draw.choice(["female", "male", ["female", "male"], None]),
+                "place": "far" if number % 97 == 0 else draw.choice(["here", {"there": 2}, None]),
+                "born": draw.choice([1900, 1949, 1950, 2000]),
+            },
+        )
+        for number in range(count)
+    ]
+
+
+QUERIES = [
+    Query("w1", 10),
+    Query("w2 w3 unheard", COUNT),
+    Query("w4", 25, boost="w5 w6"),
+    Query("w7 w8", 10, every_word=True),
+    Query("unheard", 10),
+    Query("", 10),
+    Query("w1 w9", 40, only=tuple(f"d{number:03}" for number in range(0, COUNT + 40, 4))),
+    Query("w1 w9", 5, only=tuple(f"d{number:03}" for number in range(50))),
+    Query("w1", 5, only=()),
+]
+RANKED = [query for query in QUERIES if not query.every_word]
+
+
+async def test_the_embedded_index_filters_by_every_group(tmp_path: Path) -> None:
+    """With ties, fractional labels, unknown ones, deletions, and several segments."""
+    engine = built(tmp_path / "v1", generated(), SCHEMA)
+    assert "within_group" in engine.capabilities
+    assert {group for name, group in engine.filterable if name == "place"} == {
+        "here", "there", "far", "unknown",
+    }  # fmt: skip
+    expanded = Query("w1", 20, expansion=(("w2", 0.5), ("w3", 0.25)))
+    assert await compare_within(engine, [*QUERIES, expanded], COUNT) > 500
+    await remove(engine, [f"d{number:03}" for number in range(0, COUNT, 7)])
+    await upsert(engine, [Document("d001", "", "w1", {"gender": "male"})])
+    await upsert(engine, [Document("x", "", "w1 w2", {"gender": "female", "place": "far"})])
+    assert await compare_within(engine, [*QUERIES, expanded], COUNT) > 400
+    assert "d001" not in (await engine.search([Query("w1", COUNT, within=FEMALE)]))[0].ids
+
+
+async def test_without_text_the_group_is_counted_or_looked_up(tmp_path: Path) -> None:
+    documents = generated()
+    engine = built(tmp_path / "v1", documents, SCHEMA)
+    asked = tuple(document.id for document in documents[:50])
+    size, among, those = await engine.search(
+        [
+            Query("", 0, within=FEMALE),
+            Query("", 0, within=FEMALE, only=asked),
+            Query("", 50, within=FEMALE, only=asked),
+        ]
+    )
+    women = [d.id for d in documents if "female" in (d.fields["gender"] or ())]
+    assert size.total == len(women)
+    assert among.total == len(those) == len({*women} & {*asked})
+    assert those.ids == [id_ for id_ in women if id_ in asked]
+    assert those.memberships["gender"][:, 0].all()
+
+
+async def test_an_embedded_index_filters_by_a_file_of_labels(tmp_path: Path) -> None:
+    (tmp_path / "people.jsonl").write_text(
+        "".join(f'{{"id": "p{n}", "title": "", "text": "opera"}}\n' for n in range(20))
+    )
+    (tmp_path / "sides.csv").write_text(
+        "id,group,weight\n" + "".join(f"p{n},left,{n % 3}\np{n},right,1\n" for n in range(18))
+    )
+    (tmp_path / "schema.yaml").write_text("attributes: {side: {labels: sides.csv}}\n")
+    corpus = find_corpus(tmp_path / "people.jsonl")
+    engine = await Catalog(tmp_path / "data").create("people", corpus)
+    assert engine.filterable == {("side", "left"), ("side", "right")}
+    assert await compare_within(engine, [Query("opera", 20), Query("opera", 3)], 20) == 12 + 18 + 6
+
+
+@pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])
+async def test_vectors_find_the_best_documents_of_a_group(
+    tmp_path: Path, kind: type[VectorEngine]
+) -> None:
+    """A rare group is found however far down its documents stand."""
+    engine = await kind.open(built(tmp_path / "v1", generated(), SCHEMA), CountingEncoder())
+    rounded = kind is HybridEngine  # Probabilities are computed in blocks of a few at a time.
+    assert engine.filterable == engine.lexical.filterable
+    assert (await compare_within(engine, RANKED, COUNT, counts=False, rounded=rounded)) > 1000
+    (far,) = await engine.search([Query("w1", 10, within=("place", "far"))])
+    assert len(far) == 4
+    await remove(engine, [far.ids[0]])
+    await upsert(engine, [Document("d001", "", "w1", {"place": "far"})])
+    (later,) = await engine.search([Query("w1", 10, within=("place", "far"))])
+    assert {*later.ids} == {*far.ids[1:], "d001"}
+    assert (await compare_within(engine, RANKED, COUNT + 9, counts=False, rounded=rounded)) > 1000
+    (lexical,) = await engine.search([Query("w7 w8", 9, every_word=True, within=FEMALE)])
+    expected = Query("w7 w8", 9, every_word=True, within=FEMALE)
+    assert lexical.ids == (await engine.lexical.search([expected]))[0].ids
+
+
+async def test_rm3_learns_from_all_documents_and_finds_those_of_the_group(tmp_path: Path) -> None:
+    engine = Rm3Engine(built(tmp_path / "v1", generated(), SCHEMA), Rm3())
+    assert "within_group" in engine.capabilities
+    assert (await compare_within(engine, RANKED, COUNT, counts=False)) > 500
+
+
+async def test_an_encoded_pool_is_that_of_the_group(tmp_path: Path) -> None:
+    """Scores are those of a search whose pool holds all documents."""
+    lexical = WatchedEngine(built(tmp_path / "v1", generated(), SCHEMA))
+    deep = await EncodedPoolEngine.open(lexical, CountingEncoder(), options=Hybrid(pool=COUNT))
+    assert (await compare_within(deep, RANKED, COUNT, counts=False, rounded=True)) > 500
+    shallow = await EncodedPoolEngine.open(lexical, CountingEncoder(), options=Hybrid(pool=20))
+    lexical.searches.clear()
+    (found,) = await shallow.search([Query("w1 w2", 20, within=FEMALE)])
+    assert [query.within for query in lexical.searches[0]] == [FEMALE, None]
+    by_words = await hits_of(lexical, "w1 w2", COUNT)
+    women = [
+        id_
+        for id_, share in zip(by_words.ids, by_words.memberships["gender"][:, 0], strict=True)
+        if share > 0
+    ]
+    assert {*found.ids} == {*women[:20]}
+    (lookup,) = await shallow.search([Query("", 0, within=FEMALE)])
+    assert lookup.total == sum("female" in (d.fields["gender"] or ()) for d in generated())
+
+
+async def test_what_cannot_be_filtered_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", generated(20), SCHEMA)
+    with pytest.raises(InputError, match="no group 'martian' of gender; choose among female, male"):
+        await engine.search([Query("w1", 5, within=("gender", "martian"))])
+    with pytest.raises(UnknownAttributeError, match="no attribute 'shoes'"):
+        await engine.search([Query("w1", 0, within=("shoes", "red"))])
+    without = WatchedEngine(engine, without=["within_group"])
+    assert not without.filterable
+    assert isinstance(engine, TantivyEngine)
+    with pytest.raises(UnsupportedError):
+        await without.search([Query("w1", 5, within=FEMALE)])
