@@ -55,7 +55,9 @@ QUOTING = ("spec", "inputs", "command", "notes")
 
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
-ROUNDING = 1e-12
+ROUNDING = 1e-10
+"""Figures have 12 digits; where two machines round otherwise, the last digit may differ by one."""
+
 DIFFERENCES_SHOWN = 5
 REPLIES_AT_ONCE = 500
 MOST_REPLIES = 1 << 40
@@ -585,7 +587,7 @@ def _are_equal(kept: Any, again: Any) -> bool:
         isinstance(value, int | float) and not isinstance(value, bool) for value in (kept, again)
     ]
     if all(numbers):
-        return math.isclose(kept, again, rel_tol=ROUNDING, abs_tol=ROUNDING)
+        return math.isclose(kept, again, rel_tol=ROUNDING, abs_tol=ROUNDING / 100)
     return type(kept) is type(again) and bool(kept == again)
 
 
