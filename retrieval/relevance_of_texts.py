@@ -47,7 +47,15 @@ from fairqr.retrieval.relevance import Background, Calibration, fused_best, move
 from fairqr.retrieval.retriever_parameters import Hybrid
 from fairqr.retrieval.sendable import sendable
 
-__all__ = ["CALIBRATION", "FITTED", "Reference", "TextEvidence", "TextRelevance", "bm25"]
+__all__ = [
+    "CALIBRATION",
+    "FITTED",
+    "Reference",
+    "TextEvidence",
+    "TextRelevance",
+    "bm25",
+    "comparable_from",
+]
 
 CALIBRATION = Calibration(intercept=-4.011, lexical=1.767, similarity=1.199)
 """Fitted on the 200 best documents by BM25 of all topics of notables and TREC Fair 2022."""
@@ -69,6 +77,9 @@ FEWEST_TEXTS = 0.5
 
 FARTHEST = 10.0
 """The most standard deviations that count."""
+
+END = 10
+"""How many of the last documents of a search say how far down it reaches."""
 
 SAMPLED_QUERIES, SAMPLED_FOR_EACH = 20, 10
 
@@ -351,6 +362,26 @@ class TextRelevance:
     def _forget(self, id_: str) -> None:
         if (kept := self._kept.pop(id_, None)) is not None:
             self._bytes -= kept[2].size
+
+
+def comparable_from(estimates: FloatArray, searches: Sequence[Sequence[int]]) -> float:
+    """Return the estimate from which a pool has what there is of each group alike.
+
+    A pool that was widened by a search for each group has a small group down to its unlikely
+    documents, and of a large one the likely ones alone. So their shares in all of the pool say
+    little. Above the level at which the search of every group was cut off, they can be compared.
+
+    Args:
+        estimates: For each document of the pool, shape (n,).
+        searches: For each group whose search was cut off, where its documents are in the pool, in
+            the order in which the engine gave them.
+
+    Returns:
+        The highest of the levels at which searches were cut off: the median estimate of the last
+        ten documents. 0 if none was.
+    """
+    ends = [list(places)[-END:] for places in searches]
+    return max((float(np.median(estimates[end])) for end in ends if end), default=0.0)
 
 
 def _stored_by(engine: SearchEngine, mark: EncoderMark) -> StoredVectors:

@@ -26,6 +26,7 @@ from fairqr.retrieval.relevance_of_texts import (
     TextEvidence,
     TextRelevance,
     bm25,
+    comparable_from,
     numbers_of,
 )
 from tests.unit.engines import WatchedEngine
@@ -335,3 +336,39 @@ async def test_documents_that_answer_stand_above_those_that_do_not(tmp_path: Pat
     found = await estimated(await opened(built(tmp_path / "v1", documents)), "w7", documents)
     has = [d.id for d in documents if "w7" in text_of(d).split()]
     assert np.mean([found[i] for i in has]) > 2 * np.mean([found[i] for i in found if i not in has])
+
+
+def test_documents_are_comparable_above_the_level_of_every_search() -> None:
+    estimates = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    assert comparable_from(estimates, []) == 0
+    assert comparable_from(estimates, [[]]) == 0
+    assert comparable_from(estimates, [[0, 3, 8]]) == 0.6
+    assert comparable_from(estimates, [[6, 7, 8], [2, 1, 3], [8]]) == 0.7
+    many = np.linspace(1, 0, 101)
+    assert comparable_from(many, [range(80), range(80, 101)]) == pytest.approx(1 - 0.745)
+
+
+async def test_a_group_that_is_held_down_has_its_share_of_the_comparable_documents(
+    tmp_path: Path,
+) -> None:
+    """A pool with 60 of one group and 15 of another, which has a quarter of the relevant ones."""
+    draw = random.Random(3)
+    documents = [
+        Document(
+            f"d{number:03}",
+            "",
+            " ".join([*["w1"] * (8 - number // 20), *draw.choices(WORDS[2:], k=2 + number // 20)]),
+            {"gender": "female" if number % 4 == 0 else "male"},
+        )
+        for number in range(160)
+    ]
+    relevance = await opened(built(tmp_path / "v1", documents))
+    women = [d for d in documents if d.fields["gender"] == "female"]
+    men = [d for d in documents if d.fields["gender"] == "male"]
+    pool = [*men[:60], *women]
+    estimates = await relevance.estimate("w1", pool)
+    assert estimates is not None
+    level = comparable_from(estimates, [range(60)])
+    kept = estimates * (estimates >= level)
+    assert estimates[60:].sum() / estimates.sum() > 0.3
+    assert kept[60:].sum() / kept.sum() == pytest.approx(0.25, abs=0.05)
