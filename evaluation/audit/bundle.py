@@ -59,6 +59,7 @@ ROUNDING = 1e-10
 """Figures have 12 digits; where two machines round otherwise, the last digit may differ by one."""
 
 DIFFERENCES_SHOWN = 5
+COMPRESSION = 6
 REPLIES_AT_ONCE = 500
 MOST_REPLIES = 1 << 40
 """Bytes; replies are read here, and none is dropped."""
@@ -271,7 +272,7 @@ class AuditFolder(Folder[AuditManifest]):
         with _packing(self.folder / OBSERVATIONS) as stream:
             for found in self.lines.in_order((id_,) for id_ in ids):
                 shown = self._redaction.observation(found) if self._redaction else found
-                stream.write(_line(shown.model_dump()))
+                stream.write(f"{shown.model_dump_json()}\n".encode())
                 observed += 1
         if observed != len(ids):
             raise InputError(
@@ -293,7 +294,8 @@ class AuditFolder(Folder[AuditManifest]):
             while found := kept.after(after, REPLIES_AT_ONCE):
                 after = max(found)
                 for key, reply in found.items():
-                    stream.write(_line({"key": key, "reply": reply}))
+                    line = json.dumps({"key": key, "reply": reply}, ensure_ascii=False)
+                    stream.write(f"{line}\n".encode())
         kept.close()
 
     def queries(self) -> Queries:
@@ -389,13 +391,9 @@ def _packing(path: Path) -> Iterator[gzip.GzipFile]:
     """Write a compressed file that is the same whenever and under whatever name it is written."""
     with (
         open_beside(path, PRIVATE) as beside,
-        gzip.GzipFile(filename="", mode="wb", fileobj=beside, mtime=0) as stream,
+        gzip.GzipFile("", "wb", COMPRESSION, beside, mtime=0) as stream,
     ):
         yield stream
-
-
-def _line(data: Mapping[str, Any]) -> bytes:
-    return (json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 @contextlib.contextmanager
