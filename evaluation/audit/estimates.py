@@ -14,14 +14,14 @@ often such intervals hold the true value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairqr.base.statistics import student_quantile, too_few
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["Estimate", "effective_queries", "jackknifed", "randomisation_p"]
+__all__ = ["Estimate", "effective_queries", "jackknifed", "randomisation_p", "within"]
 
 LEVEL = 0.95
 PERMUTATIONS = 20_000
@@ -93,6 +93,12 @@ def jackknifed(
         Estimate(float(value), float(low), float(high), len(parts))
         for value, low, high in zip(values, *ends, strict=True)
     ]
+
+
+def within(estimate: Estimate, least: float, greatest: float) -> Estimate:
+    """Cut an interval off at the ends of what the figure can be."""
+    low, high = (float(np.clip(end, least, greatest)) for end in (estimate.low, estimate.high))
+    return replace(estimate, low=low, high=high)
 
 
 def randomisation_p(

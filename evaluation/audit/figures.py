@@ -13,6 +13,7 @@ from fairqr.evaluation.audit.estimates import (
     Estimate,
     jackknifed,
     randomisation_p,
+    within,
 )
 from fairqr.evaluation.audit.exposures import Shown
 from fairqr.retrieval.dimension import Dimension
@@ -27,6 +28,9 @@ FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked, and shown shrunken beside."""
 PRIOR_CANDIDATES = 10.0
 """A shrunken rate is that of so many further candidates with the rate of all groups together."""
+
+SHARES = ("exposure", "target", "supply", "absent", "attention", "selection_rate")
+"""Figures from 0 to 1, which no end of an interval leaves."""
 
 OF_ANSWERS = ("unknown", "unlabelled")
 BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_ANSWERS)
@@ -152,7 +156,7 @@ class Gathered:
 
     def unknown_mean(self) -> Estimate:
         """Return the mean share of the exposure that went to documents without a label."""
-        return self._means(self.unknown()[:, None])[0]
+        return within(self._means(self.unknown()[:, None])[0], 0.0, 1.0)
 
     def weights(self) -> FloatArray:
         """Return the weight of each query, shape (n,)."""
@@ -189,6 +193,8 @@ class Gathered:
         found["exposure_ratio"] = self._relative(exposure, target)
         selected, candidates = self.array("selected"), self.array("candidates")
         found["selection_rate"] = self._rates(selected, candidates)
+        for name in SHARES:
+            found[name] = [within(it, 0.0, 1.0) for it in found[name]]
         found["impact_ratio"] = self._relative(selected, candidates)
         chosen, all_candidates = _sums(selected, candidates)
         overall = chosen.sum() / all_candidates.sum() if all_candidates.sum() else np.nan
@@ -320,11 +326,8 @@ def _divided(above: FloatArray, below: FloatArray) -> FloatArray:
 
 def _not_below_0(estimate: Estimate) -> Estimate:
     """Cut a gap and its interval off at 0; it is the lean that is tested."""
-    value, low, high = (
-        max(0.0, it) if not np.isnan(it) else it
-        for it in (estimate.value, estimate.low, estimate.high)
-    )
-    return replace(estimate, value=value, low=low, high=high, p=None)
+    value = estimate.value if np.isnan(estimate.value) else max(0.0, estimate.value)
+    return replace(within(estimate, 0.0, np.inf), value=value, p=None)
 
 
 def _sums(selected: FloatArray, candidates: FloatArray) -> tuple[FloatArray, FloatArray]:

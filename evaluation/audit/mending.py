@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.evaluation.audit.estimates import Estimate, jackknifed
+from fairqr.evaluation.audit.estimates import Estimate, jackknifed, within
 from fairqr.evaluation.audit.exposures import LIKELY, Answer, Choices
 from fairqr.retrieval.divergence import kullback_leibler
 from fairqr.retrieval.exposure import FloatArray, exposure
@@ -136,5 +136,12 @@ def curve(
         (divergence,) = jackknifed(parts, by, lambda t: t[..., 1:2] / t[..., :1])
         (relevance,) = jackknifed(parts, by, lambda t: t[..., 2:3] / t[..., 3:4])
         exposures = jackknifed(parts, by, lambda t: t[..., 4:] / t[..., :1])
-        points.append(CurvePoint(step, divergence, relevance, tuple(exposures)))
+        points.append(
+            CurvePoint(
+                step,
+                within(divergence, 0.0, np.inf),
+                within(relevance, 0.0, np.inf),
+                tuple(within(it, 0.0, 1.0) for it in exposures),
+            )
+        )
     return points

@@ -10,17 +10,18 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import ALPHA, FOUR_FIFTHS, GroupFigures
-from fairqr.evaluation.audit.measuring import AuditFigures, Contribution
+from fairqr.evaluation.audit.measuring import MENDED_STEP, AuditFigures, Contribution
 from fairqr.evaluation.audit.mending import CurvePoint
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.reports.text import plain
+from fairqr.retrieval.dimension import TIMES
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,8 +32,11 @@ __all__ = [
     "AuditFrames",
     "AuditOutcome",
     "PrintedQuery",
+    "after_mending",
     "audit_json",
     "frames_of",
+    "is_combination",
+    "mended_exposure",
     "queries_csv",
     "results_csv",
     "shares_of_candidates",
@@ -119,6 +123,35 @@ class AuditOutcome:
         return found
 
 
+def is_combination(attribute: str) -> bool:
+    """Return whether an attribute combines several."""
+    return TIMES in attribute
+
+
+def after_mending(points: Sequence[CurvePoint]) -> CurvePoint | None:
+    """Return where a re-ranking stands that leaves a tenth of today's distance."""
+    return next((point for point in points if point.step == MENDED_STEP), None)
+
+
+def mended_exposure(outcome: AuditOutcome) -> dict[tuple[str, str], float]:
+    """Return what each group would get if rankings were mended, by attribute and group.
+
+    Where a sample of the queries was mended, it says how much the exposure of all would change. NaN
+    where nothing was mended.
+    """
+    found = {}
+    for attribute, groups in outcome.attributes().items():
+        curve = outcome.figures.costs.get(attribute, [])
+        point = after_mending(curve)
+        for place, it in enumerate(groups):
+            change = math.nan
+            if point is not None:
+                change = point.exposure[place].value - curve[0].exposure[place].value
+            share = it.exposure.value + change
+            found[attribute, it.group] = share if math.isnan(share) else min(max(share, 0.0), 1.0)
+    return found
+
+
 def audit_json(outcome: AuditOutcome) -> bytes:
     """Return ``audit.json``; equal outcomes give equal bytes.
 
@@ -197,7 +230,7 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
 
 
 def _group_objects(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
-    shares = shares_of_candidates(outcome.figures.groups)
+    shares, mended = shares_of_candidates(outcome.figures.groups), mended_exposure(outcome)
     for group, share in zip(outcome.figures.groups, shares, strict=True):
         key = (group.attribute, group.group)
         ratio = group.impact_ratio.value
@@ -209,6 +242,7 @@ def _group_objects(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
             "verdict": group.verdict,
             "flips": group.flips,
             "lean_bounds": [group.lean_low, group.lean_high],
+            "if_mended": mended[key],
             "detectable": outcome.figures.detectable.get(key, math.nan),
             "below_four_fifths": None if math.isnan(ratio) else ratio < FOUR_FIFTHS,
             "selected": group.selected,
@@ -301,6 +335,7 @@ GROUP_COLUMNS = (
     *(f"{name}{end}" for name in ESTIMATES for end in _ENDS),
     "lean_least",
     "lean_greatest",
+    "if_mended",
     "detectable",
     "below_four_fifths",
     "selected",

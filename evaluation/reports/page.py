@@ -45,7 +45,10 @@ td em { display: block; color: var(--soft); font: .83rem/1.5 system-ui, sans-ser
 figure { margin: 1.5rem 0; } figure svg { width: 100%; min-width: 30rem;
   height: auto; } figcaption { color: var(--soft); }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-@media print { .scroll { overflow: visible; } }
+@media print { .scroll { overflow: visible; } tr, figure { break-inside: avoid; }
+  h2, caption { break-after: avoid; } table { font-size: .7rem; }
+  td em { font-size: .6rem; } td em, tbody th { min-width: 0; }
+  th, td { padding-right: .5rem; } }
 """
 
 

@@ -1,17 +1,18 @@
 """The plots of reports; each function returns an SVG file.
 
-``draw_dots`` has shares with their intervals, a row for each system; ``draw_histograms`` the places
-in ranked lists, a row for each ranker and a panel for each asker; ``draw_panels`` values by round,
-a panel for each system, so that lines of several do not hide each other; ``draw_trade_off``
-relevance against fairness, a numbered point for each system; ``draw_series`` one measure against
-another, a line for each retriever or generator.
+``draw_bars`` has shares as bars with marks beside, a panel for each attribute; ``draw_dots`` shares
+with their intervals, a row for each system; ``draw_histograms`` the places in ranked lists, a row
+for each ranker and a panel for each asker; ``draw_panels`` values by round, a panel for each
+system, so that lines of several do not hide each other; ``draw_trade_off`` relevance against
+fairness, a numbered point for each system; ``draw_series`` one measure against another, a line for
+each retriever or generator.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from fairqr.evaluation.reports.drawing import (
     INK,
     LINES,
     LONGEST,
+    PAPER,
     bare,
     draw_legend,
     new_figure,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "Bar",
+    "draw_bars",
     "draw_dots",
     "draw_histograms",
     "draw_panels",
@@ -47,6 +51,12 @@ APART = 0.16
 Dot = tuple[float, float, float]
 """A share and both ends of its interval; what is missing is NaN."""
 
+ROW, TITLE = 0.34, 0.5
+"""How high a row of bars is, and the title of a panel, in inches."""
+
+MARKS = (("|", 16), ("d", 6), ("^", 6))
+"""Marker and size of the marks in a row of bars."""
+
 BINS = 20
 WIDTH, HEIGHT = 2.3, 1.7
 """Of a histogram, in inches."""
@@ -59,6 +69,83 @@ LETTER, HANDLE = 5.5, 48.0
 
 NEAR = 0.04
 """Points that differ by at most this share of each axis have one label."""
+
+
+class Bar(NamedTuple):
+    """A share, drawn as a bar.
+
+    Attributes:
+        title: Of its row.
+        dot: The share with both ends of its interval.
+        kind: What its colour says, as the legend names it.
+        marks: Other shares in the same row, by their names in the legend; NaN is left out.
+    """
+
+    title: str
+    dot: Dot
+    kind: str
+    marks: Mapping[str, float]
+
+
+def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x_label: str) -> str:
+    """Draw panels of bars below each other, with one scale for all.
+
+    Args:
+        panels: The bars of each title, from top to bottom; at least one.
+        colours: Of each kind of bar, in the order of the legend.
+        x_label: What the shares are.
+
+    Returns:
+        An SVG file.
+    """
+    from matplotlib.ticker import PercentFormatter
+
+    heights = [ROW * len(bars) + TITLE for bars in panels.values()]
+    with new_figure(6.6, sum(heights) + 1.4) as figure:
+        grid = figure.subplots(
+            len(panels), 1, squeeze=False, sharex=True, height_ratios=heights
+        ).ravel()
+        handles: dict[str, Any] = {}
+        for axes, (title, bars) in zip(grid, panels.items(), strict=True):
+            bare(axes)
+            axes.grid(visible=False, axis="y")
+            for row, bar in enumerate(bars):
+                handles |= _draw_bar(axes, row, bar, colours[bar.kind], handles)
+            _name_rows(axes, [bar.title for bar in bars])
+            axes.set_title(wrapped(title, 80, 2), fontsize=9, loc="left", parse_math=False)
+        grid[-1].set_xlim(left=0)
+        grid[-1].xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        grid[-1].set_xlabel(x_label, parse_math=False)
+        names = [*(kind for kind in colours if kind in handles)]
+        names += [name for name in handles if name not in colours]
+        draw_legend(figure, [handles[name] for name in names], names, ncols=3)
+        return svg_of(figure)
+
+
+def _draw_bar(axes: Any, row: int, bar: Bar, colour: str, known: Mapping[str, Any]) -> Any:
+    """Draw a row; return the handle of each new name of the legend."""
+    share, low, high = bar.dot
+    (drawn,) = axes.barh(row, 0 if share != share else share, 0.6, color=colour, zorder=2)
+    if low == low and high == high:
+        axes.hlines(row, low, high, color=INK, linewidth=1.4, zorder=3)
+    handles = {bar.kind: drawn}
+    for (name, at), (marker, size) in zip(bar.marks.items(), MARKS, strict=False):
+        if at != at:
+            continue
+        (handle,) = axes.plot(
+            [at], [row], color=INK, marker=marker, markersize=size, linewidth=0,
+            markerfacecolor=PAPER, markeredgewidth=1.4, zorder=4,
+        )  # fmt: skip
+        handles[name] = handle
+    return {name: handle for name, handle in handles.items() if name not in known}
+
+
+def _name_rows(axes: Any, titles: Sequence[str]) -> None:
+    axes.set_yticks(range(len(titles)), [wrapped(title, 40, 2) for title in titles])
+    # Set afterwards: a tick would read "$" as a formula.
+    for tick in axes.get_yticklabels():
+        tick.set_parse_math(False)
+    axes.set_ylim(len(titles) - 0.5, -0.5)
 
 
 def draw_dots(titles: Sequence[str], series: Mapping[str, Sequence[Dot]], x_label: str) -> str:
@@ -79,11 +166,7 @@ def draw_dots(titles: Sequence[str], series: Mapping[str, Sequence[Dot]], x_labe
             _draw_dots(axes, dots, LINES[place % len(LINES)], APART * (2 * place - len(series) + 1))
             for place, dots in enumerate(series.values())
         ]
-        axes.set_yticks(range(len(titles)), [wrapped(title, 40, 2) for title in titles])
-        # Set afterwards: a tick would read "$" as a formula.
-        for tick in axes.get_yticklabels():
-            tick.set_parse_math(False)
-        axes.set_ylim(len(titles) - 0.5, -0.5)
+        _name_rows(axes, titles)
         axes.set_xlim(left=0)
         axes.set_xlabel(x_label, parse_math=False)
         draw_legend(figure, handles, list(series), ncols=len(series))

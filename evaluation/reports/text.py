@@ -19,7 +19,10 @@ __all__ = [
     "listed",
     "p_value",
     "percent",
+    "percent_span",
     "plain",
+    "points",
+    "points_span",
     "shown",
     "span",
     "value",
@@ -92,14 +95,37 @@ def percent(ratio: float | None, *, signed: bool = False) -> Markdown:
     return Markdown(_signed(text) if signed else _unsigned_zero(text))
 
 
+def points(difference: float | None) -> Markdown:
+    """Write a difference of two shares in percentage points with one decimal and its sign."""
+    if difference is None or _is_missing(difference):
+        return Markdown(NOTHING)
+    return Markdown(_signed(f"{100 * difference:+.1f}"))
+
+
 def span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
     """Write an interval, given as one or as its two ends; nothing if there is none."""
+    return _interval(interval, 1, 3, "")
+
+
+def percent_span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
+    """Write an interval of shares in percent; nothing if there is none."""
+    return _interval(interval, 100, 1, "%")
+
+
+def points_span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
+    """Write an interval of a difference in percentage points; nothing if there is none."""
+    return _interval(interval, 100, 1, "")
+
+
+def _interval(
+    interval: _Ends | Sequence[float | None] | None, scale: float, decimals: int, unit: str
+) -> Markdown:
     if interval is None:
         return Markdown()
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
     if any(_is_missing(end) for end in ends):
         return Markdown()
-    low, high = (_unsigned_zero(f"{end:.3f}") for end in ends)
+    low, high = (_unsigned_zero(f"{scale * (end or 0.0):.{decimals}f}{unit}") for end in ends)
     return Markdown(rf"\[{low}, {high}\]")
 
 
