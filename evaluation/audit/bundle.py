@@ -50,8 +50,11 @@ REPLIES = "raw/replies.jsonl.gz"
 NEEDED = (FIGURES, QUERIES, OBSERVATIONS)
 """What every audit has."""
 
-QUOTING = ("spec", "inputs", "command", "notes")
+QUOTING = ("inputs", "command", "notes")
 """The values of a manifest that may quote a query."""
+
+SHORT = 4
+"""Shorter queries are only looked for as a whole text, since any text may contain them."""
 
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -77,7 +80,7 @@ class AuditManifest(FolderManifest):
     """What an audit was made with, and the hashes of its files.
 
     Attributes:
-        spec: What was asked of the audit.
+        spec: What the figures depend on; it quotes no query.
         source: The source of the engine, without secrets.
         inputs: The SHA-256 of each file that was read, but not of the queries, by name.
         queries: The fingerprint of the queries; empty if they are redacted, since it could be
@@ -225,6 +228,8 @@ class AuditFolder(Folder[AuditManifest]):
         Raises:
             InputError: The folder holds another audit, or one with redacted queries.
         """
+        if self.exists() and self.manifest().finished:
+            self._remove_working_files()  # a kill may have left them
         begun = super().begin(manifest)
         self.raw.mkdir(PRIVATE_FOLDER, exist_ok=True)
         return begun
@@ -243,10 +248,7 @@ class AuditFolder(Folder[AuditManifest]):
         super().check(manifest)
 
     def _resumed(self, begun: AuditManifest, manifest: AuditManifest) -> AuditManifest:
-        if not begun.finished:
-            return super()._resumed(begun, manifest)
-        self._remove_working_files()  # a kill may have left them
-        return begun
+        return begun if begun.finished else super()._resumed(begun, manifest)
 
     def pack(self, queries: Queries, *, redact: bool = False) -> Queries:
         """Compress what ``raw/`` keeps: queries, observations in their order, and replies.
@@ -334,8 +336,12 @@ class AuditFolder(Folder[AuditManifest]):
             raise ValueError("the audit was not packed")
         said = {**self.manifest().model_dump(), **facts}
         if self._redaction:
-            texts = {text for query in self._packed.queries for text in (query.id, query.text)}
-            said |= {name: _hidden(said[name], texts) for name in QUOTING}
+            held = {
+                text
+                for it in self._packed.queries
+                for text in (it.id.casefold(), it.text.casefold())
+            }
+            said |= {name: _hidden(said[name], held) for name in QUOTING}
             said |= {"queries": "", "redacted": True}
         said["files"] = self._hashes()
         said["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -375,15 +381,15 @@ class AuditFolder(Folder[AuditManifest]):
             path.unlink(missing_ok=True)
 
 
-def _hidden(value: Any, texts: set[str]) -> Any:
-    """Return plain data with ``withheld`` in place of queries and their ids."""
+def _hidden(value: Any, queries: set[str]) -> Any:
+    """Return plain data with ``withheld`` in place of texts that hold a query or an id."""
     if isinstance(value, str):
-        return WITHHELD if " ".join(value.split()) in texts else value
+        text = " ".join(value.casefold().split())
+        quotes = text in queries or any(len(it) >= SHORT and it in text for it in queries)
+        return WITHHELD if quotes else value
     if isinstance(value, Mapping):
-        return {_hidden(key, texts): _hidden(held, texts) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hidden(held, texts) for held in value]
-    return value
+        return {_hidden(key, queries): _hidden(held, queries) for key, held in value.items()}
+    return [_hidden(held, queries) for held in value]
 
 
 @contextlib.contextmanager

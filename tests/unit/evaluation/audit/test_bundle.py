@@ -522,8 +522,7 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     """Neither a text, nor an id, nor a hash that somebody who guesses a query could compare."""
     folder = AuditFolder(tmp_path / "audit")
     begun = manifest(
-        spec={"k": 10, "queries": list(TEXTS), "by_id": {queries()[0].id: 1}},
-        command=("fairqr", "audit", "--query", f" {TEXTS[1]} "),
+        command=("fairqr", "audit", "--query", f" {TEXTS[1].upper()} ", f"--query={TEXTS[2]}"),
         inputs={TEXTS[2]: "0" * 64},
     )
     with folder.locked():
@@ -531,7 +530,7 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
         observe(folder)
         cache = ReplyFile(folder.replies)
         await cache.put_many({"key": {"keywords": [TEXTS[0]]}})
-        digest = finish(folder, redact=True, notes=(TEXTS[0],))
+        digest = finish(folder, redact=True, notes=(f"Of '{TEXTS[0]}' nothing was found.", "Ok."))
     assert verify(folder.folder, digest, figures).problems == ()
     held = all_bytes(folder.folder)
     for query in queries():
@@ -542,8 +541,8 @@ async def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
                 assert kind(text.encode()).hexdigest()[:12].encode() not in held
     assert begun.queries.encode() not in held
     kept = folder.manifest()
-    assert (kept.redacted, kept.queries, kept.notes) == (True, "", ("withheld",))
-    assert kept.spec["queries"] == ["withheld"] * 4
+    assert (kept.redacted, kept.queries, kept.notes) == (True, "", ("withheld", "Ok."))
+    assert kept.command == ("fairqr", "audit", "--query", "withheld", "withheld")
     assert [query.text for query in folder.queries().queries] == [f"query {n}" for n in range(1, 5)]
     messages = [found.message for found in folder.observations() if found.message]
     assert messages == ["withheld, as it may quote the query"]
@@ -566,9 +565,11 @@ def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:
 
 
 def test_a_redacted_audit_cannot_go_on(tmp_path: Path) -> None:
-    folder, _ = make(tmp_path / "audit", redact=True)
+    folder, digest = make(tmp_path / "audit", redact=True)
+    folder.lines.path.write_text(queries()[0].id)  # killed before it was removed
     with pytest.raises(InputError, match="a finished audit with redacted queries; choose another"):
         folder.begin(manifest())
+    assert verify(folder.folder, digest, figures).problems == ()
 
 
 def test_pseudonyms_do_not_follow_from_anything() -> None:
