@@ -64,7 +64,11 @@ class LabelStore:
 
     def names_any(self, ids: Sequence[str]) -> bool:
         """Return whether the file names one of these documents, with whatever label."""
-        return bool(self._places(ids)[1].any())
+        return bool(self.names(ids).any())
+
+    def names(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Return for each document whether the file names it, with whatever label."""
+        return self._places(ids)[1]
 
     def _places(self, ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Return where each document stands if the file names it, and whether it does."""

@@ -103,6 +103,13 @@ class LabelReader:
             for name, attribute in self.schema.attributes.items()
         }
 
+    def in_files(self, ids: Sequence[str]) -> list[str]:
+        """Return those of these documents that a file of labels names."""
+        if not ids or not self._files:
+            return []
+        held = np.any([store.names(ids) for store in self._files.values()], axis=0)
+        return [id_ for id_, is_named in zip(ids, held.tolist(), strict=True) if is_named]
+
     def in_fields(self, documents: Sequence[Document]) -> dict[str, list[object]]:
         """Return the labels of documents for each attribute that reads a field."""
         return {

@@ -121,10 +121,23 @@ class RunEngine:
         rows = np.array([self._rows[id_] for id_ in ids], dtype=np.intp)
         return {name: array[rows] for name, array in self._memberships.items()}
 
+    def _looked_up(self, ids: list[str]) -> tuple[list[str], Memberships]:
+        """Return the groups of documents, also of those that only a file of labels names."""
+        ranked = [id_ for id_ in ids if id_ in self._rows]
+        others = self._labels.in_files([id_ for id_ in ids if id_ not in self._rows])
+        memberships = self.memberships_of(ranked)
+        if others:
+            fields = {it.name: [None] * len(others) for it in self._labels.field_attributes}
+            labelled = self._labels.memberships(others, fields)
+            memberships = {
+                name: np.concatenate([array, labelled[name]]) for name, array in memberships.items()
+            }
+        return [*ranked, *others], memberships
+
     def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
-            ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in self._rows]
-            return best_first(ids, [0.0] * len(ids), self.memberships_of(ids), query.n)
+            ids, memberships = self._looked_up(list(dict.fromkeys(query.only)))
+            return best_first(ids, [0.0] * len(ids), memberships, query.n)
         if query.only is not None or query.every_word or query.boost:
             raise UnsupportedError(
                 f"'{self.name}' is a run, which answers its own queries alone and cannot be "
