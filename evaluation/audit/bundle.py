@@ -21,9 +21,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
 from fairqr.base.errors import FairqrError, InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
@@ -31,11 +39,14 @@ from fairqr.base.kept_file import KeptFile
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines
+from fairqr.retrieval.schema import Attribute
 
 __all__ = [
     "AuditFolder",
     "AuditManifest",
+    "AuditedEngine",
     "Redaction",
+    "Relevance",
     "Verification",
     "verify",
     "without_secrets",
@@ -76,6 +87,30 @@ _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
+Relevance = Literal["judged", "estimated", "unknown"]
+"""What says which documents are relevant: judgements, their texts, or nothing."""
+
+
+class AuditedEngine(BaseModel):
+    """The engine of an audit.
+
+    Attributes:
+        name: How commands call it.
+        engine: Its kind, such as ``elasticsearch``.
+        location: A folder, or the address of a server and the index on it, without credentials.
+        retriever: How it ranks.
+        state: The fingerprint of its documents, if these cannot change while it is audited.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    engine: str
+    location: str
+    retriever: str
+    state: str = ""
+
+
 class AuditManifest(FolderManifest):
     """What an audit was made with, and the hashes of its files.
 
@@ -89,13 +124,22 @@ class AuditManifest(FolderManifest):
         command: The command, without secrets.
         server: The server that was asked, with its version.
         notes: Sentences for the report.
+        engine: The audited engine.
+        documents: How many documents it held when the audit began; None if it does not say.
+        attributes: The attributes, with their groups, as the engine has them.
+        relevance: What says which documents are relevant.
+        encoder: What read the texts, if these were used.
+        corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
         files: The SHA-256 of each file of the folder but this one, by its path in the folder.
     """
 
     free = frozenset(
-        {"command", "server", "notes", "redacted", "finished", "files"},
+        {
+            *("command", "server", "notes", "documents", "corpus_shares"),
+            *("redacted", "finished", "files"),
+        },
     )
 
     spec: dict[str, JsonValue]
@@ -106,6 +150,12 @@ class AuditManifest(FolderManifest):
     command: tuple[str, ...] = ()
     server: str = ""
     notes: tuple[str, ...] = ()
+    engine: AuditedEngine
+    documents: int | None = None
+    attributes: dict[str, Attribute]
+    relevance: Relevance
+    encoder: str = ""
+    corpus_shares: dict[str, tuple[float, ...]] = Field({})
     redacted: bool = False
     finished: str = ""
     files: dict[str, str] = Field({})

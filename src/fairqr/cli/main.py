@@ -13,6 +13,7 @@ from fairqr.base.errors import FairqrError, one_line
 from fairqr.cli import (
     answer,
     attribution,
+    audit,
     config,
     corpus,
     dataset,
@@ -55,6 +56,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("train")(train.train)
 app.command("tune", cls=tune.TuneCommand)(tune.tune)
 app.add_typer(attribution.app, name="attribution")
+app.add_typer(audit.app, name="audit")
 app.add_typer(config.app, name="config")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(dataset.app, name="dataset")

@@ -19,6 +19,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Self,
     TypeVar,
     Union,
     cast,
@@ -27,7 +28,7 @@ from typing import (
 )
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from fairqr.base.errors import InputError, first_problem, one_line, parameter_error
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Parameter",
     "ParameterCommand",
+    "ParameterGroup",
     "Set",
     "checked",
     "explain",
@@ -213,14 +215,16 @@ def explain(models: Iterable[type[BaseModel]]) -> None:
         )
 
 
-class ParameterCommand(TyperCommand):
-    """A command with parameters; an option whose help begins with ``{name}`` takes one."""
+class _WithParameters:
+    """What commands and groups with parameters share."""
 
     homes: ClassVar[tuple[str, ...]] = ()
     """The models, such as ``fairqr.graph.search.context:Context``, imported only when needed."""
 
+    params: list[Any]
+
     @classmethod
-    def of(cls, *homes: str) -> type[ParameterCommand]:
+    def of(cls, *homes: str) -> type[Self]:
         """Return the class of a command with the parameters of these models."""
         return type(cls.__name__, (cls,), {"homes": homes})
 
@@ -235,13 +239,30 @@ class ParameterCommand(TyperCommand):
         texts = [(getattr(option, "help", None) or "", option) for option in self.params]
         return {text[1 : text.index("}")]: option for text, option in texts if text[:1] == "{"}
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with the descriptions of the parameters."""
+    def describe(self) -> None:
+        """Put the descriptions of the parameters into the help of their options."""
         named = self.named()
         # The models are slow to import; without such options, help does not need them.
         known = {each.name: each for each in parameters_of(self.models)} if named else {}
         for name, option in named.items():
             option.help = option.help.replace(f"{{{name}}}", known[name].help)
+
+
+class ParameterCommand(_WithParameters, TyperCommand):
+    """A command with parameters; an option whose help begins with ``{name}`` takes one."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the descriptions of the parameters."""
+        self.describe()
+        super().format_help(ctx, formatter)
+
+
+class ParameterGroup(_WithParameters, TyperGroup):
+    """A command with parameters that has commands below it, too."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the descriptions of the parameters."""
+        self.describe()
         super().format_help(ctx, formatter)
 
 

@@ -20,7 +20,30 @@ if TYPE_CHECKING:
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["AnswerRunSettings", "RunSettings", "SearchRunSettings"]
+__all__ = ["AnswerRunSettings", "AuditRunSettings", "RunSettings", "SearchRunSettings"]
+
+
+class AuditRunSettings(BaseModel):
+    """How an audit runs; nothing of it changes the figures."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    corpus_schema: Path | None = Field(
+        None,
+        description="The schema of a corpus that is a path; by default the file beside the corpus.",
+    )
+    rate: float | None = Field(
+        None, gt=0, description="The most requests a second; no limit by default."
+    )
+    concurrency: int = Field(
+        4, ge=1, le=256, description="How many queries are asked at the same time."
+    )
+    query_column: str | None = Field(
+        None, description="The column of the queries; by default query, text or title."
+    )
+    id_column: str | None = Field(
+        None, description="The column of their ids; by default id, if there is one."
+    )
 
 
 class RunSettings(BaseModel):

@@ -20,6 +20,7 @@ from fairqr.graph.search.context import METHODS, Context
 HEAVY = {"langgraph", "langchain", "langchain_core", "openai", "elasticsearch", "numpy", "tantivy"}
 GROUPS = {
     "attribution": ["list", "check", "pairs"],
+    "audit": ["verify", "compare"],
     "config": ["show", "path"],
     "corpus": ["check"],
     "dataset": ["list", "info", "import"],
@@ -59,7 +60,7 @@ def test_all_commands_are_known_here() -> None:
     assert {group.name for group in app.registered_groups} == set(GROUPS)
 
 
-EXPLAIN = {"search", "answer", "probe query"}
+EXPLAIN = {"search", "answer", "probe query", "audit"}
 """Their help reads what parameters mean from the contexts, which have numpy behind them."""
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from fairqr.agents.cache import ReplyFile
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.bundle import (
+    AuditedEngine,
     AuditFolder,
     AuditManifest,
     Redaction,
@@ -27,6 +28,7 @@ from fairqr.evaluation.audit.bundle import (
 )
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
+from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.table import coded
 
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
@@ -69,6 +71,16 @@ def manifest(**changes: Any) -> AuditManifest:
         source={"engine": "elasticsearch", "index": "people"},
         inputs={"labels.csv": "0" * 64},
         queries="1" * 64,
+        engine=AuditedEngine(
+            name="people",
+            engine="elasticsearch",
+            location="http://127.0.0.1:9200/people",
+            retriever="own",
+        ),
+        attributes={
+            "gender": Attribute(name="gender", field="gender", groups=("female", "male")),
+        },
+        relevance="estimated",
         seeds={"sample": 1},
         command=("fairqr", "audit", "--queries", "queries.txt"),
         started="2026-11-21T19:00:00+00:00",

@@ -1,0 +1,111 @@
+"""Conditions on the figures of an audit, such as ``impact_ratio < 0.8``, for checks in CI."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+from fairqr.base.errors import InputError, one_line
+from fairqr.evaluation.audit.estimates import Estimate
+from fairqr.evaluation.audit.figures import GroupFigures
+from fairqr.evaluation.audit.measuring import AuditFigures
+
+__all__ = ["Condition", "broken", "parse_condition"]
+
+FIGURES = tuple(field.name for field in fields(GroupFigures) if field.type == "Estimate")
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+_WRITTEN = re.compile(r"\s*([a-z_]+)\s*(<=|<|>=|>)\s*(\S+)\s*")
+SHOWN = 5
+"""How many groups one sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must not hold for any group.
+
+    Attributes:
+        figure: One of :data:`FIGURES`.
+        comparison: One of :data:`OPERATORS`.
+        line: What the figure is compared with.
+    """
+
+    figure: str
+    comparison: str
+    line: float
+
+    def __str__(self) -> str:
+        return f"{self.figure} {self.comparison} {self.line:g}"
+
+    def holds(self, estimate: Estimate, *, sure: bool) -> bool:
+        """Return whether a figure meets it.
+
+        Args:
+            estimate: The figure; one that is undefined meets nothing.
+            sure: Whether the whole interval must meet it, too.
+        """
+        meets = OPERATORS[self.comparison]
+        values = [estimate.value, *([estimate.low, estimate.high] if sure else [])]
+        # A comparison with NaN is never true.
+        return all(meets(value, self.line) for value in values)
+
+
+def parse_condition(text: str) -> Condition:
+    """Read a condition.
+
+    Raises:
+        InputError: It is none.
+    """
+    found = _WRITTEN.fullmatch(text)
+    try:
+        line = float(found[3]) if found else math.nan
+    except ValueError:
+        line = math.nan
+    if found is None or not math.isfinite(line):
+        raise InputError(
+            f"'{one_line(text, 80)}' is not a condition; write a figure, a comparison and a "
+            "number, such as 'impact_ratio < 0.8'."
+        )
+    if found[1] not in FIGURES:
+        raise InputError(
+            f"There is no figure '{one_line(found[1], 60)}' of a group; choose among "
+            f"{', '.join(FIGURES)}."
+        )
+    return Condition(found[1], found[2], line)
+
+
+def broken(conditions: Sequence[Condition], figures: AuditFigures, *, sure: bool) -> list[str]:
+    """Return a sentence for each condition that holds for a group, or cannot be checked.
+
+    Args:
+        conditions: What must not hold.
+        figures: Of the audit.
+        sure: Whether the whole interval of a figure must meet a condition.
+    """
+    if conditions and figures.too_many_failed:
+        share = figures.counts.failed_share
+        return [f"No condition was checked: {share:.0%} of the queries failed."]
+    said = []
+    for condition in conditions:
+        estimates = [(it, getattr(it, condition.figure)) for it in figures.groups]
+        met = [pair for pair in estimates if condition.holds(pair[1], sure=sure)]
+        if all(math.isnan(estimate.value) for _, estimate in estimates):
+            said.append(f"'{condition}' was not checked: no group has this figure.")
+        elif met:
+            named = [f"{it.attribute}={it.group} ({_shown(found)})" for it, found in met[:SHOWN]]
+            more = f", and {len(met) - SHOWN} more" if met[SHOWN:] else ""
+            said.append(f"'{condition}' holds for {', '.join(named)}{more}.")
+    return said
+
+
+def _shown(estimate: Estimate) -> str:
+    if math.isnan(estimate.low):
+        return f"{estimate.value:.3g}"
+    return f"{estimate.value:.3g}, {estimate.low:.3g} to {estimate.high:.3g}"

@@ -1,0 +1,329 @@
+"""The commands ``fairqr audit …``: who gets seen in what a search engine answers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairqr.base.errors import InputError
+from fairqr.cli.common import (
+    AsJson,
+    Corpus,
+    open_to_search,
+    print_json,
+    printable,
+    recorded,
+    run,
+    warn,
+)
+from fairqr.cli.parameters import ParameterGroup, Set, options_of
+from fairqr.cli.search import Retriever
+
+if TYPE_CHECKING:
+    from fairqr.cli.progress import Progress
+    from fairqr.cli.running import AuditRunSettings
+    from fairqr.evaluation.audit.finishing import Measured
+    from fairqr.evaluation.audit.queries import Queries
+    from fairqr.evaluation.audit.specification import AuditSpec
+    from fairqr.retrieval.engines.engine import SearchEngine
+    from fairqr.retrieval.source import RunSource
+
+__all__ = ["app"]
+
+FAILED = 3
+"""The exit code if a condition of ``--fail-if`` holds."""
+
+app = typer.Typer(
+    cls=ParameterGroup.of(
+        "fairqr.evaluation.audit.specification:AuditSpec", "fairqr.cli.running:AuditRunSettings"
+    ),
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def audit(
+    ctx: typer.Context,
+    corpus: Corpus = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="The queries: one a line, CSV, JSON Lines, or TREC topics; .gz is unpacked."
+        ),
+    ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column that says how often a query was asked."),
+    ] = None,
+    sample: Annotated[int | None, typer.Option(help="{sample}")] = None,
+    attribute: Annotated[list[str] | None, typer.Option(help="{attributes}")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="{target}")] = None,
+    k: Annotated[int | None, typer.Option("-k", help="{k}")] = None,
+    depth: Annotated[int | None, typer.Option(help="{depth}")] = None,
+    qrels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Judgements in TREC's format; a grade above 0 is relevant. By default relevance "
+            "is estimated from texts, once MiniLM is pulled."
+        ),
+    ] = None,
+    run_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", help="Audit this run file in TREC's format, in place of a corpus. Repeatable."
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="The groups of the documents of --run: CSV, JSON Lines or Parquet, with 'id' and "
+            "a column for each attribute."
+        ),
+    ] = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="The texts of the documents of --run, as JSON Lines."),
+    ] = None,
+    retriever: Retriever = "auto",
+    rate: Annotated[float | None, typer.Option(help="{rate}")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="{concurrency}")] = None,
+    seed: Annotated[int | None, typer.Option(help="{seed}")] = None,
+    set_: Set = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Put pseudonyms in place of all queries.")
+    ] = False,
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="The order of the report: plain, or that of a law: ll144 (New York City), dsa or "
+            "ai-act (European Union)."
+        ),
+    ] = "plain",
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help='End with code 3 if this holds for any group, such as "impact_ratio < 0.8". '
+            "Repeatable.",
+        ),
+    ] = None,
+    sure: Annotated[
+        bool, typer.Option("--sure", help="Count a condition only if the whole interval meets it.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="The folder of the audit; an interrupted audit goes on there."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Audit a search engine: who gets seen in its answers, and how sure that is."""
+    if ctx.invoked_subcommand is not None:
+        return
+    import asyncio
+
+    from fairqr.cli.audit_summary import print_summary
+    from fairqr.cli.progress import Progress
+    from fairqr.cli.running import AuditRunSettings
+    from fairqr.evaluation.audit.bundle import AuditFolder
+    from fairqr.evaluation.audit.conditions import broken, parse_condition
+    from fairqr.evaluation.audit.finishing import carry_out
+    from fairqr.evaluation.audit.running import make_plan, open_texts
+    from fairqr.evaluation.audit.specification import AuditSpec
+    from fairqr.evaluation.experiments.kinds import check_pandas
+    from fairqr.evaluation.qrels import read_qrels
+
+    if output is None:
+        raise InputError("An audit needs a folder for what it finds; name one with -o.")
+    check_pandas()
+    spec, settings = options_of(ctx, set_, AuditSpec, AuditRunSettings)
+    conditions = [parse_condition(text) for text in fail_if or []]
+    judged = None if qrels is None else read_qrels(qrels)
+
+    async def work(progress: Progress) -> Measured:
+        async with _opened(
+            corpus, _run_source(run_file, labels, documents, spec), retriever, settings
+        ) as engine:
+            asked = await asyncio.to_thread(
+                _asked, queries, weight, spec, settings, engine, progress
+            )
+            texts, without_texts = None, ""
+            if judged is None:
+                counter = progress.count("encoding texts")
+                texts, without_texts = await open_texts(engine, asked, counter)
+            plan = await make_plan(
+                spec,
+                engine,
+                asked,
+                qrels=judged,
+                texts=texts,
+                encoder="minilm",
+                without_texts=without_texts,
+                rate=settings.rate,
+                command=sys.argv[1:],
+            )
+            return await carry_out(
+                plan,
+                AuditFolder(output),
+                concurrency=settings.concurrency,
+                watcher=progress,
+                redact=redact,
+                layout=layout,
+            )
+
+    with recorded(command="audit"), Progress() as progress:
+        found = run(work(progress))
+    problems = broken(conditions, found.figures, sure=sure)
+    if as_json:
+        print_json((output / "audit.json").read_text(encoding="utf-8"))
+    else:
+        print_summary(found, output)
+    for sentence in problems:
+        warn(printable(sentence))
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    corpus: str | None, source: RunSource | None, retriever: str, settings: AuditRunSettings
+) -> AsyncIterator[SearchEngine]:
+    """Open what is audited: run files, or a corpus, by default the configured one."""
+    from fairqr.base.settings import default_corpus
+    from fairqr.retrieval.catalog import Catalog
+
+    if source is not None:
+        if corpus is not None:
+            raise InputError("Audit either --run or --corpus; leave one of them out.")
+        engine = await Catalog().resolve(source)
+    else:
+        searched = default_corpus() if corpus is None else corpus
+        engine = await open_to_search(searched, schema=settings.corpus_schema, retriever=retriever)
+    async with contextlib.aclosing(engine):
+        yield engine
+
+
+def _run_source(
+    runs: list[Path] | None, labels: Path | None, documents: Path | None, spec: AuditSpec
+) -> RunSource | None:
+    """Return the source that the options describe; None if they name no run.
+
+    Raises:
+        InputError: They do not fit together.
+    """
+    from fairqr.base.errors import SourceError
+    from fairqr.retrieval.dimension import factors_of
+    from fairqr.retrieval.schema import validated
+    from fairqr.retrieval.source import RunSource
+
+    if not runs:
+        if labels or documents:
+            given = "--labels" if labels else "--documents"
+            raise InputError(f"{given} belongs to --run; name the run file, too.")
+        return None
+    if labels is None or not spec.attributes:
+        raise InputError(
+            "A run has no groups; name the file of its labels with --labels, and the attributes "
+            "in it with --attribute."
+        )
+    names = dict.fromkeys(part for name in spec.attributes for part in factors_of(name))
+    described = {
+        "name": "run",
+        "runs": [str(path) for path in runs],
+        "documents": None if documents is None else str(documents),
+        "attributes": {name: {"labels": str(labels)} for name in names},
+        "folder": Path.cwd(),
+    }
+    return validated(RunSource, described, "The run", SourceError, "the top")
+
+
+def _asked(
+    queries: Path | None,
+    weight: str | None,
+    spec: AuditSpec,
+    settings: AuditRunSettings,
+    engine: SearchEngine,
+    progress: Progress,
+) -> Queries:
+    """Read the queries; those of a run by default. This blocks."""
+    from fairqr.evaluation.audit.queries import collect_queries, read_audit_queries
+    from fairqr.retrieval.engines.run import RunEngine
+    from fairqr.retrieval.query_files import QueryColumns, QueryRow
+
+    if queries is not None:
+        columns = QueryColumns(settings.query_column, settings.id_column, weight)
+        return read_audit_queries(
+            queries,
+            columns,
+            sample=spec.sample,
+            seed=spec.seed,
+            progress=progress.count("reading queries"),
+        )
+    if not isinstance(engine, RunEngine):
+        raise InputError("An audit needs queries; name their file with --queries.")
+    if weight:
+        raise InputError("A --weight is a column of --queries; name their file, too.")
+    rows = (QueryRow(line, id_, id_) for line, id_ in enumerate(engine.rankings, start=1))
+    return collect_queries(rows, sample=spec.sample, seed=spec.seed, origin="of the run")
+
+
+@app.command("verify")
+def verify(
+    folder: Annotated[Path, typer.Argument(help="The folder of an audit.")],
+    digest: Annotated[
+        str | None, typer.Option(help="The digest that the audit printed at its end.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check an audit without its engine: the hashes of all files, and every figure."""
+    from dataclasses import asdict
+
+    from fairqr.evaluation.audit.bundle import verify as checked
+    from fairqr.evaluation.audit.finishing import recompute
+
+    found = checked(folder, digest, recompute)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        for sentence in found.problems:
+            warn(printable(sentence))
+        if not found.problems:
+            typer.echo(f"All {found.files:,} files are as the audit made them, and all figures.")
+        typer.echo(f"digest: {found.digest}")
+    if found.problems:
+        raise typer.Exit(FAILED)
+
+
+@app.command("compare")
+def compare(
+    first: Annotated[Path, typer.Argument(help="The folder of the earlier audit.")],
+    second: Annotated[Path, typer.Argument(help="The folder of the later audit.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write a report into this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed between two audits, over the queries that both asked."""
+    from fairqr.evaluation.audit.bundle import AuditFolder
+    from fairqr.evaluation.audit.comparing import as_json as plain
+    from fairqr.evaluation.audit.comparing import compare as compared
+    from fairqr.evaluation.audit.comparing import write_comparison
+    from fairqr.evaluation.audit.finishing import measured
+
+    found = compared(measured(AuditFolder(first)), measured(AuditFolder(second)))
+    if output is not None:
+        write_comparison(found, output)
+    if as_json:
+        print_json(plain(found))
+        return
+    for sentence in found.sentences():
+        typer.echo(printable(sentence))
+    if output is not None:
+        typer.echo(f"kept: {output}")

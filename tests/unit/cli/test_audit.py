@@ -1,0 +1,226 @@
+"""``fairqr audit``: what it prints and writes, its exit codes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairqr.cli.main import main
+
+Fairqr = Callable[..., tuple[object, str, str]]
+
+SCHEMA = """attributes:
+  gender:
+    field: gender
+    groups: [female, male]
+  place:
+    field: place
+    groups: [north, south]
+"""
+WORDS = ["apple", "birch", "cedar", "daisy", "elder", "fennel", "grape", "hazel", "iris", "jasmine"]
+DOCUMENTS = 200
+SHOWN = ("-k", "5", "--depth", "40")
+
+
+def write_people(path: Path) -> None:
+    """Documents that the words find; those of men have each word more often, and come first."""
+    lines = []
+    for number in range(DOCUMENTS):
+        word, more = WORDS[number % len(WORDS)], number % 20 < 10
+        text = " ".join([word] * (3 if more else 1))
+        person = "male" if more else "female"
+        # Nothing tells the places apart.
+        place = "north" if number // 20 % 2 else "south"
+        document = {"id": f"d{number:03}", "title": "", "text": text}
+        lines.append(json.dumps({**document, "gender": person, "place": place}))
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def fairqr(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Fairqr:
+    """Runs the command in a folder with documents, queries, a run, labels and judgements."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    write_people(Path("people.jsonl"))
+    Path("people.schema.yaml").write_text(SCHEMA)
+    Path("queries.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    Path("log.csv").write_text(
+        "id,query,asks\n" + "".join(f"{w},{w},{n + 1}\n" for n, w in enumerate(WORDS))
+    )
+    judged = "".join(f"{WORDS[number % 10]} 0 d{number:03} 1\n" for number in range(DOCUMENTS))
+    Path("qrels").write_text(judged)
+    Path("own.run").write_text(
+        "".join(f"{q} Q0 {d} {r} {9 - r} own\n" for q in ("q1", "q2") for r, d in enumerate("abcd"))
+    )
+    Path("labels.csv").write_text("id,gender\na,m\nb,m\nc,f\nd,f\ne,f\n")
+    Path("run.qrels").write_text("q1 0 a 1\nq1 0 e 1\nq2 0 b 1\nq2 0 c 1\n")
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fairqr", "audit", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        stdout, stderr = capfd.readouterr()
+        return ended.value.code, stdout, stderr
+
+    return call
+
+
+PEOPLE = ("--corpus", "people.jsonl", *SHOWN)
+JUDGED = (*PEOPLE, "--queries", "log.csv", "--qrels", "qrels")
+
+
+def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
+    code, stdout, stderr = fairqr(*JUDGED, "--attribute", "gender", "-o", "out")
+    assert code == 0, stderr
+    assert "gender: female gets 0.0% of the exposure." in stdout
+    assert "The ranking withholds 50.0 points" in stdout
+    assert "10 queries for 'people-" in stderr
+    assert "up to 30 requests" in stderr
+    written = json.loads(Path("out/audit.json").read_text())
+    female, male = written["groups"]
+    assert (female["verdict"], male["verdict"]) == ("less", "more")
+    assert female["lean"]["value"] == pytest.approx(0.5)
+    digest = stdout.split("digest: ")[1].strip()
+    code, stdout, _ = fairqr("verify", "out", "--digest", digest)
+    assert code == 0
+    assert "as the audit made them" in stdout
+    results = Path("out/results.csv")
+    results.write_bytes(results.read_bytes().replace(b"female", b"famale"))
+    code, stdout, stderr = fairqr("verify", "out")
+    assert code == 3
+    assert "The file results.csv was changed." in stderr
+
+
+def test_a_finished_audit_is_read_and_nothing_is_asked(fairqr: Fairqr) -> None:
+    _, first, _ = fairqr(*JUDGED, "-o", "out")
+    before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    code, again, stderr = fairqr(*JUDGED, "-o", "out")
+    assert (code, again) == (0, first)
+    assert "requests" not in stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_conditions_end_with_code_3_after_all_is_written(fairqr: Fairqr) -> None:
+    asked = (*JUDGED, "-o", "out", "--fail-if", "lean > 0.2", "--fail-if", "absent > 2")
+    code, stdout, stderr = fairqr(*asked)
+    assert code == 3
+    assert "digest: " in stdout
+    assert "'lean > 0.2' holds for gender=female (0.5" in stderr
+    assert "absent" not in stderr
+    code, _, stderr = fairqr(*JUDGED, "-o", "out", "--fail-if", "ranking_gap > 0.9")
+    assert (code, stderr) == (0, "")
+
+
+def test_a_run_is_audited_by_its_labels(fairqr: Fairqr) -> None:
+    """The groups are those of the file, and a judged document that the run lacks has one, too."""
+    run = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
+    code, stdout, stderr = fairqr(*run, "--qrels", "run.qrels", "-k", "2", "-o", "out")
+    assert code == 0, stderr
+    assert "gender: there are too few queries to tell whether any group gets less" in stdout
+    with gzip.open("out/raw/observations.jsonl.gz") as lines:
+        first, second = map(json.loads, lines)
+    assert first["pool"] == ["a", "b", "c", "d", "e"]
+    assert first["relevance"] == [1, 0, 0, 0, 1]
+    assert second["pool"] == ["a", "b", "c", "d"]
+    assert first["again"] is None
+
+
+def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
+    code, _, stderr = fairqr(*JUDGED, "--redact", "-o", "out")
+    assert code == 0, stderr
+    for path in Path("out").rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        assert not any(word.encode() in content for word in WORDS), path
+    code, _, stderr = fairqr(*JUDGED, "--redact", "-o", "out")
+    assert code == 2
+    assert "redacted" in stderr
+
+
+def test_two_audits_are_compared(fairqr: Fairqr) -> None:
+    fairqr(*JUDGED, "--attribute", "gender", "-o", "may")
+    fairqr(*JUDGED, "--attribute", "gender", "--retriever", "rm3", "-o", "june")
+    code, stdout, stderr = fairqr("compare", "may", "june", "-o", "drift")
+    assert code == 0, stderr
+    assert "Compared over 10 queries" in stdout
+    assert "No change could be told from chance" in stdout
+    assert "| female | lean | 0.5000 |" in Path("drift/report.md").read_text()
+    code, stdout, _ = fairqr("compare", "may", "may", "--json")
+    changes = json.loads(stdout)["changes"]
+    assert {it["figure"] for it in changes} == {"lean", "exposure", "impact_ratio"}
+    assert {it["change"]["value"] for it in changes} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((*PEOPLE, "--queries", "queries.txt"), "An audit needs a folder"),
+        ((*PEOPLE, "-o", "out"), "An audit needs queries; name their file with --queries."),
+        ((*PEOPLE, "--queries", "empty.txt", "-o", "out"), "empty.txt are empty"),
+        ((*PEOPLE, "--queries", "bad.csv", "--weight", "n", "-o", "out"), "line 2: its weight"),
+        ((*JUDGED, "--attribute", "age", "-o", "out"), "no attribute 'age'"),
+        ((*JUDGED, "-k", "40", "-o", "out"), "depth is 40 and k is 40"),
+        ((*JUDGED, "--rate", "0", "-o", "out"), "'rate' is wrong"),
+        ((*JUDGED, "--fail-if", "lean", "-o", "out"), "'lean' is not a condition"),
+        ((*JUDGED, "--fail-if", "size > 3", "-o", "out"), "There is no figure 'size'"),
+        ((*JUDGED, "-o", "."), "is not empty and has no audit"),
+        (
+            (*PEOPLE, "--queries", "queries.txt", "--qrels", "qrels", "-o", "out"),
+            "The judgements have none of the queries",
+        ),
+        (
+            (*PEOPLE, "--queries", "queries.txt", "--target", "relevance:1", "-o", "out"),
+            "run 'fairqr models pull minilm', or give judgements.",
+        ),
+        (("--run", "own.run", "-o", "out"), "A run has no groups"),
+        (("--labels", "labels.csv", "-o", "out"), "--labels belongs to --run"),
+        (
+            ("--run", "own.run", "--labels", "one.csv", "--attribute", "gender", "-o", "out"),
+            "needs at least two",
+        ),
+        (("verify", "nowhere"), "nowhere holds no audit"),
+        (("compare", "nowhere", "nowhere"), "nowhere holds no audit"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    fairqr: Fairqr, arguments: tuple[str, ...], sentence: str
+) -> None:
+    Path("empty.txt").write_text("\n")
+    Path("bad.csv").write_text("query,n\napple,-1\n")
+    Path("one.csv").write_text("id,gender\na,f\nb,f\n")
+    code, stdout, stderr = fairqr(*arguments)
+    assert code == 2
+    assert sentence in stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    assert not Path("out").exists()
+
+
+def test_a_folder_of_another_audit_is_refused(fairqr: Fairqr) -> None:
+    assert fairqr(*JUDGED, "-o", "out")[0] == 0
+    code, _, stderr = fairqr(*JUDGED, "--target", "uniform:1", "-o", "out")
+    assert code == 2
+    assert "holds a run with another spec (target)" in stderr
+
+
+def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
+    code, stdout, stderr = fairqr(*PEOPLE, "--queries", "queries.txt", "-o", "out")
+    assert code == 0, stderr
+    assert "Until then no gaps are measured" in stderr
+    assert "Nothing says which documents are relevant." in stdout
+    groups = json.loads(Path("out/audit.json").read_text())["groups"]
+    assert groups[0]["exposure"]["value"] == 0
+    assert groups[0]["lean"]["value"] is None
+    code, _, stderr = fairqr(
+        *PEOPLE, "--queries", "queries.txt", "-o", "out", "--fail-if", "ranking_gap > 0"
+    )
+    assert code == 3
+    assert "was not checked: no group has this figure" in stderr
