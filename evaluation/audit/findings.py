@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import GroupFigures
 from fairqr.evaluation.audit.outcomes import (
+    ESTIMATE_ERROR,
     AuditOutcome,
     after_mending,
     is_combination,
+    may_come_from_estimate,
     mended_exposure,
 )
 from fairqr.evaluation.audit.specification import AUDIT_TARGET
@@ -35,6 +37,7 @@ def findings_of(outcome: AuditOutcome) -> list[str]:
         *_on_answers(outcome),
         *_on_groups(outcome),
         *_on_combinations(outcome),
+        *_on_relevance(outcome),
         *_on_labels(outcome),
         *_on_stability(outcome),
     ]
@@ -66,10 +69,22 @@ def _on_answers(outcome: AuditOutcome) -> Iterator[str]:
         )
     if not counts.answered:
         yield "No query was answered, so nothing can be said."
-    elif counts.relevance == "unknown":
+
+
+def _on_relevance(outcome: AuditOutcome) -> Iterator[str]:
+    counts = outcome.figures.counts
+    if not counts.answered:
+        return
+    if counts.relevance == "unknown":
         yield (
             "Nothing says which documents are relevant. So this audit shows who gets how much "
             "exposure, and cannot say whether the ranking or the documents are to blame."
+        )
+    elif counts.relevance == "estimated":
+        yield (
+            "Which documents are relevant is estimated from their texts. The estimate can be off "
+            f"by {_points(ESTIMATE_ERROR)} points for a group. More queries do not help with that; "
+            "judgements do."
         )
 
 
@@ -107,6 +122,8 @@ def _sure(outcome: AuditOutcome, it: GroupFigures) -> str:
         said += f" The ranking gives it {amount} more than is due{ends}."
     if it.flips:
         said += " Missing labels alone could explain this."
+    if may_come_from_estimate(outcome, it):
+        said += " So small a difference may come from the estimate of relevance."
     return said
 
 

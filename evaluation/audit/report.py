@@ -20,6 +20,7 @@ from fairqr.evaluation.audit.outcomes import (
     after_mending,
     audit_json,
     is_combination,
+    may_come_from_estimate,
     mended_exposure,
     queries_csv,
     results_csv,
@@ -129,7 +130,7 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
         "attributes": {
             attribute: {
                 "left_out": max(0, len(groups) - MOST_GROUPS),
-                "gaps": _gaps(_first(groups)),
+                "gaps": _gaps(outcome, _first(groups)),
                 "rates": _rates(outcome, attribute, layout.small_category),
                 "seen": _seen(_first(groups)),
                 "labels": _labels(_first(groups)),
@@ -175,11 +176,19 @@ def _points(it: Estimate) -> Markdown:
     return cell(points(it.value), points_span(it))
 
 
-def _gaps(groups: Sequence[GroupFigures]) -> DataFrame:
+def _doubts(outcome: AuditOutcome, it: GroupFigures) -> Iterator[str]:
+    """Yield what else than the ranking could make a sure verdict."""
+    if it.flips:
+        yield "labels could turn it"
+    if it.verdict in ("less", "more") and may_come_from_estimate(outcome, it):
+        yield "within the error of the estimate"
+
+
+def _gaps(outcome: AuditOutcome, groups: Sequence[GroupFigures]) -> DataFrame:
     rows = [
         {
             "group": it.group,
-            "verdict": cell(VERDICTS[it.verdict], "labels could turn it" if it.flips else ""),
+            "verdict": cell(VERDICTS[it.verdict], *_doubts(outcome, it)),
             "exposure": _share(it.exposure),
             "target": _share(it.target),
             "supply": _share(it.supply),

@@ -48,7 +48,7 @@ figure { margin: 1.5rem 0; } figure svg { width: 100%; min-width: 30rem;
 @media print { .scroll { overflow: visible; } tr, figure { break-inside: avoid; }
   h2, caption { break-after: avoid; } table { font-size: .7rem; }
   td em { font-size: .6rem; } td em, tbody th { min-width: 0; }
-  th, td { padding-right: .5rem; } }
+  th, td { padding-right: .5rem; } td:not(.number) { overflow-wrap: anywhere; } }
 """
 
 

@@ -1,0 +1,88 @@
+"""The report of an audit in a real Chromium: on a phone, on paper, and with hostile names."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from fairqr.evaluation.audit.layouts import LAYOUTS
+from fairqr.evaluation.audit.report import write_audit
+from tests.integration.chromium import FAINT, PHONE, REPEATED, WIDTH, Pages, browser, pages
+from tests.unit.evaluation.audit.examples import outcome_of
+
+__all__ = ["browser", "pages"]
+
+HOSTILE = (
+    "<script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 1'>",
+    "</title></td></table><svg onload=alert(3)><style>*{display:none}</style>",
+    "long " + "W" * 10_000,
+)
+PAPER = 718
+"""The width between the margins of a sheet of A4, in pixels."""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an audit whose queries, documents and titles are hostile."""
+    folder = tmp_path_factory.mktemp("audit")
+    outcome = outcome_of(
+        30,
+        lean=0.3,
+        unlabelled=0.1,
+        texts=[*(f"people {number}" for number in range(26)), *HOSTILE],
+        prefix=HOSTILE[0],
+        titles={f"{HOSTILE[0]}{number}": HOSTILE[number % 3] for number in range(40)},
+    )
+    for layout in LAYOUTS:
+        write_audit(folder / layout, outcome, layout)
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_report_can_be_read_on_a_phone(report: Path, pages: Pages, layout: str) -> None:
+    page, seen = pages(**PHONE)
+    address = (report / layout / "report.html").as_uri()
+    page.goto(address)
+    assert page.evaluate(WIDTH) == PHONE["viewport"]["width"]
+    assert page.evaluate("window.owned") is None
+    assert seen.requests == [address]
+    assert not seen.dialogs
+    assert not seen.complaints
+    assert not page.evaluate(REPEATED)
+    assert not page.evaluate(FAINT)
+    assert page.evaluate("document.querySelectorAll('script, img').length") == 0
+    assert page.locator("figure svg").count() == 2
+    # Whoever links to a part gets there.
+    for link in page.locator("nav a").all():
+        target = link.get_attribute("href") or ""
+        assert page.locator(target).count() == 1
+
+
+def test_a_report_is_legible_in_the_dark(report: Path, pages: Pages) -> None:
+    page, _ = pages(color_scheme="dark")
+    page.goto((report / "plain" / "report.html").as_uri())
+    assert not page.evaluate(FAINT)
+
+
+def test_nothing_is_cut_off_on_paper(report: Path, pages: Pages, tmp_path: Path) -> None:
+    page, _ = pages(viewport={"width": PAPER, "height": 1000})
+    page.goto((report / "plain" / "report.html").as_uri())
+    page.emulate_media(media="print")
+    assert page.evaluate(WIDTH) == PAPER
+    printed = tmp_path / "report.pdf"
+    page.pdf(path=printed, format="A4")
+    found = printed.read_bytes()
+    assert found.startswith(b"%PDF")
+    # A page that is too wide is printed smaller; at full size 1 px is 3.125 units of 1/300 inch.
+    parts = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", found, flags=re.DOTALL)
+    scales = set()
+    for part in parts:
+        try:
+            content = zlib.decompress(part)
+        except zlib.error:
+            continue
+        scales |= set(re.findall(rb"^([\d.]+) 0 0 [\d.]+ 0 -?[\d.]+ cm$", content, flags=re.M)[:1])
+    assert scales == {b"3.125"}
