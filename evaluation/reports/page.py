@@ -40,14 +40,14 @@ th, td { padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--rule); v
   text-align: left; max-width: 28rem; } th { font-weight: 600; }
 thead th { vertical-align: bottom; } tbody th { min-width: 9rem; } .number { text-align: right; }
 td.best { background: var(--best); }
-td em { display: block; color: var(--soft); font: .83rem/1.5 system-ui, sans-serif;
+td em, tbody th em { display: block; color: var(--soft); font: .83rem/1.5 system-ui, sans-serif;
   min-width: 9rem; } .number em { margin-left: auto; max-width: 13rem; }
 figure { margin: 1.5rem 0; } figure svg { width: 100%; min-width: 30rem;
   height: auto; } figcaption { color: var(--soft); }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 @media print { .scroll { overflow: visible; } tr, figure { break-inside: avoid; }
   h2, caption { break-after: avoid; } table { font-size: .7rem; }
-  td em { font-size: .6rem; } td em, tbody th { min-width: 0; }
+  td em, tbody th em { font-size: .6rem; } td em, tbody th, tbody th em { min-width: 0; }
   th, td { padding-right: .5rem; } td:not(.number) { overflow-wrap: anywhere; } }
 """
 
