@@ -82,6 +82,8 @@ END = 10
 """How many of the last documents of a search say how far down it reaches."""
 
 SAMPLED_QUERIES, SAMPLED_FOR_EACH = 20, 10
+FEWEST_QUERIES = 10
+"""With fewer, the sample would be little else than the pools themselves."""
 
 KEPT_BYTES = 150_000_000
 """How much evidence is kept: that of about 50,000 texts of 100 words with MiniLM."""
@@ -221,8 +223,8 @@ class TextRelevance:
             encoder: Makes vectors of them.
             progress: Told how many texts of the sample have been encoded, if any have to be.
             queries: For an engine that answers no others, such as a run. The sample is then what 20
-                of them find, whatever their order. Without them there is no sample: all words
-                weigh the same, and similarities are compared with what is usual for MiniLM.
+                of them find, whatever their order. With fewer than ten there is no sample: all
+                words weigh the same, and similarities are compared with what is usual for MiniLM.
 
         Raises:
             ModelError: The encoder fails.
@@ -233,8 +235,8 @@ class TextRelevance:
         estimate = await asyncio.to_thread(cls, engine, encoder, mark)
         searches = Background.sample()
         if "new_queries" not in engine.capabilities:
-            chosen = sorted({*queries}, key=lambda text: (digest_of(text), text))[:SAMPLED_QUERIES]
-            searches = [Query(text, SAMPLED_FOR_EACH) for text in chosen]
+            asked = sorted({*queries}, key=digest_of) if len({*queries}) >= FEWEST_QUERIES else []
+            searches = [Query(text, SAMPLED_FOR_EACH) for text in asked[:SAMPLED_QUERIES]]
         found = await engine.search(searches) if searches else []
         ids = sorted({id_ for hits in found for id_ in hits.ids})
         sample = await estimate._read(ids, progress)

@@ -278,7 +278,7 @@ async def test_an_engine_that_answers_its_own_queries_alone(tmp_path: Path) -> N
     """The sample is what some of them find, in whatever order; without them there is none."""
     documents = generated(150)
     watched = WatchedEngine(built(tmp_path / "v1", documents), without=["new_queries"])
-    without = await opened(watched)
+    without = await opened(watched, WORDS[:9])
     assert watched.searches == []
     assert without.reference == Reference(without.reference.background)
     assert len({without.reference.weight(term) for term in (1, 2, 3)}) == 1
