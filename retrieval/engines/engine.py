@@ -73,10 +73,11 @@ class Query:
             word of ``text`` has weight 1. Engines that count matches (``document_frequencies``)
             take these, and others ignore them.
         within: An attribute and one of its groups, a pair in ``SearchEngine.filterable``. Only
-            documents with a share of this group above 0 are hits, and only these are counted; each
-            has the score that it has without the filter. This combines with all of the above: with
-            ``only``, the hits are the given documents of the group, and a query without text that
-            only counts gives the size of the group.
+            documents with a share of this group above 0 are hits, and only these are counted. The
+            scores are those without the filter; but an engine that looks at its first documents
+            more closely than at others looks at the first of the group. This combines with all of
+            the above: with ``only``, the hits are the given documents of the group, and a query
+            without text that only counts gives the size of the group.
     """
 
     text: str

@@ -129,16 +129,15 @@ async def test_vectors_find_the_best_documents_of_a_group(
 ) -> None:
     """A rare group is found however far down its documents stand."""
     engine = await kind.open(built(tmp_path / "v1", generated(), SCHEMA), CountingEncoder())
-    rounded = kind is HybridEngine  # Probabilities are computed in blocks of a few at a time.
     assert engine.filterable == engine.lexical.filterable
-    assert (await compare_within(engine, RANKED, COUNT, counts=False, rounded=rounded)) > 1000
+    assert (await compare_within(engine, RANKED, COUNT, counts=False)) > 1000
     (far,) = await engine.search([Query("w1", 10, within=("place", "far"))])
     assert len(far) == 4
     await remove(engine, [far.ids[0]])
     await upsert(engine, [Document("d001", "", "w1", {"place": "far"})])
     (later,) = await engine.search([Query("w1", 10, within=("place", "far"))])
     assert {*later.ids} == {*far.ids[1:], "d001"}
-    assert (await compare_within(engine, RANKED, COUNT + 9, counts=False, rounded=rounded)) > 1000
+    assert (await compare_within(engine, RANKED, COUNT + 9, counts=False)) > 1000
     (lexical,) = await engine.search([Query("w7 w8", 9, every_word=True, within=FEMALE)])
     expected = Query("w7 w8", 9, every_word=True, within=FEMALE)
     assert lexical.ids == (await engine.lexical.search([expected]))[0].ids
