@@ -268,6 +268,18 @@ class AuditFolder(Folder[AuditManifest]):
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in the same folder.
+
+        Raises:
+            InputError: One does.
+        """
+        with super().locked():
+            if self.exists() and self.manifest().finished:
+                self._remove_working_files()  # a kill at the very end may have left them
+            yield
+
     def begin(self, manifest: AuditManifest) -> AuditManifest:
         """Write what the audit is made with, or check that it is what the folder was begun with.
 
@@ -278,8 +290,6 @@ class AuditFolder(Folder[AuditManifest]):
         Raises:
             InputError: The folder holds another audit, or one with redacted queries.
         """
-        if self.exists() and self.manifest().finished:
-            self._remove_working_files()  # a kill may have left them
         begun = super().begin(manifest)
         self.raw.mkdir(PRIVATE_FOLDER, exist_ok=True)
         return begun

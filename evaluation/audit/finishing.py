@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +91,10 @@ async def carry_out(
             folder.begin(plan.manifest)
             watcher.note("All queries were asked; the figures are computed.")
             folder.pack(plan.queries, redact=redact)
+            # The manifest says so only once it is sealed.
+            outcome = replace(measured(folder).outcome, is_redacted=redact)
             try:
-                write_audit(folder.folder, measured(folder).outcome, layout)
+                write_audit(folder.folder, outcome, layout)
             except InputError as error:
                 if not (folder.folder / "report.html").exists():
                     raise

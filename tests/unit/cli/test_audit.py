@@ -140,6 +140,9 @@ def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
         content = path.read_bytes() if path.is_file() else b""
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         assert not any(word.encode() in content for word in WORDS), path
+    code, stdout, stderr = fairqr("verify", "out")
+    assert code == 0, stderr
+    assert "and all figures" in stdout
     code, _, stderr = fairqr(*JUDGED, "--redact", "-o", "out")
     assert code == 2
     assert "redacted" in stderr

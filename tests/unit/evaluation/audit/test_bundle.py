@@ -486,7 +486,8 @@ def test_a_finished_audit_is_left_as_it_is(audit: tuple[Path, str]) -> None:
     leftover = folder / "raw" / "observations.jsonl"
     leftover.write_text("{}")  # killed before it was removed
     versions = {"fairqr": "99"}
-    begun = AuditFolder(folder).begin(manifest(versions=versions, started="later"))
+    with AuditFolder(folder).locked():
+        begun = AuditFolder(folder).begin(manifest(versions=versions, started="later"))
     assert begun.digest == digest
     assert verify(folder, digest, figures).problems == ()
     with pytest.raises(InputError, match="holds a run with another spec"):
@@ -579,7 +580,10 @@ def test_redaction_keeps_all_but_the_names(tmp_path: Path) -> None:
 def test_a_redacted_audit_cannot_go_on(tmp_path: Path) -> None:
     folder, digest = make(tmp_path / "audit", redact=True)
     folder.lines.path.write_text(queries()[0].id)  # killed before it was removed
-    with pytest.raises(InputError, match="a finished audit with redacted queries; choose another"):
+    with (
+        folder.locked(),
+        pytest.raises(InputError, match="a finished audit with redacted queries; choose another"),
+    ):
         folder.begin(manifest())
     assert verify(folder.folder, digest, figures).problems == ()
 
