@@ -23,6 +23,7 @@ from fairqr.evaluation.experiments.engine import Absence, Done
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.exposure import FloatArray
+from fairqr.retrieval.relevance_of_texts import comparable_from
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.table import DocumentTable, coded
 
@@ -128,13 +129,15 @@ class Asker:
         table.add(hits.ids, hits.memberships)
         pool = list(hits.ids)
         relevance: FloatArray | None = None
+        levels: dict[str, float] = {}
         if self.qrels is not None:
             judged = self.qrels.get(query.id)
             if judged is not None:
                 pool += await self._judged(table, [d for d, grade in judged.items() if grade > 0])
                 relevance = np.array([float(judged.get(id_, 0) > 0) for id_ in pool])
         elif self.texts is not None:
-            for found in await self._within_groups(words):
+            searches = await self._within_groups(words)
+            for found in searches:
                 new = [row for row, id_ in enumerate(found.ids) if id_ not in table]
                 ids = [found.ids[row] for row in new]
                 table.add(ids, {name: array[new] for name, array in found.memberships.items()})
@@ -142,6 +145,8 @@ class Asker:
             if pool:
                 await self.pace.wait()
                 relevance = await self.texts.estimate_ids(query.text, pool)
+                if relevance is not None:
+                    levels = self._levels(pool, relevance, searches)
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",
@@ -154,6 +159,7 @@ class Asker:
             groups=coded(
                 _memberships(table, self.attributes, pool), {it.name for it in self.attributes}
             ),
+            levels=levels,
             seconds=seconds,
         )
         return observation, hits.warnings
@@ -174,6 +180,17 @@ class Asker:
     async def _within_groups(self, text: str) -> list[Hits]:
         queries = [Query(text, WIDENED_BY, within=group) for group in self.widened]
         return await self._search(queries) if queries else []
+
+    def _levels(
+        self, pool: Sequence[str], relevance: FloatArray, searches: Sequence[Hits]
+    ) -> dict[str, float]:
+        """Return by attribute from which estimate on the pool has its groups alike."""
+        places = {id_: place for place, id_ in enumerate(pool)}
+        cut_off: dict[str, list[list[int]]] = {}
+        for (attribute, _), found in zip(self.widened, searches, strict=True):
+            if len(found) == WIDENED_BY:
+                cut_off.setdefault(attribute, []).append([places[id_] for id_ in found.ids])
+        return {name: comparable_from(relevance, held) for name, held in cut_off.items()}
 
 
 def _memberships(

@@ -51,12 +51,22 @@ class Answer:
         relevance: The probability that each is relevant, in [0, 1], shape (P,); 0 or 1 where it was
             judged. None where nothing is known.
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
+        level: Documents less likely than this do not count for the target, nor as candidates: of
+            some groups the pool has more of these than of others.
     """
 
     members: FloatArray
     answered: int
     relevance: FloatArray | None
     is_judged: bool = False
+    level: float = 0.0
+
+    @property
+    def comparable(self) -> FloatArray | None:
+        """The relevance of the documents that count for shares of groups, 0 for the others."""
+        if self.relevance is None:
+            return None
+        return np.where(self.relevance >= self.level, self.relevance, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,7 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
     """
     undefined = np.full(len(dimension.groups), np.nan)
     shown = min(choices.k, answer.answered)
-    top, relevance = answer.members[:shown], answer.relevance
+    top, relevance, counted = answer.members[:shown], answer.relevance, answer.comparable
     weights = choices.discount.weights(shown)
     given, total = group_exposure(top, choices.discount), float(weights.sum())
     unlabelled = np.clip(1 - answer.members.sum(axis=1), 0, 1)
@@ -118,8 +128,8 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
 
     target = low = high = supply = undefined
     share: FloatArray | None = None
-    if relevance is not None:
-        due, unsure, all_due = relevance @ answer.members, relevance @ unlabelled, relevance.sum()
+    if counted is not None:
+        due, unsure, all_due = counted @ answer.members, counted @ unlabelled, counted.sum()
         share = normalise(due) if due.any() else None
     target = _target(dimension, choices, share)
     if not np.isnan(target).any():

@@ -446,6 +446,9 @@ class _Measuring:
                 len(observation.ids),
                 relevance,
                 self.is_judged,
+                max(
+                    (observation.levels.get(it.name, 0.0) for it in dimension.factors), default=0.0
+                ),
             )
             for dimension in self.dimensions
         ]

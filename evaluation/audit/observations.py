@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -26,6 +26,8 @@ class Observation(Record):
         relevance: For each document of the pool, how likely it is relevant: judged (0 or 1), or
             estimated from texts alone; None where neither is known.
         groups: By attribute, the memberships of the pool.
+        levels: By attribute, the estimate from which the pool has what there is of each group
+            alike (:func:`fairqr.retrieval.relevance_of_texts.comparable_from`); 0 where missing.
         seconds: How long the engine took.
     """
 
@@ -41,6 +43,7 @@ class Observation(Record):
     pool: tuple[str, ...] = ()
     relevance: tuple[float, ...] | None = None
     groups: dict[str, CodedMemberships] = Field({})
+    levels: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field({})
     seconds: float = Field(0.0, ge=0)
 
     @property

@@ -54,6 +54,20 @@ def test_shares_counts_and_candidates_by_hand() -> None:
     assert found.unknown == 0
 
 
+def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
+    """The pool has more unlikely documents of 'a', which a search of its own has found."""
+    relevance = np.array([0.9, 0.8, 0.6, 0.3, 0.3, 0.2])
+    whole = Answer(members("babaaa"), 3, relevance)
+    level = Answer(members("babaaa"), 3, relevance, level=0.55)
+    assert shown_by(whole, TWO, Choices(k=2)).target.tolist() == pytest.approx(
+        [1.6 / 3.1, 1.5 / 3.1]
+    )
+    found = shown_by(level, TWO, Choices(k=2))
+    assert found.target.tolist() == pytest.approx([0.8 / 2.3, 1.5 / 2.3])
+    assert found.candidates.tolist() == pytest.approx([0.8, 1.5])
+    assert found.selected.tolist() == pytest.approx([0.8, 0.9])
+
+
 def test_missing_labels_bound_exposure_and_target() -> None:
     """By giving each unlabelled document to each group in turn."""
     letters, relevance = "a-b-ba-", np.array([1.0, 1, 0, 1, 1, 1, 1])
