@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.java_server import (
-    HEAP,
+    JAVA_OPTIONS,
     Package,
     as_nobody,
     configure,
@@ -92,7 +92,7 @@ def running_server(secure: bool = False) -> Iterator[SecureServer]:
             "ES_HOME": str(home),
             "ES_PATH_CONF": str(place / "config"),
             "ES_TMPDIR": str(place / "tmp"),
-            "ES_JAVA_OPTS": f"-Xms{HEAP} -Xmx{HEAP}",
+            "ES_JAVA_OPTS": JAVA_OPTIONS,
         }
         if secure:
             keystore = [*as_nobody(), str(home / "bin" / "elasticsearch-keystore")]

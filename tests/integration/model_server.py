@@ -198,7 +198,7 @@ class ModelServer:
             self._script = list(script)
             self.asked.clear()
 
-    def wait_for(self, number: int, seconds: float = 20) -> None:
+    def wait_for(self, number: int, seconds: float = 60) -> None:
         """Wait until so many requests have arrived."""
         deadline = time.monotonic() + seconds
         while len(self.asked) < number:
@@ -357,7 +357,7 @@ class Command:
         begun = time.monotonic()
         child = self.start(*arguments, **environment)
         try:
-            stdout, stderr = child.communicate(timeout=60)
+            stdout, stderr = child.communicate(timeout=120)
         except BaseException:
             child.kill()
             child.communicate()

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.java_server import (
-    HEAP,
+    JAVA_OPTIONS,
     Package,
     configure,
     free_port,
@@ -56,7 +56,7 @@ def running_server() -> Iterator[str]:
             "OPENSEARCH_HOME": str(home),
             "OPENSEARCH_PATH_CONF": str(place / "config"),
             "OPENSEARCH_TMPDIR": str(place / "tmp"),
-            "OPENSEARCH_JAVA_OPTS": f"-Xms{HEAP} -Xmx{HEAP}",
+            "OPENSEARCH_JAVA_OPTS": JAVA_OPTIONS,
             "LD_LIBRARY_PATH": str(home / VECTORS / "lib"),
         }
         with running(home / "bin" / "opensearch", place, environment) as process:

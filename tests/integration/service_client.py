@@ -88,7 +88,7 @@ def a_service(
         run_command(variables, "index", "create", "people", path)
         with (
             served(variables, "--corpus", "people", *arguments) as address,
-            httpx.Client(base_url=address, timeout=30, trust_env=False) as client,
+            httpx.Client(base_url=address, timeout=60, trust_env=False) as client,
         ):
             yield Served(client, model, folder, variables)
     finally:

@@ -470,7 +470,7 @@ class TestKilling:
                 time.sleep(0.005)
             begun = time.monotonic()
             child.send_signal(how)
-            stdout, stderr = child.communicate(timeout=30)
+            stdout, stderr = child.communicate(timeout=120)
             if list(indexes.glob("*/current")):
                 return False
             assert stdout == ""

@@ -436,7 +436,7 @@ async def test_a_killed_build_leaves_the_old_index_and_the_next_one_cleans_up(
         assert process.stdout
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(120) == -signal.SIGKILL
     (unfinished,) = {*indices(server, name)} - {live}
     assert await ids_of(source, "physics") == ["old"]
     await build(server, name, corpus(tmp_path, [doc("new")]))

@@ -56,7 +56,7 @@ def test_a_reader_that_leaves_is_not_told(command: Command, lines: int) -> None:
     child.stdout.close()
     stderr = child.stderr.read()
     child.stderr.close()
-    assert child.wait(timeout=60) in (0, 1)
+    assert child.wait(timeout=120) in (0, 1)
     assert stderr == ""
 
 

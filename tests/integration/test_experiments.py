@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
         f"Another process runs the experiment in {folder}; wait for it to end."
     )
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=30)
+    child.communicate(timeout=120)
     before = _questions(model_server)
     assert len(before) == 6
     kept = (folder / "results.jsonl").read_bytes()

@@ -189,7 +189,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
 
 def kill(child: subprocess.Popen[str]) -> None:
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=30)
+    child.communicate(timeout=120)
 
 
 def test_what_a_run_keeps(here: Here, questions: Path, model_server: ModelServer) -> None:

@@ -319,7 +319,7 @@ async def test_queries_of_a_round_go_together_within_the_limit(
         with lock:
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
-        pair.wait(20)  # Only two requests at a time pass this.
+        pair.wait(60)  # Only two requests at a time pass this.
         with lock:
             under_way[0] -= 1
         number = int(asked.body["q"])

@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def test_the_graph_runs_through_the_http_api(server: str) -> None:

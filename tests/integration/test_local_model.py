@@ -186,7 +186,7 @@ async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
     """Also where the estimate of their tokens is too low, as for other languages than English."""
     text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
     sources = [{"title": f"Sitzung {n}", "text": text} for n in range(4)]
-    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=120))
+    generator = ChatGenerator(ChatModel(f"local:{MODEL}", timeout=280))
     answered = await generator.generate(
         GenerationRequest(short("answer", 4), "Was war gestern? " * 200, sources)
     )
@@ -314,7 +314,7 @@ def test_the_process_ends_at_once_and_says_nothing(
         begun = time.monotonic()
         if sent is not None:
             child.send_signal(sent)
-        stdout, stderr = child.communicate(timeout=30)
+        stdout, stderr = child.communicate(timeout=120)
         took = time.monotonic() - begun
     finally:
         child.kill()

@@ -111,7 +111,7 @@ def cluster() -> Iterator[Cluster]:
             yield Cluster(f"ray://127.0.0.1:{port}", models, head)
     finally:
         head.terminate()
-        head.communicate(timeout=30)
+        head.communicate(timeout=120)
         models.close()
         shutil.rmtree(place, ignore_errors=True)
 
@@ -185,7 +185,7 @@ def test_searches_on_ray_are_those_of_one_process(
     cluster.models.wait_for(2, 60)
     os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
     gate.set()
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=120)
     assert child.returncode == 0, out + err
     assert "Traceback" not in err
     found = records(there / "results.jsonl")
@@ -219,7 +219,7 @@ def test_an_interrupted_run_ends_its_work(
     workers = _workers_of(child.pid)
     assert workers
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=120)
     assert child.returncode == 130, err
     assert err.endswith("fairqr: interrupted\n")
     assert "Traceback" not in err

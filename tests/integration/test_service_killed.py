@@ -39,7 +39,7 @@ def service(variables: dict[str, str]) -> Iterator[tuple[httpx.Client, subproces
     )
     try:
         address = _address(child, bytearray())
-        with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
             yield client, child
     finally:
         child.kill()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -36,8 +35,8 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[serving.Server, int]]:
     """A server on a real socket, which waits for a moment only; and its port."""
-    monkeypatch.setattr(serving, "HEADERS_WITHIN", 0.3)
-    monkeypatch.setattr(serving, "READ_WITHIN", 0.3)
+    monkeypatch.setattr(serving, "HEADERS_WITHIN", 1)
+    monkeypatch.setattr(serving, "READ_WITHIN", 1)
     monkeypatch.setattr(serving, "KEPT_ALIVE", 1)
     settings = ServiceSettings(port=0, limits=Limits(connections=100))
     listener, started = serving.bound(settings), asyncio.Event()
@@ -76,10 +75,12 @@ async def test_a_client_that_does_not_go_on_is_let_go(
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
             client.sendall(sent)
-        async with asyncio.timeout(2), httpx.AsyncClient(trust_env=False) as other:
-            found = await other.get(f"http://127.0.0.1:{port}/")
-            assert found.status_code == 200
-        async with asyncio.timeout(10):
+        # From a thread, so that this client is not kept waiting by the loop of the server.
+        found = await asyncio.to_thread(
+            httpx.get, f"http://127.0.0.1:{port}/", trust_env=False, timeout=30
+        )
+        assert found.status_code == 200
+        async with asyncio.timeout(60):
             while connections:
                 await asyncio.sleep(0.02)
 
@@ -92,7 +93,7 @@ async def test_a_body_that_nobody_waits_for_is_not_waited_for(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
     await reader.readuntil(b"xx")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while running.server_state.connections:
             with contextlib.suppress(OSError):
                 writer.write(b"x")
@@ -138,14 +139,14 @@ async def test_one_connection_too_many_is_told_so_and_a_flood_is_closed(
             await asyncio.sleep(0.1)
 
         await idle(100)
-        async with httpx.AsyncClient(trust_env=False) as other:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as other:
             refused = await other.get(f"{address}/")
             assert (await other.get(f"{address}/healthz")).status_code == 200
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert refused.json()["type"] == "urn:fairqr:error:busy"
         await idle(100)
         assert len(connections) <= 105
-    async with asyncio.timeout(5), httpx.AsyncClient(trust_env=False) as other:
+    async with asyncio.timeout(30), httpx.AsyncClient(trust_env=False, timeout=30) as other:
         while len(connections) > 90:
             await asyncio.sleep(0.02)
         assert (await other.get(f"{address}/")).status_code == 200
@@ -189,7 +190,7 @@ def _if_over(client: httpx.Client) -> list[str] | None:
 
 def test_guesses_cost_the_guesser_alone(tmp_path: Path) -> None:
     """Who has a key is served, however many wrong ones come from the same address."""
-    with a_service(tmp_path, settings='limits.rate = "10/minute"') as service:
+    with a_service(tmp_path, settings='limits.rate = "10/hour"') as service:
         made = ("keys", "create", "--quiet")
         keys = [run_command(service.variables, *made, name).strip() for name in ("one", "two")]
 
@@ -198,9 +199,7 @@ def test_guesses_cost_the_guesser_alone(tmp_path: Path) -> None:
             found = (service.client.get("/v1/me", headers=headers) for _ in range(number))
             return [answer.status_code for answer in found]
 
-        begun = time.monotonic()
         wrong = keys[0][:-6] + "aaaaaa"
         assert statuses(wrong, 14) == [401] * 10 + [429] * 4
         assert statuses(keys[0], 12) == [200] * 10 + [429] * 2
         assert statuses(keys[1], 10) == [200] * 10
-        assert time.monotonic() - begun < 5

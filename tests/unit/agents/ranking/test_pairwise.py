@@ -83,9 +83,9 @@ class TestReplies:
 
     @pytest.mark.parametrize("piece", ["a", " ", "a ", "(", "the ", "my answer is ", "a\n", "\n"])
     def test_a_hostile_reply_takes_no_time(self, piece: str) -> None:
-        begun = time.monotonic()
+        begun = time.process_time()
         parse_preference(piece * (1_000_000 // len(piece)))
-        assert time.monotonic() - begun < 2
+        assert time.process_time() - begun < 2
 
 
 class TestAsking:

@@ -144,9 +144,9 @@ def test_mending_agrees_with_the_plain_rule(numbers: list[int], n: int, lead_in:
 def test_a_reply_of_a_million_characters_is_read_in_no_time(piece: str) -> None:
     """Every pattern is linear, and what is beyond the limit is not read."""
     reply = "[2] > [1] " + piece * (1_000_000 // len(piece))
-    began = time.perf_counter()
+    began = time.process_time()
     parse_permutation(reply, 3)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_what_is_beyond_the_limit_does_not_count() -> None:
