@@ -20,6 +20,7 @@ from fairqr.evaluation.audit.measuring import MENDED_STEP, AuditFigures, Contrib
 from fairqr.evaluation.audit.mending import CurvePoint
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.reports.tables import frame
 from fairqr.evaluation.reports.text import plain
 from fairqr.retrieval.dimension import TIMES
 
@@ -372,6 +373,28 @@ QUERY_COLUMNS = (
     "unlabelled",
 )
 
+COST_COLUMNS = (
+    "attribute",
+    "step",
+    "divergence",
+    "relevance",
+    "group",
+    "exposure",
+    "low",
+    "high",
+)
+CONTRIBUTION_COLUMNS = (
+    "attribute",
+    "group",
+    "number",
+    "query",
+    "text",
+    "share",
+    "lean",
+    "shown",
+    "fair",
+)
+
 
 def _group_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
     for group, row in zip(outcome.figures.groups, _group_objects(outcome), strict=True):
@@ -418,7 +441,7 @@ def _query_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
                     "unlabelled": unlabelled[row],
                 }
     for it in outcome.figures.unanswered:
-        yield first(it.query, it.status)
+        yield dict.fromkeys(QUERY_COLUMNS) | first(it.query, it.status)
 
 
 def _csv(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], digits: int) -> str:
@@ -461,9 +484,11 @@ class AuditFrames:
 
 
 def frames_of(outcome: AuditOutcome) -> AuditFrames:
-    """Return the figures as DataFrames; what has no value is NaN."""
-    from pandas import DataFrame
+    """Return the figures as DataFrames; what has no value is NaN.
 
+    Raises:
+        InputError: pandas is not installed.
+    """
     found = _audit_object(outcome)
     choices = [
         {**it, "lean": it["lean"]["value"], **_ends(it["lean"])}
@@ -483,25 +508,14 @@ def frames_of(outcome: AuditOutcome) -> AuditFrames:
         for point in curve["points"]
         for it in point["exposure"]
     ]
+    groups = [{name: row[name] for name in GROUP_COLUMNS} for row in _group_rows(outcome)]
     return AuditFrames(
-        groups=DataFrame(list(_group_rows(outcome)), columns=list(GROUP_COLUMNS)),
-        queries=DataFrame(list(_query_rows(outcome)), columns=list(QUERY_COLUMNS)),
-        choices=DataFrame(
-            choices, columns=["choice", "attribute", "group", "lean", *_LOW_HIGH, "is_other"]
-        ),
-        costs=DataFrame(
-            costs,
-            columns=[
-                "attribute", "step", "divergence", "relevance", "group", "exposure", *_LOW_HIGH,
-            ],
-        ),
-        contributions=DataFrame(
-            found["contributions"],
-            columns=[
-                "attribute", "group", "number", "query", "text", "share", "lean", "shown", "fair",
-            ],
-        ),
-    )  # fmt: skip
+        groups=frame(GROUP_COLUMNS, groups),
+        queries=frame(QUERY_COLUMNS, list(_query_rows(outcome))),
+        choices=frame(("choice", "attribute", "group", "lean", *_LOW_HIGH, "is_other"), choices),
+        costs=frame(COST_COLUMNS, costs),
+        contributions=frame(CONTRIBUTION_COLUMNS, found["contributions"]),
+    )
 
 
 _LOW_HIGH = ("low", "high")

@@ -491,8 +491,6 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
 
 
 def _cost_curve(outcome: AuditOutcome) -> Iterator[Figure]:
-    from pandas import DataFrame
-
     points_: list[Mapping[str, object]] = []
     for attribute, curve in outcome.figures.costs.items():
         for point in curve:
@@ -508,6 +506,6 @@ def _cost_curve(outcome: AuditOutcome) -> Iterator[Figure]:
             "much of today's distance may be left.",
             f"Lines of relevance over divergence: {listed}.",
             draw_series(
-                DataFrame(points_), "divergence from the target (nats)", "relevance (% of today's)"
+                frame((), points_), "divergence from the target (nats)", "relevance (% of today's)"
             ),
         )

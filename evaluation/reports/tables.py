@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fairqr.base.errors import InputError
 from fairqr.evaluation.reports.text import Markdown, shown
 
 if TYPE_CHECKING:
@@ -17,10 +18,18 @@ _NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| /
 
 
 def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> DataFrame:
-    """Return a DataFrame of these rows; one without rows has these columns."""
-    import pandas as pd
+    """Return a DataFrame of these rows; one without rows has these columns.
 
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(columns))
+    Raises:
+        InputError: pandas is not installed.
+    """
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise InputError(
+            "Tables need pandas; install it with: pip install 'fairqr[evaluation]'"
+        ) from None
+    return DataFrame(rows) if rows else DataFrame(columns=list(columns))
 
 
 def records_of(found: DataFrame) -> list[dict[str, Any]]:

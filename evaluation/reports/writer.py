@@ -23,7 +23,6 @@ from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.reports import tables, text
 from fairqr.evaluation.reports.drawing import can_draw
-from fairqr.evaluation.reports.page import to_html
 
 __all__ = ["FOLDER", "Figure", "render", "write_report"]
 
@@ -69,9 +68,13 @@ def write_report(
 
     Raises:
         InputError: matplotlib is not installed; the reports are then written without plots. Or
-            Jinja is not, and nothing is written.
+            Jinja or markdown-it-py is not, and nothing is written.
     """
     markdown = render(template, values, figures)
+    try:
+        from fairqr.evaluation.reports.page import to_html
+    except ImportError:
+        raise InputError(f"A report needs markdown-it-py; {EXTRA}") from None
     page = to_html(markdown, {f"{FOLDER}/{figure.name}.svg": figure.svg for figure in figures})
     # Figures first, so that the report never names one that is not there.
     written = [_write(folder / FOLDER / f"{figure.name}.svg", figure.svg) for figure in figures]

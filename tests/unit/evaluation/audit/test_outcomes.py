@@ -135,6 +135,13 @@ def test_what_has_no_value_is_null_and_an_empty_cell() -> None:
     assert frames.contributions.empty
 
 
+def test_frames_of_an_audit_without_answers_have_all_columns() -> None:
+    frames = frames_of(outcome_of(4, empty=("q1", "q2", "q3", "q4")))
+    assert list(frames.queries.columns) == list(frames_of(_outcome()).queries.columns)
+    assert list(frames.queries.status) == ["empty"] * 4
+    assert list(frames.groups.group[:2]) == ["female", "male"]
+
+
 def test_a_table_has_a_row_for_each_group() -> None:
     rows = _rows(results_csv(_outcome()))
     assert len(rows) == 2 + 3 + 6

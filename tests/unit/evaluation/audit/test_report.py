@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -255,3 +256,15 @@ def test_equal_audits_give_equal_files(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
     names = ["audit.json", "results.csv", "queries.csv", "report.md", "report.html"]
     assert [path.name for path in one[:5]] == names
+
+
+@pytest.mark.parametrize("package", ["pandas", "jinja2", "markdown_it"])
+def test_what_a_report_needs_is_named_and_the_figures_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "fairqr.evaluation.reports.page", raising=False)
+    with pytest.raises(InputError, match=r"install it with: pip install 'fairqr\[evaluation\]'"):
+        write_audit(tmp_path, _outcome())
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"audit.json", "results.csv", "queries.csv"}
