@@ -20,7 +20,7 @@ from fairqr.evaluation.audit.estimates import (
     jackknifed,
     randomisation_p,
 )
-from fairqr.evaluation.audit.finishing import Measured
+from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.measuring import ByQuery
 from fairqr.evaluation.reports.writer import write_report
 from fairqr.retrieval.exposure import FloatArray
@@ -118,7 +118,7 @@ def _is_tested(change: Change) -> bool:
     return change.figure != "impact_ratio"
 
 
-def compare(first: Measured, second: Measured) -> Comparison:
+def compare(first: Audit, second: Audit) -> Comparison:
     """Compare two audits query by query.
 
     A query weighs what it weighs in both, each weight as a share of its audit.
@@ -167,11 +167,11 @@ def compare(first: Measured, second: Measured) -> Comparison:
     )
 
 
-def _ids(audit: Measured) -> set[str]:
+def _ids(audit: Audit) -> set[str]:
     return {query.id for query in audit.queries.queries}
 
 
-def _check(first: Measured, second: Measured) -> None:
+def _check(first: Audit, second: Audit) -> None:
     for audit, which in ((first, "first"), (second, "second")):
         if audit.manifest.redacted:
             raise InputError(

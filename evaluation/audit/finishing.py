@@ -2,48 +2,59 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
+from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
 from fairqr.evaluation.audit.measuring import AuditFigures, measure
-from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
+from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, audit_json, frames_of
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.audit.report import write_audit
+from fairqr.evaluation.audit.report import draw_exposure, write_audit
 from fairqr.evaluation.audit.running import AuditPlan, run_audit
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.reports.writer import Figure
 from fairqr.retrieval.schema import Schema
 
-__all__ = ["Measured", "carry_out", "measured", "recompute"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Audit", "carry_out", "read_audit", "recompute"]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """An audit, read from its folder.
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Audit:
+    """A finished audit.
 
     Attributes:
+        folder: Where its files are. If the audit was given none, they are removed together with
+            this object, and :meth:`write` keeps them.
         manifest: What it was made with.
         spec: What it measures.
         queries: All of them, redacted ones under their pseudonyms.
         figures: All figures.
-        digest: The SHA-256 of the manifest; empty while the audit is not finished.
+        digest: The SHA-256 of the manifest.
     """
 
+    folder: Path
     manifest: AuditManifest
     spec: AuditSpec
     queries: Queries
     figures: AuditFigures
-    digest: str = ""
+    digest: str
 
     @property
     def outcome(self) -> AuditOutcome:
         """What is written of it."""
-        manifest, engine = self.manifest, self.manifest.engine
+        engine = self.manifest.engine
         about = {
             "name": engine.name,
             "engine": engine.engine,
@@ -55,8 +66,44 @@ class Measured:
             queries=self.queries,
             figures=self.figures,
             engine=about,
-            is_redacted=manifest.redacted,
+            is_redacted=self.manifest.redacted,
         )
+
+    @property
+    def findings(self) -> list[str]:
+        """Who gets less, how sure that is, and what mending would cost, in sentences."""
+        return findings_of(self.outcome)
+
+    @property
+    def frames(self) -> AuditFrames:
+        """All figures as DataFrames, by group, by query, by choice, and the costs of mending."""
+        return frames_of(self.outcome)
+
+    def to_frame(self) -> DataFrame:
+        """Return the figures as a DataFrame with one row for each attribute and group."""
+        return self.frames.groups
+
+    def plot(self) -> Figure:
+        """Draw who gets seen; a notebook shows it.
+
+        Raises:
+            InputError: matplotlib is not installed.
+        """
+        return draw_exposure(self.outcome)
+
+    def write(self, folder: Path | str) -> Path:
+        """Copy all files of the audit, with the report, into a folder, and return it.
+
+        Raises:
+            InputError: The folder is not empty.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"The folder {folder} is not empty; choose another.")
+        shutil.copytree(
+            self.folder, folder, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
+        )
+        return folder
 
 
 async def carry_out(
@@ -67,7 +114,7 @@ async def carry_out(
     watcher: StageWatcher,
     redact: bool = False,
     layout: str = DEFAULT,
-) -> Measured:
+) -> Audit:
     """Ask what has not been asked yet, measure it, and write and seal all files.
 
     An audit that is finished is only read.
@@ -90,25 +137,42 @@ async def carry_out(
             await run_audit(plan, folder, concurrency=concurrency, watcher=watcher)
             folder.begin(plan.manifest)
             watcher.note("All queries were asked; the figures are computed.")
-            folder.pack(plan.queries, redact=redact)
-            # The manifest says so only once it is sealed.
-            outcome = replace(measured(folder).outcome, is_redacted=redact)
-            try:
-                write_audit(folder.folder, outcome, layout)
-            except InputError as error:
-                if not (folder.folder / "report.html").exists():
-                    raise
-                watcher.note(str(error))  # It was written without plots.
-            folder.seal()
-        return measured(folder)
+            return await asyncio.to_thread(_finish, plan, folder, watcher, redact, layout)
+        return await asyncio.to_thread(read_audit, folder)
 
 
-def measured(folder: AuditFolder) -> Measured:
-    """Compute all figures of an audit from what its folder keeps.
+def _finish(
+    plan: AuditPlan, folder: AuditFolder, watcher: StageWatcher, redact: bool, layout: str
+) -> Audit:
+    """Measure, write and seal; this blocks."""
+    folder.pack(plan.queries, redact=redact)
+    audit = _measured(folder)
+    # The manifest says so only once it is sealed.
+    outcome = replace(audit.outcome, is_redacted=redact)
+    try:
+        write_audit(folder.folder, outcome, layout)
+    except InputError as error:
+        if not (folder.folder / "report.html").exists():
+            raise
+        watcher.note(str(error))  # It was written without plots.
+    digest = folder.seal()
+    return replace(audit, manifest=folder.manifest(), digest=digest)
+
+
+def read_audit(folder: AuditFolder) -> Audit:
+    """Read a finished audit, and compute all figures from what its folder keeps.
 
     Raises:
         InputError: The folder holds no audit, one that is not finished, or a damaged one.
     """
+    if not folder.manifest().finished:
+        raise InputError(
+            f"The audit in {folder.folder} is not finished; run it again to go on with it."
+        )
+    return _measured(folder)
+
+
+def _measured(folder: AuditFolder) -> Audit:
     manifest = folder.manifest()
     spec = AuditSpec.model_validate(manifest.spec)
     queries = folder.queries()
@@ -120,7 +184,7 @@ def measured(folder: AuditFolder) -> Measured:
         corpus_shares={name: np.array(held) for name, held in manifest.corpus_shares.items()},
         relevance=manifest.relevance,
     )
-    return Measured(manifest, spec, queries, figures, manifest.digest if manifest.finished else "")
+    return Audit(folder.folder, manifest, spec, queries, figures, manifest.digest)
 
 
 def recompute(folder: Path) -> bytes:
@@ -129,4 +193,4 @@ def recompute(folder: Path) -> bytes:
     Raises:
         InputError: A file is missing or damaged.
     """
-    return audit_json(measured(AuditFolder(folder)).outcome)
+    return audit_json(_measured(AuditFolder(folder)).outcome)

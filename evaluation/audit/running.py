@@ -99,7 +99,6 @@ async def make_plan(
     *,
     qrels: Qrels | None = None,
     texts: RelevanceOfTexts | None = None,
-    encoder: str = "",
     without_texts: str = "",
     rate: float | None = None,
     command: Sequence[str] = (),
@@ -112,7 +111,6 @@ async def make_plan(
         queries: What to ask.
         qrels: Judgements by query id; above 0 is relevant.
         texts: Estimates relevance where there are no judgements.
-        encoder: What the estimates read texts with, for the record.
         without_texts: Why there are no estimates, and what to do; a whole sentence.
         rate: The most requests a second.
         command: How the audit was started, for the record.
@@ -179,7 +177,7 @@ async def make_plan(
         documents=info.documents,
         attributes={name: engine.schema.attribute(name) for name in attributes},
         relevance=relevance,
-        encoder=encoder if relevance == "estimated" else "",
+        encoder=MiniLmEncoder.name if relevance == "estimated" else "",
         corpus_shares=shares,
         notes=tuple(notes),
     )

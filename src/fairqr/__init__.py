@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairqr.agents.models import open_model
     from fairqr.api import FairSearch, Progress, Step, SyncFairSearch, open_engine
+    from fairqr.auditing import audit
     from fairqr.base import errors
     from fairqr.base.errors import FairqrError
+    from fairqr.evaluation.audit.finishing import Audit
     from fairqr.evaluation.evaluate import evaluate
     from fairqr.evaluation.experiments.catalogue import load_experiment
     from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
@@ -28,6 +30,7 @@ __all__ = [
     "AnswerContext",
     "AnswerResult",
     "AnswerSettings",
+    "Audit",
     "Budget",
     "Context",
     "FairReranker",
@@ -43,6 +46,7 @@ __all__ = [
     "Step",
     "SyncFairSearch",
     "answer_state_graph",
+    "audit",
     "build_answer_graph",
     "build_probe_graph",
     "build_search_graph",
@@ -61,6 +65,7 @@ _HOMES = {
     "AnswerContext": "fairqr.graph.answer.context",
     "AnswerResult": "fairqr.graph.answer.result",
     "AnswerSettings": "fairqr.graph.answer.context",
+    "Audit": "fairqr.evaluation.audit.finishing",
     "Budget": "fairqr.graph.search.context",
     "Context": "fairqr.graph.search.context",
     "FairReranker": "fairqr.parts",
@@ -76,6 +81,7 @@ _HOMES = {
     "Step": "fairqr.api",
     "SyncFairSearch": "fairqr.api",
     "answer_state_graph": "fairqr.graph.answer.builder",
+    "audit": "fairqr.auditing",
     "build_answer_graph": "fairqr.graph.answer.builder",
     "build_probe_graph": "fairqr.graph.probe.builder",
     "build_search_graph": "fairqr.graph.search.builder",

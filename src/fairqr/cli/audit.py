@@ -27,7 +27,7 @@ from fairqr.cli.search import Retriever
 if TYPE_CHECKING:
     from fairqr.cli.progress import Progress
     from fairqr.cli.running import AuditRunSettings
-    from fairqr.evaluation.audit.finishing import Measured
+    from fairqr.evaluation.audit.finishing import Audit
     from fairqr.evaluation.audit.queries import Queries
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.retrieval.engines.engine import SearchEngine
@@ -147,7 +147,7 @@ def audit(
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
 
-    async def work(progress: Progress) -> Measured:
+    async def work(progress: Progress) -> Audit:
         async with _opened(
             corpus, _run_source(run_file, labels, documents, spec), retriever, settings
         ) as engine:
@@ -164,7 +164,6 @@ def audit(
                 asked,
                 qrels=judged,
                 texts=texts,
-                encoder="minilm",
                 without_texts=without_texts,
                 rate=settings.rate,
                 command=sys.argv[1:],
@@ -315,9 +314,9 @@ def compare(
     from fairqr.evaluation.audit.comparing import as_json as plain
     from fairqr.evaluation.audit.comparing import compare as compared
     from fairqr.evaluation.audit.comparing import write_comparison
-    from fairqr.evaluation.audit.finishing import measured
+    from fairqr.evaluation.audit.finishing import read_audit
 
-    found = compared(measured(AuditFolder(first)), measured(AuditFolder(second)))
+    found = compared(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
     if output is not None:
         write_comparison(found, output)
     if as_json:

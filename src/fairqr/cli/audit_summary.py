@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from fairqr.cli.common import printable
-from fairqr.evaluation.audit.findings import findings_of
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.audit.finishing import Measured
+    from fairqr.evaluation.audit.finishing import Audit
 
 __all__ = ["print_summary"]
 
 
-def print_summary(audit: Measured, folder: Path) -> None:
+def print_summary(audit: Audit, folder: Path) -> None:
     """Print the findings in plain words, where the report is, and the digest."""
-    for sentence in findings_of(audit.outcome):
+    for sentence in audit.findings:
         typer.echo(printable(sentence))
     typer.echo(f"report: {folder / 'report.html'}")
     typer.echo(f"digest: {audit.digest}")

@@ -1,0 +1,119 @@
+"""``fairqr.audit``: every form of queries, what it returns, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import fairqr
+from fairqr.base.errors import InputError, TargetError
+from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.retrieval.documents import Document
+from fairqr.retrieval.engines.tantivy import TantivyEngine
+from tests.unit.retrieval.embedded import built
+
+WORDS = ("apple", "birch", "cedar", "daisy", "elder", "fennel", "grape", "hazel")
+OPTIONS: dict[str, Any] = {"attribute": "gender", "k": 4, "depth": 30, "target": "uniform:1"}
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TantivyEngine:
+    """For each word, ten documents of women behind ten of men."""
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    documents = [
+        Document(f"{word}{number:02}", "", " ".join([word] * (2 + (number < 10))), {"gender": who})
+        for word in WORDS
+        for number, who in enumerate(["male"] * 10 + ["female"] * 10)
+    ]
+    return built(tmp_path / "v1", documents)
+
+
+async def test_every_form_of_queries_gives_the_same_figures(engine: TantivyEngine) -> None:
+    rows = [{"query": word, "id": word} for word in WORDS]
+    forms: list[Any] = [
+        [AuditQuery(word, word) for word in WORDS],
+        rows,
+        pd.DataFrame(rows),
+    ]
+    audits = [await fairqr.audit(engine, form, **OPTIONS) for form in forms]
+    assert audits[0].figures.counts.answered == len(WORDS)
+    first = audits[0].to_frame()
+    for audit in audits[1:]:
+        pd.testing.assert_frame_equal(audit.to_frame(), first)
+    texts = await fairqr.audit(engine, WORDS, **OPTIONS)
+    assert texts.to_frame()["exposure"].tolist() == first["exposure"].tolist() == [0, 1]
+    assert first["verdict"].tolist() == ["less", "more"]
+
+
+async def test_what_it_returns(engine: TantivyEngine, tmp_path: Path) -> None:
+    audit = await fairqr.audit(engine, WORDS, **OPTIONS)
+    assert isinstance(audit, fairqr.Audit)
+    sentences = audit.findings
+    assert "female" in sentences[0]
+    assert audit.plot().svg.startswith("<?xml")
+    written = audit.write(tmp_path / "out")
+    names = {path.name for path in written.iterdir()}
+    assert {"audit.json", "report.html", "manifest.json", "raw"} <= names
+    kept = audit.folder
+    assert kept.is_dir()
+    del audit
+    await asyncio.sleep(0)  # the loop lets go of what it returned last
+    gc.collect()
+    assert not kept.exists()
+
+
+async def test_files_are_not_overwritten(engine: TantivyEngine, tmp_path: Path) -> None:
+    audit = await fairqr.audit(engine, WORDS, folder=tmp_path / "out", **OPTIONS)
+    with pytest.raises(InputError, match="is not empty"):
+        audit.write(tmp_path / "out")
+    again = await fairqr.audit(engine, WORDS, folder=tmp_path / "out", **OPTIONS)
+    assert again.digest == audit.digest
+    assert again.to_frame().equals(audit.to_frame())
+
+
+async def test_weights_are_a_column(engine: TantivyEngine) -> None:
+    rows = [{"query": word, "asks": place + 1} for place, word in enumerate(WORDS)]
+    audit = await fairqr.audit(engine, rows, weight="asks", **OPTIONS)
+    assert [query.weight for query in audit.queries.queries] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
+    rows = [{"query": word, "id": word} for word in WORDS]
+    qrels = {word: {f"{word}00": 1, f"{word}15": 1, f"{word}16": 0} for word in WORDS}
+    audit = await fairqr.audit(engine, rows, attribute="gender", k=4, qrels=qrels)
+    female, _ = audit.figures.groups
+    assert (female.target.value, female.lean.value) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "words"),
+    [
+        ([], {}, "are empty"),
+        ("apple", {}, "a single text"),
+        ([3], {}, "query 1 is int"),
+        ([{"words": "apple"}], {}, "query 1 has no text"),
+        ([{"query": "apple", "n": -1}], {"weight": "n"}, "weight of the query 1"),
+        (["apple"], {"k": 0}, "k"),
+        (["apple"], {"size": 3}, "size"),
+        (["apple"], {"layout": "gdpr"}, "no layout 'gdpr'"),
+        (["apple"], {"rate": 0.0}, "The rate"),
+        (["apple"], {"concurrency": 0}, "at least 1"),
+        (["apple"], {"attribute": "age"}, "no attribute 'age'"),
+        (["apple"], {"retriever": "rm3"}, "An open engine has its retriever"),
+    ],
+)
+async def test_bad_input_is_one_sentence(
+    engine: TantivyEngine, queries: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        await fairqr.audit(engine, queries, **{**OPTIONS, **options})
+
+
+async def test_a_target_of_relevance_needs_relevance(engine: TantivyEngine) -> None:
+    with pytest.raises(TargetError, match="models pull minilm"):
+        await fairqr.audit(engine, WORDS, **{**OPTIONS, "target": "relevance:1"})
