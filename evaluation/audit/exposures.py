@@ -143,8 +143,8 @@ def shown_by(answer: Answer, dimension: Dimension, choices: Choices) -> Shown:
             supply = supply_of(likely, target, choices) if len(likely) else undefined
 
     selected, candidates, without_label = top.sum(axis=0), undefined, np.nan
-    if relevance is not None:
-        selected, candidates, without_label = relevance[:shown] @ top, due, float(unsure)
+    if counted is not None:
+        selected, candidates, without_label = counted[:shown] @ top, due, float(unsure)
     elif answer.answered > choices.k:
         candidates = answer.members[: answer.answered].sum(axis=0)
         without_label = float(unlabelled[: answer.answered].sum())

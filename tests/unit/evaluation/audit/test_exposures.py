@@ -66,6 +66,9 @@ def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
     assert found.target.tolist() == pytest.approx([0.8 / 2.3, 1.5 / 2.3])
     assert found.candidates.tolist() == pytest.approx([0.8, 1.5])
     assert found.selected.tolist() == pytest.approx([0.8, 0.9])
+    # What is no candidate is not selected either, though it is shown.
+    higher = shown_by(Answer(members("babaaa"), 3, relevance, level=0.7), TWO, Choices(k=3))
+    assert higher.candidates.tolist() == higher.selected.tolist() == pytest.approx([0.8, 0.9])
 
 
 def test_missing_labels_bound_exposure_and_target() -> None:
