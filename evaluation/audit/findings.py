@@ -143,12 +143,18 @@ def _unsure(outcome: AuditOutcome, attribute: str, groups: Sequence[GroupFigures
         )
     smallest = smallest_found(outcome, groups)
     said = f"{attribute}: no difference could be told from chance."
-    if not math.isnan(smallest):
-        said += (
-            f" A difference of {_points(smallest)} points would have been found in four of five "
-            "audits like this one; a smaller one may well be there."
+    if math.isnan(smallest):
+        return said
+    amount = f"{_points(smallest)} points"
+    if outcome.figures.counts.relevance == "estimated" and smallest < ESTIMATE_ERROR:
+        amount = (
+            f"more than {_points(ESTIMATE_ERROR)} points, which the estimate of relevance can be "
+            "off by,"
         )
-    return said
+    return (
+        f"{said} A difference of {amount} would have been found in four of five audits like this "
+        "one; a smaller one may well be there."
+    )
 
 
 def _on_cost(
