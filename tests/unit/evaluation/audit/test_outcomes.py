@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +100,20 @@ def test_the_numbers_of_an_audit_stay_as_they_were_read_once() -> None:
     # Machines add in different orders, which shows in the last digits.
     found = json.loads(audit_json(_outcome()), parse_float=lambda text: float(f"{float(text):.6g}"))
     check_text("audit.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def _names(found: object) -> set[str]:
+    if isinstance(found, dict):
+        return set(found).union(*map(_names, found.values()))
+    return set().union(*map(_names, found)) if isinstance(found, list) else set()
+
+
+def test_every_field_is_documented() -> None:
+    found = json.loads(audit_json(_outcome()))
+    del found["spec"], found["engine"]
+    text = (Path(__file__).parents[4] / "docs" / "audit.md").read_text(encoding="utf-8")
+    # Names of an estimate stand in its example.
+    assert not [name for name in _names(found) - {"kind"} if not re.search(f'[`"]{name}[`"]', text)]
 
 
 def test_equal_audits_give_equal_bytes() -> None:
