@@ -6,6 +6,7 @@ of those that could be asked. Random numbers come from a generator that is passe
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -163,6 +164,7 @@ def too_few(count: int, alpha: float) -> bool:
     return count < 2 or 2.0 ** (1 - count) > alpha
 
 
+@functools.lru_cache(maxsize=1024)
 def student_quantile(level: float, freedom: int) -> float:
     """Return t with P(|T| ≤ t) = level for Student's distribution; by bisection.
 
