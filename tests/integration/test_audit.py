@@ -1,0 +1,180 @@
+"""An audit of an index that fairqr did not make: it finds a planted lean, and survives kills."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.attached_people import Server, state
+from tests.integration.model_server import Main, clean_environment, quick
+
+__all__ = ["clean_environment", "quick"]
+
+pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
+
+INDEX = "audited-people-v7"
+TOPICS = [f"topic{number:03}" for number in range(120)]
+ASKED = 60
+K, DEPTH = 10, 40
+DEMOTED = 0.97
+MAPPING = {
+    "properties": {"bio": {"type": "text"}, "person": {"properties": {"sex": {"type": "keyword"}}}}
+}
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Forty relevant documents for each topic, by men and women who write alike."""
+    draw = random.Random(11)
+    found = {}
+    for topic in TOPICS:
+        for number in range(40):
+            words = [topic] * draw.randint(1, 6) + ["filler"] * draw.randint(0, 6)
+            sex = "F" if draw.random() < 0.4 else "M"
+            found[f"{topic}-{number:02}"] = {"bio": " ".join(words), "person": {"sex": sex}}
+    return found
+
+
+PEOPLE = documents()
+
+
+def body(demotes: bool) -> dict[str, Any]:
+    """The engine's own request; it may demote the documents of women."""
+    words = {"match": {"bio": "{{query}}"}}
+    functions = [{"filter": {"term": {"person.sex": "F"}}, "weight": DEMOTED}]
+    scored = {"function_score": {"query": words, "functions": functions, "boost_mode": "multiply"}}
+    return {"size": "{{size}}", "query": scored if demotes else words}
+
+
+@pytest.fixture(scope="module")
+def server(elasticsearch_url: str) -> Iterator[Server]:
+    held = Server(elasticsearch_url)
+    with held.client, held.index(INDEX, PEOPLE, MAPPING, number_of_shards=1):
+        yield held
+
+
+@pytest.fixture
+def inputs(clean_environment: Path, server: Server) -> Path:
+    """Sources with and without a lean, queries, and judgements."""
+    for name, demotes in (("leaning", True), ("plain", False)):
+        source = {
+            "name": name,
+            "engine": "elasticsearch",
+            "url": server.url,
+            "index": INDEX,
+            "text": ["bio"],
+            "body": body(demotes),
+            "attributes": {
+                "gender": {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
+            },
+        }
+        (clean_environment / f"{name}.yaml").write_text(json.dumps(source))
+    asked = random.Random(5).sample(TOPICS, ASKED)
+    rows = "".join(f"{topic}\t{topic}\n" for topic in asked)
+    (clean_environment / "queries.tsv").write_text("id\tquery\n" + rows)
+    (clean_environment / "qrels").write_text("".join(f"{i[:8]} 0 {i} 1\n" for i in PEOPLE))
+    return clean_environment
+
+
+def true_lean(server: Server) -> float:
+    """The mean lean against women over all queries, by hand from what the server ranks."""
+    discounts = [1 / math.log2(rank + 1) for rank in range(1, K + 1)]
+    leans = []
+    for topic in TOPICS:
+        request = json.dumps(body(True)).replace("{{query}}", topic).replace('"{{size}}"', str(K))
+        hits = server.ask("POST", f"/{INDEX}/_search", json.loads(request))["hits"]["hits"]
+        shown = [hit["_source"]["person"]["sex"] == "F" for hit in hits]
+        given = [weight * sex for weight, sex in zip(discounts, shown, strict=True)]
+        sexes = [PEOPLE[f"{topic}-{number:02}"]["person"]["sex"] for number in range(40)]
+        leans.append(sexes.count("F") / 40 - sum(given) / sum(discounts))
+    return sum(leans) / len(leans)
+
+
+def asked(inputs: Path, name: str, out: str) -> list[str]:
+    return [
+        *("audit", "--corpus", str(inputs / f"{name}.yaml"), "--attribute", "gender"),
+        *("--queries", str(inputs / "queries.tsv"), "--qrels", str(inputs / "qrels")),
+        *("-k", str(K), "--depth", str(DEPTH), "-o", str(inputs / out)),
+    ]
+
+
+def test_a_planted_lean_is_found_with_its_size(inputs: Path, server: Server, quick: Main) -> None:
+    before = state(server, INDEX)
+    done = quick(*asked(inputs, "leaning", "out"), "--fail-if", "ranking_gap > 0.05", "--sure")
+    assert done.code == 3, done.stderr
+    assert state(server, INDEX) == before
+    female, male = json.loads((inputs / "out/audit.json").read_text())["groups"]
+    assert (female["verdict"], male["verdict"]) == ("less", "more")
+    low, high = female["lean"]["interval"]
+    assert low <= true_lean(server) <= high
+    assert "female gets" in done.stdout
+    assert 0.02 < true_lean(server) < 0.35
+
+
+def test_an_engine_without_a_lean_is_not_accused(inputs: Path, quick: Main) -> None:
+    done = quick(*asked(inputs, "plain", "out"), "--fail-if", "ranking_gap > 0.05", "--sure")
+    assert done.code == 0, done.stderr
+    groups = json.loads((inputs / "out/audit.json").read_text())["groups"]
+    assert {group["verdict"] for group in groups} == {"cannot_tell"}
+    assert "fair" not in done.stdout.split("report:")[0].lower()
+
+
+def test_a_killed_audit_goes_on_and_asks_nothing_twice(inputs: Path, quick: Main) -> None:
+    command = [sys.executable, "-m", "fairqr", *asked(inputs, "leaning", "killed")]
+    slowly = subprocess.Popen(
+        [*command, "--rate", "20", "--concurrency", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ),
+    )
+    lines = inputs / "killed/raw/observations.jsonl"
+    try:
+        deadline = time.monotonic() + 120
+        while not lines.exists() or lines.read_bytes().count(b"\n") < 8:
+            assert slowly.poll() is None, "the audit ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        slowly.send_signal(signal.SIGKILL)
+        slowly.wait()
+    assert lines.stat().st_mode & 0o777 == 0o600
+    kept = [json.loads(line) for line in lines.read_bytes().split(b"\n")[:-1]]
+    assert 8 <= len(kept) < ASKED
+    with lines.open("ab") as stream:
+        stream.write(b'{"query": "half')
+    done = quick(*asked(inputs, "leaning", "killed"))
+    assert done.code == 0, done.stderr
+    assert f"{ASKED - len(kept)} queries for" in done.stderr
+    with gzip.open(inputs / "killed/raw/observations.jsonl.gz") as stream:
+        whole = {found["query"]: found for found in map(json.loads, stream)}
+    assert len(whole) == ASKED
+    # What was kept has its own times, so it was not asked again.
+    assert all(whole[found["query"]] == found for found in kept)
+    once = quick(*asked(inputs, "leaning", "once"))
+    figures = [
+        json.loads((inputs / name / "audit.json").read_text()) for name in ("killed", "once")
+    ]
+    assert figures[0] == figures[1]
+    digest = done.stdout.split("digest: ")[1].strip()
+    assert quick("audit", "verify", inputs / "killed", "--digest", digest).code == 0
+    assert once.code == 0
+
+
+def test_an_engine_that_is_away_leaves_no_failures(inputs: Path, quick: Main) -> None:
+    source = json.loads((inputs / "plain.yaml").read_text())
+    (inputs / "away.yaml").write_text(json.dumps({**source, "url": "http://127.0.0.1:9"}))
+    done = quick(*asked(inputs, "away", "out"))
+    assert done.code == 2
+    assert "Traceback" not in done.stderr
+    assert not list((inputs / "out").rglob("*.gz"))
