@@ -27,6 +27,9 @@ __all__ = [
 SMALL = 0.0005
 """What is less than this rounds to 0.0 points or percent, and is not spoken of."""
 
+SENTENCES = {"less": 6, "more": 3}
+"""So many groups of an attribute with each verdict have a sentence of their own."""
+
 NAMED = 5
 """So many combinations of groups are named in a sentence."""
 
@@ -93,8 +96,19 @@ def _on_groups(outcome: AuditOutcome) -> Iterator[str]:
         if is_combination(attribute) or not outcome.figures.counts.answered:
             continue
         sure = [it for it in groups if it.verdict in ("less", "more")]
-        for it in sorted(sure, key=lambda it: it.verdict):
-            yield _sure(outcome, it)
+        # Those that get less come first, the greatest difference before the others.
+        sure.sort(key=lambda it: -getattr(it, it.tested).value)
+        for verdict, most in SENTENCES.items():
+            found = [it for it in sure if it.verdict == verdict]
+            if verdict == "more":
+                found.reverse()
+            for it in found[:most]:
+                yield _sure(outcome, it)
+            if len(found) > most:
+                yield (
+                    f"{attribute}: {len(found) - most:,} other groups surely get {verdict} than is "
+                    "due, by smaller differences."
+                )
         if sure:
             yield from _on_cost(outcome, attribute, groups)
         elif not outcome.figures.too_many_failed:
@@ -171,6 +185,8 @@ def _on_cost(
     ]
     if not shares:
         return
+    if len(shares) > NAMED:
+        shares = [*shares[:NAMED], "so on"]
     span = point.relevance
     ends = "" if math.isnan(span.low) else f" ({_percent(span.low)} to {_percent(span.high)})"
     yield (

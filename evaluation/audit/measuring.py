@@ -360,7 +360,7 @@ class _Measuring:
         groups = corrected(groups)
         tests = sum(getattr(it, it.tested).p is not None for it in groups)
         if too_many:
-            groups = [replace(it, verdict="cannot_tell") for it in groups]
+            groups = [replace(it, verdict="cannot_tell", flips=False) for it in groups]
         answered = np.array([self.queries[id_].weight for id_ in self.ids])
         return AuditFigures(
             counts=Counts(

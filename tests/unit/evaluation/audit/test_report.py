@@ -109,11 +109,41 @@ def test_where_nothing_was_found_it_says_what_could_have_been() -> None:
 
 def test_few_queries_and_failures_give_no_verdict() -> None:
     assert any("too few queries to tell" in it for it in findings_of(_small()))
-    failed = outcome_of(failed=("q38", "q39", "q40"))
+    failed = outcome_of(lean=0.12, unlabelled=0.35, failed=("q38", "q39", "q40"))
+    assert not any(it.flips for it in failed.figures.groups)
     first, *others = findings_of(failed)
     assert first.startswith("14.3% of the queries failed")
     assert "gives no verdict" in first
     assert not any("withholds" in it or "chance" in it for it in others)
+
+
+def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> None:
+    female = _outcome().figures.groups[0]
+    groups = [
+        replace(
+            female,
+            group=f"group {number} {'long ' * 20}",
+            lean=replace(female.lean, value=number / 200 - 0.1),
+            verdict="less" if number > 20 else "more",
+        )
+        for number in range(1, 61)
+    ]
+    figures = replace(
+        _outcome().figures, groups=groups, costs={}, contributions=[], by_query=[], others=[]
+    )
+    outcome = replace(_outcome(), figures=figures)
+    said = findings_of(outcome)
+    assert [it.split()[2] for it in said[:9] if "other groups" not in it] == [
+        *("60", "59", "58", "57", "56", "55"), "1", "2",
+    ]  # fmt: skip
+    assert "gender: 34 other groups surely get less than is due, by smaller differences." in said
+    assert "gender: 17 other groups surely get more than is due, by smaller differences." in said
+    write_audit(tmp_path, outcome)
+    text = (tmp_path / "report.md").read_text()
+    gaps = text.split("## What each group gets")[1].split("##")[0]
+    assert sum(line.startswith("| group ") for line in gaps.splitlines()) == 1 + 40
+    assert "20 other groups with smaller leans stand in results.csv." in gaps
+    assert sum(line.startswith("gender,") for line in (tmp_path / "results.csv").open()) == 60
 
 
 def test_without_relevance_no_one_is_to_blame() -> None:
