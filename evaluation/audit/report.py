@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 __all__ = ["draw_exposure", "figures_of", "values_of", "write_audit"]
 
 MOST_GROUPS = 40
-"""So many groups of one attribute stand in a table or plot; all are in ``results.csv``."""
+"""So many groups of one attribute stand in a table; all are in ``results.csv``."""
+
+MOST_BARS = 12
+"""So many groups of an attribute are drawn."""
 
 MOST_LISTS = 12
 MOST_QUERIES = 5
@@ -155,16 +158,16 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
     }
 
 
-def _first(groups: Sequence[GroupFigures]) -> list[GroupFigures]:
+def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[GroupFigures]:
     """Return the groups to show: all, or those with the greatest leans, in the order given."""
-    if len(groups) <= MOST_GROUPS:
+    if len(groups) <= most:
         return list(groups)
 
     def rank(it: GroupFigures) -> tuple[bool, float]:
         lean = getattr(it, it.tested).value
         return it.verdict not in ("less", "more"), -(0.0 if math.isnan(lean) else abs(lean))
 
-    kept = {id(it) for it in sorted(groups, key=rank)[:MOST_GROUPS]}
+    kept = {id(it) for it in sorted(groups, key=rank)[:most]}
     return [it for it in groups if id(it) in kept]
 
 
@@ -466,7 +469,7 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
             continue
         point = after_mending(outcome.figures.costs.get(attribute, []))
         bars = []
-        for it in _first(groups):
+        for it in _first(groups, MOST_BARS):
             marks = {due: it.target.value, "what relevant documents could give": it.supply.value}
             marks["if mended"] = mended[attribute, it.group]
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
@@ -478,6 +481,8 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
         title = attribute
         if point is not None and not math.isnan(point.relevance.value):
             title += f" (if mended, relevance is {percent(point.relevance.value)} of today's)"
+        if len(groups) > MOST_BARS:
+            title += f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
         panels[title] = bars
     return Figure(
         "exposure",

@@ -48,6 +48,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert tops == {"fairqr", f"fairqr-{wheel.name.split('-')[1]}.dist-info"}
     for needed in (
         "fairqr/py.typed",
+        "fairqr/evaluation/audit/files/ll144.yaml",
+        "fairqr/evaluation/reports/templates/audit.md.j2",
         "fairqr/graph/search/builder.py",
         "fairqr/cli/main.py",
         "fairqr/prompts/templates/refine/v1.yaml",

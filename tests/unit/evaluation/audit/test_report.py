@@ -16,7 +16,7 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import LAYOUTS, load_layout
 from fairqr.evaluation.audit.outcomes import AuditOutcome, audit_json
-from fairqr.evaluation.audit.report import figures_of, values_of, write_audit
+from fairqr.evaluation.audit.report import draw_exposure, figures_of, values_of, write_audit
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.audit.examples import outcome_of, spec_of
@@ -143,6 +143,9 @@ def test_many_groups_are_named_by_the_greatest_differences(tmp_path: Path) -> No
     gaps = text.split("## What each group gets")[1].split("##")[0]
     assert sum(line.startswith("| group ") for line in gaps.splitlines()) == 1 + 40
     assert "20 other groups with smaller leans stand in results.csv." in gaps
+    drawn = draw_exposure(outcome)
+    assert drawn.alt.count("gets less") + drawn.alt.count("gets more") == 12
+    assert "the 12 groups of 60 with the greatest leans" in drawn.svg
     assert sum(line.startswith("gender,") for line in (tmp_path / "results.csv").open()) == 60
 
 
