@@ -40,10 +40,10 @@ def test_a_documented_command_is_understood(name: str, line: str) -> None:
     """Its command and options exist, and so do the parameters that it sets."""
     _, *words = shlex.split(re.sub(r"\s#.*|\s\|.*|\s>.*", "", line))
     command: Any = typer.main.get_command(app)
-    while words and hasattr(command, "commands"):
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
         command = command.commands[words.pop(0)]
     context = command.context_class(command)
-    if hasattr(command, "commands") or "…" in line:
+    if (hasattr(command, "commands") and not words) or "…" in line:
         return
     values, _, _ = command.make_parser(context).parse_args(args=words)
     settings = [text for text in values.get("settings") or [] if text != "help"]
