@@ -168,8 +168,10 @@ def _read_by_columns(path: Path, ties: Ties) -> Run:
         raise UnusualError
     rankings, tied = {}, 0
     for query, own in parts.items():
-        ids = [id_ for documents, _, _ in own for id_ in documents]
-        scores = np.concatenate([found for _, found, _ in own])
+        ids, scores, _ = own[0]
+        if len(own) > 1:
+            ids = [id_ for documents, _, _ in own for id_ in documents]
+            scores = np.concatenate([found for _, found, _ in own])
         if len(set(ids)) < len(ids):
             raise UnusualError
         ranking = Ranking(ids, scores.tolist())

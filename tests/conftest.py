@@ -31,8 +31,12 @@ _SERVERS = {"elasticsearch_url", "secure_elasticsearch", "opensearch_url"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several workers share the tests, leave those together that share a server or a file."""
+    """Leave tests together that share a server, a file, or what the model replied."""
     for item in items:
-        needs = _SERVERS & {*getattr(item, "fixturenames", ())}
-        group = "servers" if needs else str(item.path)
+        needs = {*getattr(item, "fixturenames", ())}
+        group = str(item.path)
+        if needs & _SERVERS:
+            group = "servers"
+        elif "shared_model_cache" in needs:
+            group = "replies"
         item.add_marker(pytest.mark.xdist_group(group))
