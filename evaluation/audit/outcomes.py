@@ -112,13 +112,15 @@ class AuditOutcome:
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""
+        # It looks at all queries, so it is asked once.
+        rare = self.spec.rare if self.queries.say_how_often else 0
         return {
-            query.id: self._printed(number, query)
+            query.id: self._printed(number, query, rare)
             for number, query in enumerate(self.queries.queries, start=1)
         }
 
-    def _printed(self, number: int, query: AuditQuery) -> PrintedQuery:
-        if self.queries.say_how_often and query.asks < self.spec.rare:
+    def _printed(self, number: int, query: AuditQuery, rare: float) -> PrintedQuery:
+        if query.asks < rare:
             return PrintedQuery(number, None, None)
         return PrintedQuery(number, query.id, None if self.is_redacted else query.text)
 
