@@ -37,6 +37,7 @@ from fairqr.base.errors import FairqrError, InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
 from fairqr.base.kept_file import KeptFile
 from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.pairs import PairScores
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines
 from fairqr.retrieval.schema import Attribute
@@ -57,6 +58,7 @@ MANIFEST = "manifest.json"
 LOCK = ".lock"
 QUERIES = "raw/queries.json.gz"
 OBSERVATIONS = "raw/observations.jsonl.gz"
+PAIRS = "raw/pairs.jsonl.gz"
 REPLIES = "raw/replies.jsonl.gz"
 NEEDED = (FIGURES, QUERIES, OBSERVATIONS)
 """What every audit has."""
@@ -129,6 +131,7 @@ class AuditManifest(FolderManifest):
         attributes: The attributes, with their groups, as the engine has them.
         relevance: What says which documents are relevant.
         encoder: What read the texts, if these were used.
+        pair_scorer: What scored the versions of documents; empty without any.
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
@@ -155,6 +158,7 @@ class AuditManifest(FolderManifest):
     attributes: dict[str, Attribute]
     relevance: Relevance
     encoder: str = ""
+    pair_scorer: str = ""
     corpus_shares: dict[str, tuple[float, ...]] = Field({})
     redacted: bool = False
     finished: str = ""
@@ -238,9 +242,18 @@ class Redaction:
 
     def observation(self, observation: Observation) -> Observation:
         """Return an observation under the pseudonym; what the engine said may quote the query."""
-        message = f"{WITHHELD}, as it may quote the query" if observation.message else ""
         query = self.pseudonyms[observation.query]
-        return observation.model_copy(update={"query": query, "message": message})
+        return observation.model_copy(
+            update={"query": query, "message": _withheld(observation.message)}
+        )
+
+    def pair_scores(self, scores: PairScores) -> PairScores:
+        """Return the scores of a query, which they do not name, without what was said of it."""
+        return scores.model_copy(update={"message": _withheld(scores.message)})
+
+
+def _withheld(message: str) -> str:
+    return f"{WITHHELD}, as it may quote the query" if message else ""
 
 
 class AuditFolder(Folder[AuditManifest]):
@@ -252,6 +265,7 @@ class AuditFolder(Folder[AuditManifest]):
     Attributes:
         raw: What the engine answered. Nobody but the owner may read it.
         lines: The observations while the audit runs.
+        pair_lines: The scores of pairs while the audit runs.
         replies: The replies of models while the audit runs.
     """
 
@@ -264,6 +278,7 @@ class AuditFolder(Folder[AuditManifest]):
         super().__init__(folder)
         self.raw = folder / "raw"
         self.lines = Lines(self.raw / "observations.jsonl", Observation, "the query", PRIVATE)
+        self.pair_lines = Lines(self.raw / "pairs.jsonl", PairScores, "the query", PRIVATE)
         self.replies = self.raw / "replies.sqlite"
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
@@ -341,9 +356,21 @@ class AuditFolder(Folder[AuditManifest]):
                 f"The audit in {self.folder} has observed {observed:,} of {len(ids):,} queries; "
                 "run it again to go on with it."
             )
+        self._pack_pairs()
         self._pack_replies()
         self._packed = queries
         return packed
+
+    def _pack_pairs(self) -> None:
+        path = self.folder / PAIRS
+        path.unlink(missing_ok=True)
+        records = sorted(self.pair_lines.read(), key=lambda it: it.query)
+        if not records:
+            return
+        with _packing(path) as stream:
+            for found in records:
+                shown = self._redaction.pair_scores(found) if self._redaction else found
+                stream.write(f"{shown.model_dump_json()}\n".encode())
 
     def _pack_replies(self) -> None:
         path = self.folder / REPLIES
@@ -379,6 +406,18 @@ class AuditFolder(Folder[AuditManifest]):
         path = self.folder / OBSERVATIONS
         with _reading(path), gzip.open(path) as stream:
             yield from map(Observation.model_validate_json, stream)
+
+    def pair_scores(self) -> list[PairScores]:
+        """Return the scores of pairs that were packed, if any were.
+
+        Raises:
+            InputError: They are damaged.
+        """
+        path = self.folder / PAIRS
+        if not path.exists():
+            return []
+        with _reading(path), gzip.open(path) as stream:
+            return list(map(PairScores.model_validate_json, stream))
 
     def seal(self, **facts: Any) -> str:
         """Note the hashes of all files, and remove what only a running audit needs.
@@ -432,7 +471,8 @@ class AuditFolder(Folder[AuditManifest]):
     def _working(self) -> list[Path]:
         """What only a running audit needs."""
         ends = ("", "-wal", "-shm")
-        return [self.lines.path, *(self.raw / f"{self.replies.name}{end}" for end in ends)]
+        lines = [self.lines.path, self.pair_lines.path]
+        return [*lines, *(self.raw / f"{self.replies.name}{end}" for end in ends)]
 
     def _remove_working_files(self) -> None:
         if self.replies.exists():

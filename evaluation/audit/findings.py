@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fairqr.evaluation.audit.estimates import Estimate
-from fairqr.evaluation.audit.figures import GroupFigures
+from fairqr.evaluation.audit.figures import ALPHA, GroupFigures
 from fairqr.evaluation.audit.outcomes import (
     ESTIMATE_ERROR,
     AuditOutcome,
@@ -43,6 +43,7 @@ def findings_of(outcome: AuditOutcome) -> list[str]:
         *_on_relevance(outcome),
         *_on_labels(outcome),
         *_on_stability(outcome),
+        *_on_pairs(outcome),
     ]
 
 
@@ -261,3 +262,24 @@ def _points(share: float) -> str:
 
 def _p(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
+
+
+def _on_pairs(outcome: AuditOutcome) -> Iterator[str]:
+    if outcome.pairs is None:
+        return
+    scorer, sure = outcome.pairs.scorer, False
+    if outcome.pairs.failed:
+        yield f"The versions of {outcome.pairs.failed:,} queries could not be scored by '{scorer}'."
+    for it in outcome.pairs.comparisons:
+        if it.difference.p is None or it.difference.p > ALPHA:
+            continue
+        sure = True
+        higher, lower = it.first, it.second
+        if it.difference.value < 0:
+            higher, lower = lower, higher
+        yield (
+            f"'{scorer}' scores the version '{higher}' of a document higher than the version "
+            f"'{lower}' of the same, by {abs(it.difference.value):.2f} standard deviations."
+        )
+    if not sure:
+        yield f"No difference between versions of the same document was found for '{scorer}'."

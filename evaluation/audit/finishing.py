@@ -16,6 +16,8 @@ from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
 from fairqr.evaluation.audit.measuring import AuditFigures, measure
 from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, audit_json, frames_of
+from fairqr.evaluation.audit.pair_figures import PairFigures, compare_versions
+from fairqr.evaluation.audit.pair_running import run_pairs
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.report import draw_exposure, write_audit
 from fairqr.evaluation.audit.running import AuditPlan, run_audit
@@ -42,6 +44,7 @@ class Audit:
         queries: All of them, redacted ones under their pseudonyms.
         figures: All figures.
         digest: The SHA-256 of the manifest.
+        pairs: What the versions of documents say; None if none were given.
     """
 
     folder: Path
@@ -50,6 +53,7 @@ class Audit:
     queries: Queries
     figures: AuditFigures
     digest: str
+    pairs: PairFigures | None = None
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -67,6 +71,7 @@ class Audit:
             figures=self.figures,
             engine=about,
             is_redacted=self.manifest.redacted,
+            pairs=self.pairs,
         )
 
     @property
@@ -136,6 +141,11 @@ async def carry_out(
         if not (folder.exists() and folder.manifest().finished):
             await run_audit(plan, folder, concurrency=concurrency, watcher=watcher)
             folder.begin(plan.manifest)
+            if plan.pairs is not None:
+                pace = plan.asker.pace
+                await run_pairs(
+                    plan.pairs, folder, pace=pace, concurrency=concurrency, watcher=watcher
+                )
             watcher.note("All queries were asked; the figures are computed.")
             return await asyncio.to_thread(_finish, plan, folder, watcher, redact, layout)
         return await asyncio.to_thread(read_audit, folder)
@@ -184,7 +194,9 @@ def _measured(folder: AuditFolder) -> Audit:
         corpus_shares={name: np.array(held) for name, held in manifest.corpus_shares.items()},
         relevance=manifest.relevance,
     )
-    return Audit(folder.folder, manifest, spec, queries, figures, manifest.digest)
+    scores = folder.pair_scores()
+    pairs = compare_versions(manifest.pair_scorer, scores, spec.seed) if scores else None
+    return Audit(folder.folder, manifest, spec, queries, figures, manifest.digest, pairs)
 
 
 def recompute(folder: Path) -> bytes:

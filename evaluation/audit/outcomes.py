@@ -18,6 +18,7 @@ from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import ALPHA, FOUR_FIFTHS, GroupFigures
 from fairqr.evaluation.audit.measuring import MENDED_STEP, AuditFigures, Contribution
 from fairqr.evaluation.audit.mending import CurvePoint
+from fairqr.evaluation.audit.pair_figures import PairFigures
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.reports.tables import frame
@@ -40,6 +41,7 @@ __all__ = [
     "is_combination",
     "may_come_from_estimate",
     "mended_exposure",
+    "pairs_csv",
     "queries_csv",
     "results_csv",
     "shares_of_candidates",
@@ -71,6 +73,9 @@ ESTIMATES = (
 )
 """The figures of a group that have an interval, as :class:`GroupFigures` explains them."""
 
+PAIR_ESTIMATES = ("difference", "higher", "equal")
+"""The figures of two versions that have an interval, as :class:`VersionComparison` explains."""
+
 FORMULA = ("=", "+", "-", "@")
 """A spreadsheet would compute a cell that begins with one of these."""
 
@@ -101,6 +106,7 @@ class AuditOutcome:
         engine: What is known of the engine that was audited, without secrets, for the report.
         titles: Of documents, by id, as far as they are known and may be shown.
         is_redacted: Whether no text of a query may be printed.
+        pairs: What the versions of documents say; None if none were given.
     """
 
     spec: AuditSpec
@@ -109,6 +115,7 @@ class AuditOutcome:
     engine: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     is_redacted: bool = False
+    pairs: PairFigures | None = None
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""
@@ -241,6 +248,30 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
             for attribute, points in figures.costs.items()
         ],
         "contributions": [_contribution(it, printed[it.query]) for it in figures.contributions],
+        "pairs": outcome.pairs and _pairs(outcome.pairs),
+    }
+
+
+def _pairs(figures: PairFigures) -> dict[str, Any]:
+    return {
+        "scored_by": figures.scorer,
+        "queries": figures.queries,
+        "failed": figures.failed,
+        "missing": figures.missing,
+        "tests": {
+            "family": sum(it.difference.p is not None for it in figures.comparisons),
+            "correction": "Holm",
+            "alpha": ALPHA,
+        },
+        "comparisons": [
+            {
+                "first": it.first,
+                "second": it.second,
+                "pairs": it.pairs,
+                **{name: _estimate(getattr(it, name)) for name in PAIR_ESTIMATES},
+            }
+            for it in figures.comparisons
+        ],
     }
 
 
@@ -340,6 +371,11 @@ def queries_csv(outcome: AuditOutcome) -> str:
     return _csv(_query_rows(outcome), QUERY_COLUMNS, DIGITS_BY_QUERY)
 
 
+def pairs_csv(outcome: AuditOutcome) -> str:
+    """Return ``pairs.csv``: one row for each two versions; empty but for its head without pairs."""
+    return _csv(_pair_rows(outcome), PAIR_COLUMNS, DIGITS)
+
+
 _ENDS = ("", "_low", "_high", "_queries")
 GROUP_COLUMNS = (
     "attribute",
@@ -375,6 +411,13 @@ QUERY_COLUMNS = (
     "unlabelled",
 )
 
+PAIR_COLUMNS = (
+    "first",
+    "second",
+    "pairs",
+    *(f"{name}{end}" for name in PAIR_ESTIMATES for end in _ENDS),
+    "p",
+)
 COST_COLUMNS = (
     "attribute",
     "step",
@@ -401,17 +444,24 @@ CONTRIBUTION_COLUMNS = (
 def _group_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
     for group, row in zip(outcome.figures.groups, _group_objects(outcome), strict=True):
         for name in ESTIMATES:
-            it: Estimate = getattr(group, name)
-            row |= dict(
-                zip(
-                    (f"{name}{end}" for end in _ENDS),
-                    (it.value, it.low, it.high, it.queries),
-                    strict=True,
-                )
-            )
+            row |= _with_ends(name, getattr(group, name))
         row["p"] = getattr(group, group.tested).p
         row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
         yield row
+
+
+def _pair_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    for it in outcome.pairs.comparisons if outcome.pairs else ():
+        row: dict[str, Any] = {"first": it.first, "second": it.second, "pairs": it.pairs}
+        for name in PAIR_ESTIMATES:
+            row |= _with_ends(name, getattr(it, name))
+        yield row | {"p": it.difference.p}
+
+
+def _with_ends(name: str, it: Estimate) -> dict[str, Any]:
+    """Return the columns of an estimate."""
+    values = (it.value, it.low, it.high, it.queries)
+    return dict(zip((f"{name}{end}" for end in _ENDS), values, strict=True))
 
 
 def _query_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
@@ -476,6 +526,7 @@ class AuditFrames:
         costs: A row for each point of a curve of mending, and group.
         contributions: The queries that add most to a lean, with the ids that are shown and those
             that a fair re-ranking would show.
+        pairs: A row for each two versions of documents, as in ``pairs.csv``; empty without any.
     """
 
     groups: DataFrame
@@ -483,6 +534,7 @@ class AuditFrames:
     choices: DataFrame
     costs: DataFrame
     contributions: DataFrame
+    pairs: DataFrame
 
 
 def frames_of(outcome: AuditOutcome) -> AuditFrames:
@@ -517,6 +569,7 @@ def frames_of(outcome: AuditOutcome) -> AuditFrames:
         choices=frame(("choice", "attribute", "group", "lean", *_LOW_HIGH, "is_other"), choices),
         costs=frame(COST_COLUMNS, costs),
         contributions=frame(CONTRIBUTION_COLUMNS, found["contributions"]),
+        pairs=frame(PAIR_COLUMNS, list(_pair_rows(outcome))),
     )
 
 

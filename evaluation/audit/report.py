@@ -22,6 +22,7 @@ from fairqr.evaluation.audit.outcomes import (
     is_combination,
     may_come_from_estimate,
     mended_exposure,
+    pairs_csv,
     queries_csv,
     results_csv,
     shares_of_candidates,
@@ -32,6 +33,7 @@ from fairqr.evaluation.reports.tables import cell, frame
 from fairqr.evaluation.reports.text import (
     Markdown,
     counted,
+    difference,
     p_value,
     percent,
     percent_span,
@@ -83,7 +85,7 @@ RELEVANCE = {
 
 
 def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> list[Path]:
-    """Write ``audit.json``, ``results.csv``, ``queries.csv`` and the report.
+    """Write ``audit.json``, the tables as CSV, and the report.
 
     Args:
         folder: Of the audit.
@@ -103,6 +105,8 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> l
         "results.csv": results_csv(outcome),
         "queries.csv": queries_csv(outcome),
     }
+    if outcome.pairs is not None:
+        contents["pairs.csv"] = pairs_csv(outcome)
     for name, content in contents.items():
         write_beside(folder / name, content)
     written = [folder / name for name in contents]
@@ -155,6 +159,8 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
         "most_documents": MOST_DOCUMENTS,
         "unanswered": _unanswered(outcome),
         "messages": _messages(outcome),
+        "pairs": outcome.pairs,
+        "pair_table": _pair_table(outcome),
     }
 
 
@@ -435,6 +441,22 @@ def _messages(outcome: AuditOutcome) -> list[Markdown]:
         Markdown(f"{counted(number, 'query', 'queries')}: {shown(message or 'no reason given')}")
         for message, number in found
     ]
+
+
+def _pair_table(outcome: AuditOutcome) -> DataFrame:
+    rows = [
+        {
+            "versions": f"{_shortened(it.first, LONGEST)} and {_shortened(it.second, LONGEST)}",
+            "pairs": it.pairs,
+            "difference": cell(difference(it.difference.value), span(it.difference)),
+            "first higher": _share(it.higher),
+            "both equal": _share(it.equal),
+            "p by Holm": p_value(it.difference.p),
+            "queries": it.difference.queries,
+        }
+        for it in (outcome.pairs.comparisons if outcome.pairs else ())
+    ]
+    return frame(["versions"], rows)
 
 
 def _count(number: float) -> str:

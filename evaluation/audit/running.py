@@ -32,6 +32,8 @@ from fairqr.evaluation.audit.bundle import (
 )
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.observations import Observation
+from fairqr.evaluation.audit.pair_running import PairPlan
+from fairqr.evaluation.audit.pairs import Pairs, open_pair_scorer
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
@@ -61,12 +63,14 @@ class AuditPlan:
         queries: All of them.
         asker: Asks them.
         rate: The most requests a second.
+        pairs: What to score beside; None without pairs.
     """
 
     manifest: AuditManifest
     queries: Queries
     asker: Asker
     rate: float | None = None
+    pairs: PairPlan | None = None
 
     def requests(self, done: int = 0) -> int:
         """Return how many requests the queries that are left take, at most.
@@ -101,6 +105,7 @@ async def make_plan(
     texts: RelevanceOfTexts | None = None,
     without_texts: str = "",
     rate: float | None = None,
+    pairs: Pairs | None = None,
     command: Sequence[str] = (),
 ) -> AuditPlan:
     """Check what an audit needs, before anything is asked.
@@ -113,6 +118,7 @@ async def make_plan(
         texts: Estimates relevance where there are no judgements.
         without_texts: Why there are no estimates, and what to do; a whole sentence.
         rate: The most requests a second.
+        pairs: Documents in several versions, if there are any; ``spec.pairs_by`` scores them.
         command: How the audit was started, for the record.
 
     Raises:
@@ -158,11 +164,19 @@ async def make_plan(
         require(engine, "corpus_shares", "A target with the part 'corpus'")
         counted = await engine.corpus_shares()
         shares = {name: tuple(counted[name].tolist()) for name in attributes if name in counted}
+    pair_plan = None
+    inputs = {} if qrels is None else {"judgements": _fingerprint(qrels, queries)}
+    if pairs is not None:
+        pair_plan = PairPlan(pairs, open_pair_scorer(spec.pairs_by, pairs, engine))
+        await pair_plan.scorer.start()
+        inputs["pairs"] = pairs.fingerprint
+    elif "pairs_by" in spec.model_fields_set:
+        raise InputError("'pairs_by' says what scores pairs; name their file with --pairs, too.")
     info = await engine.info()
     manifest = AuditManifest(
         spec=spec.model_dump(mode="json"),
         source=without_secrets(_described(engine)),
-        inputs={} if qrels is None else {"judgements": _fingerprint(qrels, queries)},
+        inputs=inputs,
         queries=queries.fingerprint,
         seeds={"audit": spec.seed},
         command=without_secrets(tuple(command)),
@@ -178,6 +192,7 @@ async def make_plan(
         attributes={name: engine.schema.attribute(name) for name in attributes},
         relevance=relevance,
         encoder=MiniLmEncoder.name if relevance == "estimated" else "",
+        pair_scorer=pair_plan.scorer.name if pair_plan else "",
         corpus_shares=shares,
         notes=tuple(notes),
     )
@@ -193,7 +208,7 @@ async def make_plan(
         words=_words(engine),
         pace=Pace(rate),
     )
-    return AuditPlan(manifest, queries, asker, rate)
+    return AuditPlan(manifest, queries, asker, rate, pair_plan)
 
 
 async def open_texts(

@@ -80,6 +80,11 @@ class AuditSpec(BaseModel):
         ge=0,
         description="Work out for so many of the queries what a fair re-ranking would cost.",
     )
+    pairs_by: str = Field(
+        "engine",
+        description="What scores the versions of --pairs: the audited engine, or what reads texts: "
+        "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert.",
+    )
     failures: float = Field(
         0.1,
         ge=0,

@@ -18,6 +18,7 @@ from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, carry_out
 from fairqr.evaluation.audit.layouts import DEFAULT
+from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import (
     AuditQuery,
     Queries,
@@ -49,6 +50,7 @@ async def audit(
     qrels: Qrels | Path | str | None = None,
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
+    pairs: Path | str | None = None,
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
@@ -69,6 +71,7 @@ async def audit(
         retriever: How documents are found, if ``engine`` is no open engine.
         folder: Where everything goes; an interrupted audit goes on there. By default a temporary
             folder, which :meth:`Audit.write` copies.
+        pairs: A file of documents in several versions, as ``docs/audit.md`` describes it.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries are asked at the same time.
         redact: Put pseudonyms in place of all queries.
@@ -97,6 +100,7 @@ async def audit(
     judged = qrels if isinstance(qrels, Mapping) or qrels is None else Path(qrels)
     if isinstance(judged, Path):
         judged = await asyncio.to_thread(read_qrels, judged)
+    versions = None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs))
     watching = watcher or _Quiet()
     made = "" if folder else await asyncio.to_thread(mkdtemp, prefix="fairqr-audit-")
     place = Path(folder or made)
@@ -117,6 +121,7 @@ async def audit(
                 texts=texts,
                 without_texts=without_texts,
                 rate=rate,
+                pairs=versions,
             )
             found = await carry_out(
                 plan,

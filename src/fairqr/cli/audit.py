@@ -90,6 +90,14 @@ def audit(
         Path | None,
         typer.Option(help="The texts of the documents of --run, as JSON Lines."),
     ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Documents in several versions, to see which version scores higher: CSV or JSON "
+            "Lines with query, version, document or text, and pair."
+        ),
+    ] = None,
+    pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}")] = None,
     retriever: Retriever = "auto",
     rate: Annotated[float | None, typer.Option(help="{rate}")] = None,
     concurrency: Annotated[int | None, typer.Option(help="{concurrency}")] = None,
@@ -135,6 +143,7 @@ def audit(
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.conditions import broken, parse_condition
     from fairqr.evaluation.audit.finishing import carry_out
+    from fairqr.evaluation.audit.pairs import read_pairs
     from fairqr.evaluation.audit.running import make_plan, open_texts
     from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.evaluation.experiments.kinds import check_pandas
@@ -146,6 +155,7 @@ def audit(
     spec, settings = options_of(ctx, set_, AuditSpec, AuditRunSettings)
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
+    versions = None if pairs is None else read_pairs(pairs)
 
     async def work(progress: Progress) -> Audit:
         async with _opened(
@@ -166,6 +176,7 @@ def audit(
                 texts=texts,
                 without_texts=without_texts,
                 rate=settings.rate,
+                pairs=versions,
                 command=sys.argv[1:],
             )
             return await carry_out(

@@ -227,3 +227,71 @@ def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
     )
     assert code == 3
     assert "was not checked: no group has this figure" in stderr
+
+
+def write_pairs(path: Path, versions: tuple[str, str] = ("man", "woman")) -> None:
+    """For each word a document that has it three times, of a man, and one that has it once."""
+    rows = [
+        f"{w},{v},d{n + 10 * m:03}\n" for n, w in enumerate(WORDS) for m, v in enumerate(versions)
+    ]
+    path.write_text("query,version,document\n" + "".join(rows))
+
+
+def test_pairs_show_which_version_the_engine_scores_higher(fairqr: Fairqr) -> None:
+    write_pairs(Path("pairs.csv"))
+    asked = (*JUDGED, "--attribute", "gender", "--pairs", "pairs.csv", "-o", "out")
+    code, stdout, stderr = fairqr(*asked)
+    assert code == 0, stderr
+    assert "20 versions for 10 queries by 'people-" in stderr
+    assert "scores the version 'man' of a document higher than the version 'woman'" in stdout
+    found = json.loads(Path("out/audit.json").read_text())["pairs"]
+    (it,) = found["comparisons"]
+    assert (it["first"], it["second"], it["pairs"]) == ("man", "woman", 10)
+    assert it["difference"]["p"] == pytest.approx(2 / 1024)
+    assert it["higher"]["value"] == 1
+    assert "The same document in two versions" in Path("out/report.md").read_text()
+    assert Path("out/pairs.csv").read_text().startswith("first,second,pairs,difference,")
+    assert fairqr("verify", "out")[0] == 0
+    # The texts of the queries of pairs are kept nowhere.
+    raw = gzip.decompress(Path("out/raw/pairs.jsonl.gz").read_bytes()).decode()
+    assert json.loads(raw.splitlines()[0])["query"] == 1
+    assert not any(word in raw for word in WORDS)
+    write_pairs(Path("pairs.csv"), ("he", "she"))
+    code, _, stderr = fairqr(*asked)
+    assert code == 2
+    assert "another inputs" in stderr
+
+
+def test_pairs_that_go_on_ask_only_what_is_missing(fairqr: Fairqr) -> None:
+    write_pairs(Path("pairs.csv"))
+    asked = (*JUDGED, "--pairs", "pairs.csv", "-o")
+    assert fairqr(*asked, "out")[0] == 0
+    assert fairqr(*asked, "half")[0] == 0
+    # As a kill leaves it: some of the pairs are scored, and nothing is packed.
+    manifest = json.loads(Path("half/manifest.json").read_text())
+    Path("half/manifest.json").write_text(json.dumps(manifest | {"finished": "", "files": {}}))
+    for name, kept in (("observations", 10), ("pairs", 4)):
+        packed = Path(f"half/raw/{name}.jsonl.gz").read_bytes()
+        lines = gzip.decompress(packed).splitlines(keepends=True)
+        Path(f"half/raw/{name}.jsonl").write_bytes(b"".join(lines[:kept]))
+    code, _, stderr = fairqr(*asked, "half")
+    assert code == 0, stderr
+    assert "12 versions for 6 queries" in stderr
+    assert Path("half/audit.json").read_bytes() == Path("out/audit.json").read_bytes()
+    assert fairqr("verify", "half")[0] == 0
+
+
+def test_texts_of_pairs_are_scored_by_what_reads_texts(fairqr: Fairqr) -> None:
+    rows = "".join(f"{w},m,{w} {w} man\n{w},f,{w} woman of few words\n" for w in WORDS)
+    Path("texts.csv").write_text(f"query,version,text\n{rows}")
+    asked = (*JUDGED, "--pairs", "texts.csv", "-o", "out")
+    code, _, stderr = fairqr(*asked)
+    assert code == 2
+    assert "choose what reads texts with --pairs-by" in stderr
+    code, stdout, stderr = fairqr(*asked, "--pairs-by", "bm25", "--redact")
+    assert code == 0, stderr
+    assert "'bm25' scores the version 'm' of a document higher" in stdout
+    assert fairqr("verify", "out")[0] == 0
+    code, _, stderr = fairqr(*JUDGED, "--pairs-by", "bm25", "-o", "other")
+    assert code == 2
+    assert "name their file with --pairs" in stderr

@@ -22,6 +22,8 @@ from fairqr.evaluation.audit.outcomes import (
     queries_csv,
     results_csv,
 )
+from fairqr.evaluation.audit.pair_figures import compare_versions
+from fairqr.evaluation.audit.pairs import PairScores
 from fairqr.evaluation.audit.queries import AuditQuery
 from tests.golden.reports import check_text
 from tests.unit.evaluation.audit.examples import (
@@ -109,7 +111,13 @@ def _names(found: object) -> set[str]:
 
 
 def test_every_field_is_documented() -> None:
-    found = json.loads(audit_json(_outcome()))
+    scores = [
+        PairScores(query=n, status="ok", pairs=(0, 0), versions=("a", "b"), scores=(n, 0.0))
+        for n in range(1, 9)
+    ]
+    outcome = replace(_outcome(), pairs=compare_versions("bm25", scores, 0))
+    found = json.loads(audit_json(outcome))
+    assert found["pairs"]["comparisons"]
     del found["spec"], found["engine"]
     text = (Path(__file__).parents[4] / "docs" / "audit.md").read_text(encoding="utf-8")
     # Names of an estimate stand in its example.
