@@ -13,15 +13,17 @@ from tests.integration.model_server import (
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
     clean_environment,
     command,
     model_server,
     people,
+    quick,
     says,
 )
 
-__all__ = ["clean_environment", "command", "model_server", "people"]
+__all__ = ["clean_environment", "command", "model_server", "people", "quick"]
 
 
 @pytest.fixture
@@ -112,9 +114,9 @@ def test_python_searches_the_same_file(source: Path) -> None:
     ],
 )
 def test_what_an_endpoint_cannot_do_is_said_in_one_sentence(
-    source: Path, command: Command, model_server: ModelServer, options: list[str], purpose: str
+    source: Path, quick: Main, model_server: ModelServer, options: list[str], purpose: str
 ) -> None:
     model = ["--model", "openai:fake", "--base-url", model_server.base_url]
     options = options if "--model" in options else [*options, *model]
-    run = command("search", "physicist", "--corpus", source, "--attribute", "gender", *options)
+    run = quick("search", "physicist", "--corpus", source, "--attribute", "gender", *options)
     assert purpose in run.complaint()
