@@ -152,11 +152,14 @@ def _without_model(state: State, best: Final) -> WithoutModel | None:
     first = state.get("first_reached")
     if first is None:
         return None
-    known = set(state["rankings"][0]["ids"])
+    known, there = set(state["rankings"][0]["ids"]), set(first["ids"])
+    # An engine may look closer at what a refined query finds, though the original one found it too.
+    closer = state.get("rescored", {})
+    brought = [id_ for id_ in best.ranking.ids if id_ not in known or id_ in closer]
     return WithoutModel(
         divergence=mean_divergence(first["divergences"]),
         relevance=first["relevance"],
-        documents=sum(id_ not in known for id_ in best.ranking.ids),
+        documents=sum(id_ not in there for id_ in brought),
     )
 
 

@@ -116,7 +116,8 @@ class WithoutModel(_Frozen):
     Attributes:
         divergence: Of the ranking from the target.
         relevance: The mean relevance of the ranking.
-        documents: How many documents of the ranking only the model's queries found.
+        documents: How many documents of the ranking the model's queries found that would not be in
+            it without them.
     """
 
     divergence: float | None

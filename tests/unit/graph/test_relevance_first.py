@@ -222,6 +222,8 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     assert len(women) >= 3
     assert min(women) > 0.5
     assert result.without_model.divergence == pytest.approx(alone.divergence)
+    assert result.without_model.documents == len(women)
+    assert f"brought {len(women)} documents into this ranking" in " ".join(result.explanation)
 
 
 async def test_always_asks_and_never_does_not(hybrid: SearchEngine) -> None:
