@@ -8,6 +8,7 @@ refines, answers and is probed.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,58 +22,67 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, unknown_parameter
+from fairqr.graph.search.context import METHODS, Context, unknown_parameter
 from fairqr.retrieval.catalog import Catalog
+from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
 
 __all__ = ["answer", "probe", "search"]
 
-_built: dict[tuple[str, str], dict[str, Any]] = {}
+# Otherwise they are imported when an engine is opened, and some write files while they are: such a
+# server refuses to wait for that in a run.
+for _module in ("hybrid", "encoded_pool"):
+    importlib.import_module(f"fairqr.retrieval.engines.{_module}")
+
+_built: dict[tuple[str, str, str], dict[str, Any]] = {}
 _building: asyncio.Lock | None = None
 
 
 async def search(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that searches."""
-    _refuse_unknown(runtime, Context)
-    return (await _graphs())["search"]
+    return (await _graphs(_method(runtime, Context)))["search"]
 
 
 async def answer(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that answers."""
-    _refuse_unknown(runtime, AnswerContext)
-    return (await _graphs())["answer"]
+    return (await _graphs(_method(runtime, AnswerContext)))["answer"]
 
 
 async def probe(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that probes."""
-    _refuse_unknown(runtime, ProbeContext)
-    return (await _graphs())["probe"]
+    return (await _graphs(_method(runtime, ProbeContext)))["probe"]
 
 
-def _refuse_unknown(runtime: ServerRuntime[Any], kind: type[Context]) -> None:
-    """Refuse a context with names that the graph does not know, which the server would drop.
+def _method(runtime: ServerRuntime[Any], kind: type[Context]) -> object:
+    """Return the method that a run asks for.
 
     Raises:
-        InputError: There is such a name.
+        InputError: The context has a name that the graph does not know, which the server would
+            drop.
     """
     # Other servers may pass a config of LangGraph's here; they check contexts in their own way.
     run = getattr(runtime, "execution_runtime", None)
     given = run.context if run is not None else None
-    for name in given if isinstance(given, Mapping) else ():
+    values = given if isinstance(given, Mapping) else {}
+    for name in values:
         if name not in kind.model_fields:
             raise unknown_parameter(str(name), kind.model_fields)
+    return values.get("method", kind.model_fields["method"].default)
 
 
-async def _graphs() -> dict[str, Any]:
+async def _graphs(method: object) -> dict[str, Any]:
+    """Return the graphs over the retriever that a method has by default."""
     global _building
     _building = _building or asyncio.Lock()
-    corpus, model = default_corpus(), default_model()
+    # A method that does not exist is refused when the context is read.
+    retriever = next((it.retriever for name, it in METHODS.items() if name == method), AUTO)
+    key = default_corpus(), default_model(), retriever
     async with _building:
-        if (corpus, model) not in _built:
-            engine = await Catalog().resolve(corpus)
+        if key not in _built:
+            engine = await Catalog().resolve(key[0], retriever=retriever)
             # Prompts are files, and such a server refuses to wait for one.
-            _built[corpus, model] = await asyncio.to_thread(_build, engine, model)
-    return _built[corpus, model]
+            _built[key] = await asyncio.to_thread(_build, engine, key[1])
+    return _built[key]
 
 
 def _build(engine: SearchEngine, name: str) -> dict[str, Any]:

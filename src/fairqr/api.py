@@ -45,8 +45,8 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.catalog import Catalog
 from fairqr.retrieval.documents import Document
 from fairqr.retrieval.encoders.encoder import Encoder
-from fairqr.retrieval.encoders.opening import as_encoder
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.encoders.opening import AUTO, as_encoder
+from fairqr.retrieval.engines.engine import EngineOverWords, SearchEngine
 from fairqr.retrieval.source import Source, source_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _NAMED = (str, Path, Source, Mapping)
 async def open_engine(
     source: str | Path | Source | Mapping[str, Any],
     *,
-    retriever: str | Encoder | Embeddings = "auto",
+    retriever: str | Encoder | Embeddings = AUTO,
     schema: Path | None = None,
 ) -> SearchEngine:
     """Open a search engine. Close it with ``await engine.aclose()`` when you are done.
@@ -162,7 +162,7 @@ class FairSearch:
         source: SearchEngine | Source | Mapping[str, Any] | Path | str,
         model: GivenModel | None = None,
         *,
-        retriever: str | Encoder | Embeddings = "auto",
+        retriever: str | Encoder | Embeddings = AUTO,
         ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
         attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
@@ -174,7 +174,7 @@ class FairSearch:
                 "FairSearch takes an open engine, or the name, file or content of a source, not "
                 f"{type(source).__name__}; from_langchain makes an engine of a retriever."
             )
-        if retriever != "auto" and not isinstance(source, _NAMED):
+        if retriever != AUTO and not isinstance(source, _NAMED):
             raise InputError(
                 "An open engine has its retriever; leave the retriever out, or name the source."
             )
@@ -188,6 +188,7 @@ class FairSearch:
         self._concurrency = concurrency
         self._prompts = prompts or PromptLibrary()
         self._graphs: Graphs | None = None
+        self._by_words: Graphs | None = None
         self._lock = threading.Lock()
         self._opening = False
         self._waiting: list[Future[None]] = []
@@ -199,7 +200,7 @@ class FairSearch:
         source: SearchEngine | Source | Mapping[str, Any] | Path | str,
         model: GivenModel | None = None,
         *,
-        retriever: str | Encoder | Embeddings = "auto",
+        retriever: str | Encoder | Embeddings = AUTO,
         ranker: GivenRanker | None = None,
         generator: Generator | BaseChatModel | str | None = None,
         attributor: Attributor | BaseChatModel | str | None = DEFAULT_ATTRIBUTOR,
@@ -283,7 +284,7 @@ class FairSearch:
         when you close the generator; to leave early, use ``contextlib.aclosing``.
         """
         asked = _asked(Context, make_context, context, options)
-        graphs = await self._ready()
+        graphs = await self._graphs_for(asked)
         if approve is not None:
             if _outcome(asked)[0] is not SearchResult:
                 raise InputError(
@@ -385,6 +386,7 @@ class FairSearch:
     def _close_background(self) -> None:
         with self._lock:
             engine, self._engine, self._graphs = self._engine, None, None
+            self._by_words = None
             background, self._background = self._background, None
         if background is None:
             return
@@ -426,6 +428,18 @@ class FairSearch:
                 if waiter.set_running_or_notify_cancel():
                     waiter.set_result(None)
 
+    async def _graphs_for(self, context: Context) -> Graphs:
+        """Return the graphs over the retriever that a method has where ``auto`` is asked for."""
+        graphs = await self._ready()
+        is_auto = self._retriever == AUTO and isinstance(self._source, _NAMED)
+        if not is_auto or context.strategy.retriever == AUTO:
+            return graphs
+        if not isinstance(graphs.engine, EngineOverWords):
+            return graphs
+        if self._by_words is None:
+            self._by_words = self._over(graphs.engine.lexical, graphs.model)
+        return self._by_words
+
     async def _open(self) -> Graphs:
         try:
             return await self._built()
@@ -443,6 +457,9 @@ class FairSearch:
             engine = source
         # Both are opened once for all graphs.
         opened = open_model(engine=engine) if model is None else model_of(model, engine)
+        return self._over(engine, opened)
+
+    def _over(self, engine: SearchEngine, opened: Any) -> Graphs:
         rankers = Rankers.of(self._ranker, opened, self._prompts)
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         return Graphs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,13 +15,15 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.local_model import ENCODER, linked
+from tests.integration.model_server import write_people
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextlib.contextmanager
+def served(tmp_path: Path, **more: str) -> Iterator[str]:
     """Start the server on a free port, wait until it answers, and end it."""
-    tmp_path = tmp_path_factory.mktemp("langgraph-dev")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -30,6 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "FAIRQR_MODEL": "feedback",
         "LANGGRAPH_CLI_NO_ANALYTICS": "1",
         "LANGSMITH_TRACING": "false",
+        **more,
     }
     command = [Path(sys.executable).with_name("langgraph"), "dev", "--no-browser", "--no-reload"]
     log = tmp_path / "log"
@@ -59,6 +63,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(120)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve notables."""
+    with served(tmp_path_factory.mktemp("langgraph-dev")) as url:
+        yield url
+
+
 def test_the_graph_runs_through_the_http_api(server: str) -> None:
     """A run with a context gives the search result; a second one on the cached graph too."""
     for attribute in ("gender", "continent"):
@@ -75,6 +86,24 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         assert result["attributes"] == [attribute]
         assert len(result["ranking"]) == 10
         assert result["divergence"] < result["baseline"]["divergence"]
+
+
+@pytest.mark.model
+def test_a_method_has_its_own_retriever(tmp_path: Path, pulled_minilm: Path) -> None:
+    """As everywhere: words and vectors once MiniLM is pulled, and words for the paper's loop."""
+    linked(ENCODER, pulled_minilm, tmp_path / "cache")
+    retrievers = []
+    with served(tmp_path, FAIRQR_CORPUS=write_people(tmp_path)) as url:
+        for method in ("fairqr", "fair-qr"):
+            request = {
+                "assistant_id": "search",
+                "input": {"query": "physicist"},
+                "context": {"method": method, "k": 5},
+            }
+            answer = httpx.post(f"{url}/runs/wait", json=request, timeout=120).json()
+            assert "result" in answer, answer
+            retrievers.append(answer["result"]["retriever"])
+    assert retrievers == ["hybrid-pool:minilm", "bm25"]
 
 
 @pytest.mark.parametrize(

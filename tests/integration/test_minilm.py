@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fairqr import FairSearch
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights.cache import pull, remove, verify, weights_path
 from fairqr.retrieval.encoders import minilm as module
 from fairqr.retrieval.encoders.encoder import encode_documents, encode_query
 from fairqr.retrieval.encoders.opening import Retriever, open_encoder
+from tests.integration.model_server import write_people
 
 LONG = "A very long text about rivers and their fish. " * 80
 
@@ -107,6 +110,22 @@ def test_dense_means_minilm_once_it_is_pulled(minilm_cache: Path) -> None:
     assert chosen("dense:wordllama") == "wordllama"
     (minilm_cache / "weights/minilm/tokenizer.json").unlink()
     assert chosen("dense") == chosen("hybrid") == "wordllama"
+
+
+async def test_auto_is_the_hybrid_but_words_for_the_papers_loop(
+    minilm_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    corpus = write_people(tmp_path)
+    paper: dict[str, Any] = {"method": "fair-qr", "attribute": "gender", "k": 5}
+    async with FairSearch.open(corpus, "feedback") as search:
+        ours = await search.search("physicist", attribute="gender", k=5)
+        papers = [await search.search("physicist", **paper) for _ in range(2)]
+    assert ours.retriever == "hybrid-pool:minilm"
+    assert [result.retriever for result in papers] == ["bm25", "bm25"]
+    async with FairSearch.open(corpus, "feedback", retriever="hybrid") as search:
+        asked_for = await search.search("physicist", **paper)
+    assert asked_for.retriever == "hybrid-pool:minilm"
 
 
 @pytest.mark.parametrize(
