@@ -19,7 +19,7 @@ from fairqr.evaluation.audit.exposures import Shown
 from fairqr.retrieval.dimension import Dimension
 from fairqr.retrieval.exposure import FloatArray
 
-__all__ = ["FOUR_FIFTHS", "Gathered", "GroupFigures", "Verdict", "corrected"]
+__all__ = ["ESTIMATE_ERROR", "FOUR_FIFTHS", "Gathered", "GroupFigures", "Verdict", "corrected"]
 
 ALPHA = 0.05
 FOUR_FIFTHS = 0.8
@@ -35,8 +35,13 @@ SHARES = ("exposure", "target", "supply", "absent", "attention", "selection_rate
 OF_ANSWERS = ("unknown", "unlabelled")
 BY_GROUP = tuple(field.name for field in fields(Shown) if field.name not in OF_ANSWERS)
 
-Verdict = Literal["less", "more", "cannot_tell", "too_few"]
-"""Whether a group surely gets less, or more, than the reachable part of its target."""
+ESTIMATE_ERROR = 0.04
+"""How far the estimate of relevance was found to put the share of a group too low or too high
+(docs/audit.md). A lean that is not beyond this may come from it, however many queries there are."""
+
+Verdict = Literal["less", "more", "within_error", "cannot_tell", "too_few"]
+"""Whether a group surely gets less, or more, than the reachable part of its target. The lean is
+``within_error`` if it is no chance, but the estimate of relevance alone could make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +298,14 @@ class Gathered:
         return np.array([it.value for it in low]), np.array([it.value for it in high])
 
 
-def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
+def corrected(figures: Sequence[GroupFigures], *, error: float = 0.0) -> list[GroupFigures]:
     """Correct the p values of an audit for their number, and judge by them.
 
     The family is declared: one test for each group of each attribute that was asked for.
 
     Args:
         figures: Of all attributes, with uncorrected p values.
+        error: How far leans may be off by no chance. A verdict needs an interval beyond it.
     """
     tests = [getattr(it, it.tested) for it in figures]
     judged = []
@@ -308,6 +314,8 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         verdict: Verdict = "cannot_tell"
         if p is None:
             verdict = "too_few"
+        elif p <= ALPHA and group.tested == "lean" and test.low <= error and test.high >= -error:
+            verdict = "within_error"
         elif p <= ALPHA:
             verdict = "less" if test.value > 0 else "more"
         flips = (verdict == "less" and group.lean_low <= 0) or (

@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fairqr.evaluation.audit.estimates import Estimate
-from fairqr.evaluation.audit.figures import ALPHA, GroupFigures
+from fairqr.evaluation.audit.figures import ALPHA, ESTIMATE_ERROR, GroupFigures
 from fairqr.evaluation.audit.outcomes import (
-    ESTIMATE_ERROR,
     AuditOutcome,
     after_mending,
     is_combination,
-    may_come_from_estimate,
     mended_exposure,
 )
 from fairqr.evaluation.audit.specification import AUDIT_TARGET
@@ -110,9 +108,12 @@ def _on_groups(outcome: AuditOutcome) -> Iterator[str]:
                     f"{attribute}: {len(found) - most:,} other groups surely get {verdict} than is "
                     "due, by smaller differences."
                 )
+        doubtful = [it for it in groups if it.verdict == "within_error"]
+        if doubtful:
+            yield _within_error(attribute, doubtful)
         if sure:
             yield from _on_cost(outcome, attribute, groups)
-        elif not outcome.figures.too_many_failed:
+        elif not doubtful and not outcome.figures.too_many_failed:
             yield _unsure(outcome, attribute, groups)
 
 
@@ -137,9 +138,19 @@ def _sure(outcome: AuditOutcome, it: GroupFigures) -> str:
         said += f" The ranking gives it {amount} more than is due{ends}."
     if it.flips:
         said += " Missing labels alone could explain this."
-    if may_come_from_estimate(outcome, it):
-        said += " So small a difference may come from the estimate of relevance."
     return said
+
+
+def _within_error(attribute: str, groups: Sequence[GroupFigures]) -> str:
+    named = [
+        f"{it.group} gets {_points(abs(it.lean.value))} points "
+        f"{'less' if it.lean.value > 0 else 'more'} than is due"
+        for it in groups
+    ]
+    return (
+        f"{attribute}: {'; '.join(named)}. That is no chance, but so small that the estimate of "
+        "relevance alone could make it. Judgements would tell."
+    )
 
 
 def _between(test: Estimate, sign: int) -> str:
@@ -160,15 +171,9 @@ def _unsure(outcome: AuditOutcome, attribute: str, groups: Sequence[GroupFigures
     said = f"{attribute}: no difference could be told from chance."
     if math.isnan(smallest):
         return said
-    amount = f"{_points(smallest)} points"
-    if outcome.figures.counts.relevance == "estimated" and smallest < ESTIMATE_ERROR:
-        amount = (
-            f"more than {_points(ESTIMATE_ERROR)} points, which the estimate of relevance can be "
-            "off by,"
-        )
     return (
-        f"{said} A difference of {amount} would have been found in four of five audits like this "
-        "one; a smaller one may well be there."
+        f"{said} A difference of {_points(smallest)} points would have been found in four of five "
+        "audits like this one; a smaller one may well be there."
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fairqr.base.statistics import stream, student_quantile
 from fairqr.evaluation.audit.estimates import Estimate, effective_queries
 from fairqr.evaluation.audit.exposures import Answer, Choices, Shown, shown_by
-from fairqr.evaluation.audit.figures import Gathered, GroupFigures, corrected
+from fairqr.evaluation.audit.figures import ESTIMATE_ERROR, Gathered, GroupFigures, corrected
 from fairqr.evaluation.audit.mending import CurvePoint, curve, mended
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
@@ -357,7 +357,8 @@ class _Measuring:
         groups: list[GroupFigures] = []
         for name, gathered in self.gathered.items():
             groups += gathered.listed(stream(self.spec.seed, f"tests {name}"))
-        groups = corrected(groups)
+        error = ESTIMATE_ERROR if relevance == "estimated" else 0.0
+        groups = corrected(groups, error=error)
         tests = sum(getattr(it, it.tested).p is not None for it in groups)
         if too_many:
             groups = [replace(it, verdict="cannot_tell", flips=False) for it in groups]
@@ -378,7 +379,7 @@ class _Measuring:
             tests=tests,
             unknown={name: it.unknown_mean() for name, it in self.gathered.items()},
             unlabelled={name: it.unlabelled() for name, it in self.gathered.items()},
-            detectable={(it.attribute, it.group): _detectable(it) for it in groups},
+            detectable={(it.attribute, it.group): _detectable(it, error) for it in groups},
             others=self._by_other_choices(groups),
             varied_over=min(len(self.ids), VARIED_OVER),
             stability=self._stability(),
@@ -485,17 +486,17 @@ def _columns(
     return [it[0] for it in held], [it[1] for it in held], [it[2] for it in held]
 
 
-def _detectable(group: GroupFigures) -> float:
+def _detectable(group: GroupFigures, error: float) -> float:
     """Return the lean that as many queries with this spread find in four of five cases.
 
-    That is (t.975 + t.8)·standard error, by Student's quantiles, without the correction for the
-    number of tests.
+    That is (t.975 + t.8)·standard error, by Student's quantiles, beyond what the estimate of
+    relevance may be off by. The correction for the number of tests is left out.
     """
     test = getattr(group, group.tested)
     if np.isnan(test.low) or test.queries < 2:
         return float("nan")
     freedom = test.queries - 1
     half = student_quantile(0.95, freedom)
-    return float(
-        (test.high - test.low) / 2 / half * (half + student_quantile(2 * POWER - 1, freedom))
-    )
+    spread = (test.high - test.low) / 2 / half
+    by_chance = float(spread * (half + student_quantile(2 * POWER - 1, freedom)))
+    return by_chance + (error if group.tested == "lean" else 0.0)

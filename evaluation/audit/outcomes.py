@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ESTIMATES",
-    "ESTIMATE_ERROR",
     "FORMAT",
     "AuditFrames",
     "AuditOutcome",
@@ -39,7 +38,6 @@ __all__ = [
     "audit_json",
     "frames_of",
     "is_combination",
-    "may_come_from_estimate",
     "mended_exposure",
     "pairs_csv",
     "queries_csv",
@@ -52,10 +50,6 @@ FORMAT = 1
 
 DIGITS = 12
 DIGITS_BY_QUERY = 6
-
-ESTIMATE_ERROR = 0.04
-"""How far the estimate of relevance was found to put the share of a group too low or too high
-(docs/audit.md). A smaller lean may come from it, however many queries there are."""
 
 ESTIMATES = (
     "exposure",
@@ -137,12 +131,6 @@ class AuditOutcome:
         for group in self.figures.groups:
             found.setdefault(group.attribute, []).append(group)
         return found
-
-
-def may_come_from_estimate(outcome: AuditOutcome, group: GroupFigures) -> bool:
-    """Return whether the lean of a group is so small that the estimate of relevance may make it."""
-    is_estimated = outcome.figures.counts.relevance == "estimated"
-    return is_estimated and group.tested == "lean" and abs(group.lean.value) < ESTIMATE_ERROR
 
 
 def is_combination(attribute: str) -> bool:
@@ -287,7 +275,6 @@ def _group_objects(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
             "tested": group.tested,
             "verdict": group.verdict,
             "flips": group.flips,
-            "may_come_from_estimate": may_come_from_estimate(outcome, group),
             "lean_bounds": [group.lean_low, group.lean_high],
             "if_mended": mended[key],
             "detectable": outcome.figures.detectable.get(key, math.nan),
@@ -384,7 +371,6 @@ GROUP_COLUMNS = (
     "tested",
     "p",
     "flips",
-    "may_come_from_estimate",
     *(f"{name}{end}" for name in ESTIMATES for end in _ENDS),
     "lean_least",
     "lean_greatest",

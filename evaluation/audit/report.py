@@ -20,7 +20,6 @@ from fairqr.evaluation.audit.outcomes import (
     after_mending,
     audit_json,
     is_combination,
-    may_come_from_estimate,
     mended_exposure,
     pairs_csv,
     queries_csv,
@@ -68,12 +67,14 @@ LONGEST_QUERY = 160
 VERDICTS = {
     "less": "gets less",
     "more": "gets more",
+    "within_error": "within the error of the estimate",
     "cannot_tell": "cannot tell",
     "too_few": "too few queries",
 }
 COLOURS = {
     VERDICTS["less"]: LINES[1][0],
     VERDICTS["more"]: LINES[0][0],
+    VERDICTS["within_error"]: GREY,
     VERDICTS["cannot_tell"]: GREY,
     VERDICTS["too_few"]: GREY,
 }
@@ -189,8 +190,6 @@ def _doubts(outcome: AuditOutcome, it: GroupFigures) -> Iterator[str]:
     """Yield what else than the ranking could make a sure verdict."""
     if it.flips:
         yield "labels could turn it"
-    if it.verdict in ("less", "more") and may_come_from_estimate(outcome, it):
-        yield "within the error of the estimate"
 
 
 def _gaps(outcome: AuditOutcome, groups: Sequence[GroupFigures]) -> DataFrame:

@@ -113,6 +113,20 @@ def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
     assert first.flips
 
 
+def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
+    gathered, drawn = Gathered(TWO), draws(200, 0.5)
+    for weight, shown in drawn:
+        gathered.add(weight, shown)
+    raw = gathered.listed(np.random.default_rng(1))
+    low, high = raw[0].lean.low, raw[0].lean.high
+    verdicts = [
+        [it.verdict for it in corrected(raw, error=error)]
+        for error in (0.0, low - 0.001, low + 0.001, high + 0.001)
+    ]
+    sure, doubtful = ["less", "more"], ["within_error"] * 2
+    assert verdicts == [sure, sure, doubtful, doubtful]
+
+
 def test_few_queries_tell_nothing() -> None:
     for it in figures(draws(5, 2.0)):
         assert it.verdict == "too_few"
