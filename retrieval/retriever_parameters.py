@@ -29,13 +29,20 @@ class RetrieverParameters(BaseModel):
             InputError: There is no such parameter, or a value is out of its range.
         """
         given = [text.partition("=") for text in texts if text.strip()]
+        values = {name.strip(): value for name, _, value in given}
+        known = f"its parameters are {', '.join(cls.model_fields)}, as in {cls.example}."
+        for name in values:
+            if name not in cls.model_fields:
+                raise InputError(
+                    f"The retriever {cls.kind} has no parameter '{one_line(name)}'; {known}"
+                )
         try:
-            return cls.model_validate({name.strip(): value for name, _, value in given})
+            return cls.model_validate(values)
         except ValidationError as error:
             where, reason = first_problem(error)
             raise InputError(
-                f"The retriever {cls.kind} cannot take '{one_line(where)}': {one_line(reason)}; "
-                f"its parameters are {', '.join(cls.model_fields)}, as in {cls.example}."
+                f"The parameter '{where}' of the retriever {cls.kind} is wrong: "
+                f"{one_line(reason)}; {known}"
             ) from None
 
     def named(self, kind: str, *encoder: str) -> str:

@@ -132,7 +132,7 @@ def test_parameters_may_follow_an_encoder() -> None:
 )
 def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
     name = wrong.partition("=")[0]
-    said = f"hybrid cannot take '{name}'.*feedback, weight, k, depth, candidates, pool"
+    said = f"parameter '{name}'.*parameters are feedback, weight, k, depth, candidates, pool"
     with pytest.raises(InputError, match=said) as bad:
         Retriever.of(f"hybrid:wordllama,{wrong}")
     assert "\n" not in str(bad.value)

@@ -183,7 +183,7 @@ async def test_it_is_opened_by_name_and_says_its_parameters(tmp_path: Path) -> N
 @pytest.mark.parametrize("wrong", ["weight=0", "weight=1.5", "terms=0", "documents=x", "words=3"])
 async def test_parameters_are_checked_in_one_sentence(wrong: str) -> None:
     name = wrong.partition("=")[0]
-    with pytest.raises(InputError, match=f"rm3 cannot take '{name}'.*documents, terms, weight"):
+    with pytest.raises(InputError, match=f"parameter '{name}'.*are documents, terms, weight"):
         Retriever.of(f"rm3:{wrong}")
 
 
