@@ -240,8 +240,9 @@ class Context(BaseModel):
     )
     method: Method = Field(
         "fairqr",
-        description="How to search: fairqr refines the query, fair-qr is the loop of the paper, "
-        "the others are baselines and models that re-rank.",
+        description="How to search: fairqr estimates relevance and asks a model where too little "
+        "was found; fair-qr is the loop of the paper; loop asks a model in any case; the others "
+        "are baselines and models that re-rank.",
     )
     depth: int | None = Field(
         None,
