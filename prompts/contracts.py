@@ -52,6 +52,7 @@ CONTRACTS = {
         needed_outputs=frozenset({"keywords"}),
     ),
     "answer": _answers({"number", "title", "text"}, {"text"}),
+    "cited_answer": _answers({"number", "title", "text"}, {"number", "text"}),
     "names": _answers({"number", "title", "text"}, {"title"}),
     # What a document of the LaMP tasks holds; see fairqr.evaluation.lamp.
     "lamp1": _answers({"title", "abstract"}, {"title"}),

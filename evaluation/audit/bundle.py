@@ -17,11 +17,11 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -36,10 +36,11 @@ from pydantic import (
 from fairqr.base.errors import FairqrError, InputError, first_problem, one_line
 from fairqr.base.files import open_beside, sha256_of
 from fairqr.base.kept_file import KeptFile
+from fairqr.evaluation.audit.answers import AnsweredQuery
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.pairs import PairScores
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
 from fairqr.retrieval.schema import Attribute
 
 __all__ = [
@@ -59,6 +60,7 @@ LOCK = ".lock"
 QUERIES = "raw/queries.json.gz"
 OBSERVATIONS = "raw/observations.jsonl.gz"
 PAIRS = "raw/pairs.jsonl.gz"
+ANSWERS = "raw/answers.jsonl.gz"
 REPLIES = "raw/replies.jsonl.gz"
 NEEDED = (FIGURES, QUERIES, OBSERVATIONS)
 """What every audit has."""
@@ -88,6 +90,8 @@ _USER = re.compile(r"(://)[^/?#@\s]*@")
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
+
+R = TypeVar("R", bound=Record)
 
 Relevance = Literal["judged", "estimated", "unknown"]
 """What says which documents are relevant: judgements, their texts, or nothing."""
@@ -131,7 +135,8 @@ class AuditManifest(FolderManifest):
         attributes: The attributes, with their groups, as the engine has them.
         relevance: What says which documents are relevant.
         encoder: What read the texts, if these were used.
-        pair_scorer: What scored the versions of documents; empty without any.
+        models: What else was asked than the engine: ``pairs`` scored versions of documents, the
+            ``generator`` answered, the ``attributor`` judged answers.
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
@@ -158,7 +163,7 @@ class AuditManifest(FolderManifest):
     attributes: dict[str, Attribute]
     relevance: Relevance
     encoder: str = ""
-    pair_scorer: str = ""
+    models: dict[str, str] = Field({})
     corpus_shares: dict[str, tuple[float, ...]] = Field({})
     redacted: bool = False
     finished: str = ""
@@ -251,6 +256,11 @@ class Redaction:
         """Return the scores of a query, which they do not name, without what was said of it."""
         return scores.model_copy(update={"message": _withheld(scores.message)})
 
+    def answer(self, answered: AnsweredQuery) -> AnsweredQuery:
+        """Return what became of documents under the pseudonym."""
+        query = self.pseudonyms[answered.query]
+        return answered.model_copy(update={"query": query, "message": _withheld(answered.message)})
+
 
 def _withheld(message: str) -> str:
     return f"{WITHHELD}, as it may quote the query" if message else ""
@@ -266,6 +276,7 @@ class AuditFolder(Folder[AuditManifest]):
         raw: What the engine answered. Nobody but the owner may read it.
         lines: The observations while the audit runs.
         pair_lines: The scores of pairs while the audit runs.
+        answer_lines: What became of documents in answers while the audit runs.
         replies: The replies of models while the audit runs.
     """
 
@@ -279,6 +290,9 @@ class AuditFolder(Folder[AuditManifest]):
         self.raw = folder / "raw"
         self.lines = Lines(self.raw / "observations.jsonl", Observation, "the query", PRIVATE)
         self.pair_lines = Lines(self.raw / "pairs.jsonl", PairScores, "the query", PRIVATE)
+        self.answer_lines = Lines(
+            self.raw / "answers.jsonl", AnsweredQuery, "the question", PRIVATE
+        )
         self.replies = self.raw / "replies.sqlite"
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
@@ -325,6 +339,10 @@ class AuditFolder(Folder[AuditManifest]):
     def _resumed(self, begun: AuditManifest, manifest: AuditManifest) -> AuditManifest:
         return begun if begun.finished else super()._resumed(begun, manifest)
 
+    def observed(self, ids: Iterable[str]) -> dict[str, Observation]:
+        """Return what was observed of these queries while the audit runs."""
+        return {found.query: found for found in self.lines.in_order((id_,) for id_ in ids)}
+
     def pack(self, queries: Queries, *, redact: bool = False) -> Queries:
         """Compress what ``raw/`` keeps: queries, observations in their order, and replies.
 
@@ -356,21 +374,26 @@ class AuditFolder(Folder[AuditManifest]):
                 f"The audit in {self.folder} has observed {observed:,} of {len(ids):,} queries; "
                 "run it again to go on with it."
             )
-        self._pack_pairs()
+        redaction = self._redaction
+        self._pack_lines(
+            PAIRS, self.pair_lines.read(), redaction.pair_scores if redaction else None
+        )
+        self._pack_lines(ANSWERS, self.answer_lines.read(), redaction.answer if redaction else None)
         self._pack_replies()
         self._packed = queries
         return packed
 
-    def _pack_pairs(self) -> None:
-        path = self.folder / PAIRS
+    def _pack_lines(
+        self, name: str, records: Sequence[R], redacted: Callable[[R], R] | None
+    ) -> None:
+        """Compress records in the order of their keys; no file is made of none."""
+        path = self.folder / name
         path.unlink(missing_ok=True)
-        records = sorted(self.pair_lines.read(), key=lambda it: it.query)
-        if not records:
+        shown = sorted(map(redacted, records) if redacted else records, key=lambda it: it.key)
+        if not shown:
             return
         with _packing(path) as stream:
-            for found in records:
-                shown = self._redaction.pair_scores(found) if self._redaction else found
-                stream.write(f"{shown.model_dump_json()}\n".encode())
+            stream.writelines(f"{found.model_dump_json()}\n".encode() for found in shown)
 
     def _pack_replies(self) -> None:
         path = self.folder / REPLIES
@@ -413,11 +436,22 @@ class AuditFolder(Folder[AuditManifest]):
         Raises:
             InputError: They are damaged.
         """
-        path = self.folder / PAIRS
+        return self._packed_lines(PAIRS, PairScores)
+
+    def answers(self) -> list[AnsweredQuery]:
+        """Return what became of documents in answers, if any were asked for.
+
+        Raises:
+            InputError: The file is damaged.
+        """
+        return self._packed_lines(ANSWERS, AnsweredQuery)
+
+    def _packed_lines(self, name: str, record: type[R]) -> list[R]:
+        path = self.folder / name
         if not path.exists():
             return []
         with _reading(path), gzip.open(path) as stream:
-            return list(map(PairScores.model_validate_json, stream))
+            return list(map(record.model_validate_json, stream))
 
     def seal(self, **facts: Any) -> str:
         """Note the hashes of all files, and remove what only a running audit needs.
@@ -471,7 +505,7 @@ class AuditFolder(Folder[AuditManifest]):
     def _working(self) -> list[Path]:
         """What only a running audit needs."""
         ends = ("", "-wal", "-shm")
-        lines = [self.lines.path, self.pair_lines.path]
+        lines = [self.lines.path, self.pair_lines.path, self.answer_lines.path]
         return [*lines, *(self.raw / f"{self.replies.name}{end}" for end in ends)]
 
     def _remove_working_files(self) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.audit.answer_figures import AnswerFigures, measure_answers
+from fairqr.evaluation.audit.answers import run_answers
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
@@ -45,6 +47,7 @@ class Audit:
         figures: All figures.
         digest: The SHA-256 of the manifest.
         pairs: What the versions of documents say; None if none were given.
+        answers: Whose documents answers use; None if no model was asked.
     """
 
     folder: Path
@@ -54,6 +57,7 @@ class Audit:
     figures: AuditFigures
     digest: str
     pairs: PairFigures | None = None
+    answers: AnswerFigures | None = None
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -72,6 +76,7 @@ class Audit:
             engine=about,
             is_redacted=self.manifest.redacted,
             pairs=self.pairs,
+            answers=self.answers,
         )
 
     @property
@@ -146,6 +151,14 @@ async def carry_out(
                 await run_pairs(
                     plan.pairs, folder, pace=pace, concurrency=concurrency, watcher=watcher
                 )
+            if plan.answers is not None:
+                await run_answers(
+                    plan.answers,
+                    folder.answer_lines,
+                    folder.observed,
+                    concurrency=concurrency,
+                    watcher=watcher,
+                )
             watcher.note("All queries were asked; the figures are computed.")
             return await asyncio.to_thread(_finish, plan, folder, watcher, redact, layout)
         return await asyncio.to_thread(read_audit, folder)
@@ -195,8 +208,18 @@ def _measured(folder: AuditFolder) -> Audit:
         relevance=manifest.relevance,
     )
     scores = folder.pair_scores()
-    pairs = compare_versions(manifest.pair_scorer, scores, spec.seed) if scores else None
-    return Audit(folder.folder, manifest, spec, queries, figures, manifest.digest, pairs)
+    models = manifest.models
+    pairs = compare_versions(models["pairs"], scores, spec.seed) if scores else None
+    answers = None
+    if answered := folder.answers():
+        answers = measure_answers(
+            answered,
+            {query.id: query for query in queries.queries},
+            manifest.attributes,
+            generator=models["generator"],
+            attributor=models["attributor"],
+        )
+    return Audit(folder.folder, manifest, spec, queries, figures, manifest.digest, pairs, answers)
 
 
 def recompute(folder: Path) -> bytes:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fairqr.evaluation.audit.answer_figures import STAGES, AnswerFigures
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import ALPHA, FOUR_FIFTHS, GroupFigures
 from fairqr.evaluation.audit.measuring import MENDED_STEP, AuditFigures, Contribution
@@ -35,6 +36,7 @@ __all__ = [
     "AuditOutcome",
     "PrintedQuery",
     "after_mending",
+    "answers_csv",
     "audit_json",
     "frames_of",
     "is_combination",
@@ -101,6 +103,7 @@ class AuditOutcome:
         titles: Of documents, by id, as far as they are known and may be shown.
         is_redacted: Whether no text of a query may be printed.
         pairs: What the versions of documents say; None if none were given.
+        answers: Whose documents answers use; None if no model was asked.
     """
 
     spec: AuditSpec
@@ -110,6 +113,7 @@ class AuditOutcome:
     titles: Mapping[str, str] = field(default_factory=dict)
     is_redacted: bool = False
     pairs: PairFigures | None = None
+    answers: AnswerFigures | None = None
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""
@@ -237,6 +241,28 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
         ],
         "contributions": [_contribution(it, printed[it.query]) for it in figures.contributions],
         "pairs": outcome.pairs and _pairs(outcome.pairs),
+        "answers": outcome.answers and _answers(outcome.answers),
+    }
+
+
+def _answers(figures: AnswerFigures) -> dict[str, Any]:
+    return {
+        "generator": figures.generator,
+        "attributor": figures.attributor,
+        "questions": figures.questions,
+        "answered": figures.answered,
+        "failed": figures.failed,
+        "citing": figures.citing,
+        "documents": figures.documents,
+        "unjudged": figures.unjudged,
+        "groups": [
+            {
+                "attribute": it.attribute,
+                "group": it.group,
+                **{stage: _estimate(getattr(it, stage)) for stage in STAGES},
+            }
+            for it in figures.groups
+        ],
     }
 
 
@@ -358,6 +384,11 @@ def queries_csv(outcome: AuditOutcome) -> str:
     return _csv(_query_rows(outcome), QUERY_COLUMNS, DIGITS_BY_QUERY)
 
 
+def answers_csv(outcome: AuditOutcome) -> str:
+    """Return ``answers.csv``: one row for each attribute and group."""
+    return _csv(_answer_rows(outcome), ANSWER_COLUMNS, DIGITS)
+
+
 def pairs_csv(outcome: AuditOutcome) -> str:
     """Return ``pairs.csv``: one row for each two versions; empty but for its head without pairs."""
     return _csv(_pair_rows(outcome), PAIR_COLUMNS, DIGITS)
@@ -404,6 +435,11 @@ PAIR_COLUMNS = (
     *(f"{name}{end}" for name in PAIR_ESTIMATES for end in _ENDS),
     "p",
 )
+ANSWER_COLUMNS = (
+    "attribute",
+    "group",
+    *(f"{stage}{end}" for stage in STAGES for end in _ENDS),
+)
 COST_COLUMNS = (
     "attribute",
     "step",
@@ -442,6 +478,14 @@ def _pair_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
         for name in PAIR_ESTIMATES:
             row |= _with_ends(name, getattr(it, name))
         yield row | {"p": it.difference.p}
+
+
+def _answer_rows(outcome: AuditOutcome) -> Iterator[dict[str, Any]]:
+    for it in outcome.answers.groups if outcome.answers else ():
+        row: dict[str, Any] = {"attribute": it.attribute, "group": it.group}
+        for stage in STAGES:
+            row |= _with_ends(stage, getattr(it, stage))
+        yield row
 
 
 def _with_ends(name: str, it: Estimate) -> dict[str, Any]:
@@ -513,6 +557,7 @@ class AuditFrames:
         contributions: The queries that add most to a lean, with the ids that are shown and those
             that a fair re-ranking would show.
         pairs: A row for each two versions of documents, as in ``pairs.csv``; empty without any.
+        answers: A row for each attribute and group, as in ``answers.csv``; empty without any.
     """
 
     groups: DataFrame
@@ -521,6 +566,7 @@ class AuditFrames:
     costs: DataFrame
     contributions: DataFrame
     pairs: DataFrame
+    answers: DataFrame
 
 
 def frames_of(outcome: AuditOutcome) -> AuditFrames:
@@ -556,6 +602,7 @@ def frames_of(outcome: AuditOutcome) -> AuditFrames:
         costs=frame(COST_COLUMNS, costs),
         contributions=frame(CONTRIBUTION_COLUMNS, found["contributions"]),
         pairs=frame(PAIR_COLUMNS, list(_pair_rows(outcome))),
+        answers=frame(ANSWER_COLUMNS, list(_answer_rows(outcome))),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
+from fairqr.evaluation.audit.answer_figures import STAGES
 from fairqr.evaluation.audit.estimates import Estimate
 from fairqr.evaluation.audit.figures import FEW_CANDIDATES, FOUR_FIFTHS, GroupFigures
 from fairqr.evaluation.audit.findings import due_of, findings_of, smallest_found
@@ -18,6 +19,7 @@ from fairqr.evaluation.audit.outcomes import (
     AuditOutcome,
     PrintedQuery,
     after_mending,
+    answers_csv,
     audit_json,
     is_combination,
     mended_exposure,
@@ -108,6 +110,8 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = DEFAULT) -> l
     }
     if outcome.pairs is not None:
         contents["pairs.csv"] = pairs_csv(outcome)
+    if outcome.answers is not None:
+        contents["answers.csv"] = answers_csv(outcome)
     for name, content in contents.items():
         write_beside(folder / name, content)
     written = [folder / name for name in contents]
@@ -162,6 +166,8 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
         "messages": _messages(outcome),
         "pairs": outcome.pairs,
         "pair_table": _pair_table(outcome),
+        "answers": outcome.answers,
+        "answer_tables": _answer_tables(outcome),
     }
 
 
@@ -458,6 +464,38 @@ def _pair_table(outcome: AuditOutcome) -> DataFrame:
     return frame(["versions"], rows)
 
 
+def _answer_tables(outcome: AuditOutcome) -> dict[str, DataFrame]:
+    """Return the shares of the groups of each attribute at each stage."""
+    rows: dict[str, list[dict[str, object]]] = {}
+    for it in outcome.answers.groups if outcome.answers else ():
+        shares = {stage: _share(getattr(it, stage)) for stage in STAGES}
+        rows.setdefault(it.attribute, []).append({"group": it.group, **shares})
+    return {name: frame(["group"], found[:MOST_GROUPS]) for name, found in rows.items()}
+
+
+def _answer_bars(outcome: AuditOutcome) -> Iterator[Figure]:
+    if outcome.answers is None or not outcome.answers.groups:
+        return
+    panels: dict[str, list[Bar]] = {}
+    told = []
+    for it in outcome.answers.groups:
+        bars = panels.setdefault(it.attribute, [])
+        if len(bars) == MOST_GROUPS:
+            continue
+        marks = {stage: getattr(it, stage).value for stage in STAGES[:-1]}
+        bars.append(Bar(it.group, (it.used.value, it.used.low, it.used.high), "used", marks))
+        listed = ", ".join(f"{stage} {percent(getattr(it, stage).value)}" for stage in STAGES)
+        told.append(f"{it.attribute}, {it.group}: {listed}")
+    yield Figure(
+        "answers",
+        "Whose documents answers use. A bar is the share of a group among the documents that "
+        "answers can rest on, and its thin line the 95% interval; the marks are its shares among "
+        "the documents that were retrieved, read and cited.",
+        f"Bars of shares by group. {'; '.join(told)}.",
+        draw_bars(panels, {"used": LINES[0][0]}, "share of the documents with a label"),
+    )
+
+
 def _count(number: float) -> str:
     """Write a number of documents, which is not whole where relevance is a probability."""
     return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
@@ -471,7 +509,7 @@ def figures_of(outcome: AuditOutcome) -> list[Figure]:
     """Draw the figures; none without matplotlib."""
     if not can_draw() or not outcome.figures.counts.answered:
         return []
-    return [draw_exposure(outcome), *_cost_curve(outcome)]
+    return [draw_exposure(outcome), *_cost_curve(outcome), *_answer_bars(outcome)]
 
 
 def draw_exposure(outcome: AuditOutcome) -> Figure:

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairqr.agents.attribution.verdicts import Attributor
+from fairqr.agents.generators import Generator
 from fairqr.base.errors import (
     IndexUnavailableError,
     InputError,
@@ -22,6 +24,7 @@ from fairqr.base.errors import (
 )
 from fairqr.base.statistics import stream
 from fairqr.base.weights.cache import is_pulled
+from fairqr.evaluation.audit.answers import PROMPT, AnswerPlan, sampled
 from fairqr.evaluation.audit.asking import Asker, Pace, RelevanceOfTexts
 from fairqr.evaluation.audit.bundle import (
     AuditedEngine,
@@ -39,6 +42,7 @@ from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.documents import Progress
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
@@ -64,6 +68,7 @@ class AuditPlan:
         asker: Asks them.
         rate: The most requests a second.
         pairs: What to score beside; None without pairs.
+        answers: What to ask a model; None if nothing.
     """
 
     manifest: AuditManifest
@@ -71,6 +76,7 @@ class AuditPlan:
     asker: Asker
     rate: float | None = None
     pairs: PairPlan | None = None
+    answers: AnswerPlan | None = None
 
     def requests(self, done: int = 0) -> int:
         """Return how many requests the queries that are left take, at most.
@@ -106,6 +112,7 @@ async def make_plan(
     without_texts: str = "",
     rate: float | None = None,
     pairs: Pairs | None = None,
+    answering: tuple[Generator, Attributor] | None = None,
     command: Sequence[str] = (),
 ) -> AuditPlan:
     """Check what an audit needs, before anything is asked.
@@ -119,6 +126,7 @@ async def make_plan(
         without_texts: Why there are no estimates, and what to do; a whole sentence.
         rate: The most requests a second.
         pairs: Documents in several versions, if there are any; ``spec.pairs_by`` scores them.
+        answering: What answers the questions of ``spec.answers``, and what judges the answers.
         command: How the audit was started, for the record.
 
     Raises:
@@ -172,6 +180,10 @@ async def make_plan(
         inputs["pairs"] = pairs.fingerprint
     elif "pairs_by" in spec.model_fields_set:
         raise InputError("'pairs_by' says what scores pairs; name their file with --pairs, too.")
+    answers = await _answer_plan(spec, engine, queries, answering)
+    models = {} if pair_plan is None else {"pairs": pair_plan.scorer.name}
+    if answers is not None:
+        models |= {"generator": answers.generator.name, "attributor": answers.attributor.name}
     info = await engine.info()
     manifest = AuditManifest(
         spec=spec.model_dump(mode="json"),
@@ -192,7 +204,7 @@ async def make_plan(
         attributes={name: engine.schema.attribute(name) for name in attributes},
         relevance=relevance,
         encoder=MiniLmEncoder.name if relevance == "estimated" else "",
-        pair_scorer=pair_plan.scorer.name if pair_plan else "",
+        models=models,
         corpus_shares=shares,
         notes=tuple(notes),
     )
@@ -208,7 +220,36 @@ async def make_plan(
         words=_words(engine),
         pace=Pace(rate),
     )
-    return AuditPlan(manifest, queries, asker, rate, pair_plan)
+    return AuditPlan(manifest, queries, asker, rate, pair_plan, answers)
+
+
+async def _answer_plan(
+    spec: AuditSpec,
+    engine: SearchEngine,
+    queries: Queries,
+    answering: tuple[Generator, Attributor] | None,
+) -> AnswerPlan | None:
+    """Return what to ask a model, which is started; None if nothing.
+
+    Raises:
+        InputError: Answers are wanted, and no model or no texts are there.
+        ModelUnavailableError: The model or the attributor cannot be started.
+    """
+    if not spec.answers:
+        return None
+    if answering is None:
+        raise InputError("Answers need a model; name one with --model, such as openai:gpt-4o.")
+    if spec.read > spec.k:
+        raise InputError(
+            f"The model is to read {spec.read} documents, and only {spec.k} count as shown; lower "
+            "'read', or raise k."
+        )
+    generator, attributor = answering
+    await generator.start()
+    await attributor.start()
+    prompt = PromptLibrary().get(PROMPT)
+    chosen = sampled(queries.queries, spec.answers, spec.seed)
+    return AnswerPlan(engine, generator, attributor, prompt, spec.k, spec.read, chosen)
 
 
 async def open_texts(

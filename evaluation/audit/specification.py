@@ -85,6 +85,15 @@ class AuditSpec(BaseModel):
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "
         "dense[:ENCODER], splade[:MODEL], contriever[:MODEL], bm25, monot5 or monobert.",
     )
+    answers: int = Field(
+        0,
+        ge=0,
+        description="Ask a model so many of the queries as questions, to see whose documents its "
+        "answers use.",
+    )
+    read: Count = Field(
+        5, description="How many of the documents that are shown a model reads to answer."
+    )
     failures: float = Field(
         0.1,
         ge=0,

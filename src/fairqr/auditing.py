@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fairqr.api import open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
+from fairqr.evaluation.audit.answering import ATTRIBUTOR, open_answering
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, carry_out
 from fairqr.evaluation.audit.layouts import DEFAULT
@@ -51,6 +52,9 @@ async def audit(
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
     pairs: Path | str | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    attributor: str = ATTRIBUTOR,
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
@@ -72,6 +76,9 @@ async def audit(
         folder: Where everything goes; an interrupted audit goes on there. By default a temporary
             folder, which :meth:`Audit.write` copies.
         pairs: A file of documents in several versions, as ``docs/audit.md`` describes it.
+        model: What answers the questions of ``answers``: a chat model, or ``seq2seq:`` and a model.
+        base_url: Of a server of chat models.
+        attributor: What judges which documents an answer used.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries are asked at the same time.
         redact: Put pseudonyms in place of all queries.
@@ -113,6 +120,12 @@ async def audit(
             if judged is None:
                 counter = watching.count("encoding texts")
                 texts, without_texts = await open_texts(engine, asked, counter)
+            answering = None
+            if model is not None:
+                replies = AuditFolder(place).replies
+                answering = open_answering(
+                    model, attributor, replies, base_url=base_url, concurrency=concurrency
+                )
             plan = await make_plan(
                 spec,
                 engine,
@@ -122,6 +135,7 @@ async def audit(
                 without_texts=without_texts,
                 rate=rate,
                 pairs=versions,
+                answering=answering,
             )
             found = await carry_out(
                 plan,

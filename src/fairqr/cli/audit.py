@@ -13,6 +13,7 @@ import typer
 from fairqr.base.errors import InputError
 from fairqr.cli.common import (
     AsJson,
+    BaseUrl,
     Corpus,
     open_to_search,
     print_json,
@@ -98,6 +99,22 @@ def audit(
         ),
     ] = None,
     pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}")] = None,
+    answers: Annotated[int | None, typer.Option(help="{answers}")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What answers: local:smollm2-135m, openai:gpt-4o and the like, or "
+            "seq2seq:google/flan-t5-small."
+        ),
+    ] = None,
+    base_url: BaseUrl = None,
+    attributor: Annotated[
+        str,
+        typer.Option(
+            help="What judges which documents an answer used; 'fairqr attribution list' shows the "
+            "choice."
+        ),
+    ] = "overlap",
     retriever: Retriever = "auto",
     rate: Annotated[float | None, typer.Option(help="{rate}")] = None,
     concurrency: Annotated[int | None, typer.Option(help="{concurrency}")] = None,
@@ -156,6 +173,19 @@ def audit(
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
     versions = None if pairs is None else read_pairs(pairs)
+    answering = None
+    if model is not None:
+        if not spec.answers:
+            raise InputError("A model is asked for answers; say how many with --answers.")
+        from fairqr.evaluation.audit.answering import open_answering
+
+        answering = open_answering(
+            model,
+            attributor,
+            AuditFolder(output).replies,
+            base_url=base_url,
+            concurrency=settings.concurrency,
+        )
 
     async def work(progress: Progress) -> Audit:
         async with _opened(
@@ -177,6 +207,7 @@ def audit(
                 without_texts=without_texts,
                 rate=settings.rate,
                 pairs=versions,
+                answering=answering,
                 command=sys.argv[1:],
             )
             return await carry_out(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.evaluation.audit.answer_figures import measure_answers
+from fairqr.evaluation.audit.answers import AnsweredQuery
 from fairqr.evaluation.audit.measuring import Unanswered, measure
 from fairqr.evaluation.audit.outcomes import (
     ESTIMATES,
@@ -25,6 +27,7 @@ from fairqr.evaluation.audit.outcomes import (
 from fairqr.evaluation.audit.pair_figures import compare_versions
 from fairqr.evaluation.audit.pairs import PairScores
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.retrieval.table import CodedMemberships
 from tests.golden.reports import check_text
 from tests.unit.evaluation.audit.examples import (
     SCHEMA,
@@ -115,9 +118,21 @@ def test_every_field_is_documented() -> None:
         PairScores(query=n, status="ok", pairs=(0, 0), versions=("a", "b"), scores=(n, 0.0))
         for n in range(1, 9)
     ]
-    outcome = replace(_outcome(), pairs=compare_versions("bm25", scores, 0))
-    found = json.loads(audit_json(outcome))
+    genders = CodedMemberships(patterns=[[1.0, 0.0]], rows=[0])
+    answer = AnsweredQuery(
+        query="q", status="ok", cited=(True,), used=(True,), shown={"gender": genders}
+    )
+    answers = measure_answers(
+        [answer],
+        {"q": AuditQuery("q", "a question", 1.0, 1)},
+        {"gender": SCHEMA.attribute("gender")},
+        generator="g",
+        attributor="overlap",
+    )
+    pairs = compare_versions("bm25", scores, 0)
+    found = json.loads(audit_json(replace(_outcome(), pairs=pairs, answers=answers)))
     assert found["pairs"]["comparisons"]
+    assert found["answers"]["groups"]
     del found["spec"], found["engine"]
     text = (Path(__file__).parents[4] / "docs" / "audit.md").read_text(encoding="utf-8")
     # Names of an estimate stand in its example.
