@@ -222,9 +222,10 @@ class TextRelevance:
             engine: Gives the texts.
             encoder: Makes vectors of them.
             progress: Told how many texts of the sample have been encoded, if any have to be.
-            queries: For an engine that answers no others, such as a run. The sample is then what 20
-                of them find, whatever their order. With fewer than ten there is no sample: all
-                words weigh the same, and similarities are compared with what is usual for MiniLM.
+            queries: For an engine that answers no others, such as a run, or of whose documents the
+                common words find nothing, as in another language. The sample is then what 20 of
+                them find, whatever their order. With fewer than ten there is no sample: all words
+                weigh the same, and similarities are compared with what is usual for MiniLM.
 
         Raises:
             ModelError: The encoder fails.
@@ -233,11 +234,12 @@ class TextRelevance:
         """
         mark = await EncoderMark.of(encoder)
         estimate = await asyncio.to_thread(cls, engine, encoder, mark)
-        searches = Background.sample()
-        if "new_queries" not in engine.capabilities:
-            asked = sorted({*queries}, key=digest_of) if len({*queries}) >= FEWEST_QUERIES else []
-            searches = [Query(text, SAMPLED_FOR_EACH) for text in asked[:SAMPLED_QUERIES]]
-        found = await engine.search(searches) if searches else []
+        asked = sorted({*queries}, key=digest_of) if len({*queries}) >= FEWEST_QUERIES else []
+        own = [Query(text, SAMPLED_FOR_EACH) for text in asked[:SAMPLED_QUERIES]]
+        is_open = "new_queries" in engine.capabilities
+        found = await engine.search(Background.sample()) if is_open else []
+        if not any(hits.ids for hits in found) and own:
+            found = await engine.search(own)
         ids = sorted({id_ for hits in found for id_ in hits.ids})
         sample = await estimate._read(ids, progress)
         estimate.reference = Reference.of([*sample.values()], mark.dimensions)

@@ -113,8 +113,23 @@ def _on_groups(outcome: AuditOutcome) -> Iterator[str]:
             yield _within_error(attribute, doubtful)
         if sure:
             yield from _on_cost(outcome, attribute, groups)
+        elif all(math.isnan(it.target.value) for it in groups):
+            yield f"{attribute}: {_shares(groups)}."
         elif not doubtful and not outcome.figures.too_many_failed:
             yield _unsure(outcome, attribute, groups)
+
+
+def _shares(groups: Sequence[GroupFigures]) -> str:
+    """Return who gets how much exposure, the most exposed groups first."""
+    known = [it for it in groups if not math.isnan(it.exposure.value)]
+    known.sort(key=lambda it: -it.exposure.value)
+    if not known:
+        return "no shown document has a label"
+    said = [f"{it.group} gets {_percent(it.exposure.value)}" for it in known[:NAMED]]
+    rest = len(known) - len(said)
+    return f"of the exposure, {_listed(said)}" + (
+        f", and {rest:,} other groups the rest" * (rest > 0)
+    )
 
 
 def _sure(outcome: AuditOutcome, it: GroupFigures) -> str:

@@ -44,15 +44,19 @@ from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.documents import Progress
+from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.engine import SearchEngine, require
+from fairqr.retrieval.engines.engine import Query, SearchEngine, require
 from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.relevance_of_texts import TextRelevance
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import Source
 
 __all__ = ["AuditPlan", "make_plan", "open_texts", "run_audit"]
+
+PROBED = 10
+"""So many documents of so many queries tell whether an engine gives texts."""
 
 UNLABELLED = 20
 """After so many answered queries without one label of an attribute, the labels are not there."""
@@ -284,12 +288,19 @@ async def open_texts(
                 f"'{engine.name}'; give the file of its queries, or judgements."
             )
     texts = await TextRelevance.open(engine, open_encoder(MiniLmEncoder.name), progress, searches)
-    if not texts.reference.texts:
+    if not texts.reference.texts and not await _gives_texts(engine, searches):
         return None, (
             f"Relevance cannot be estimated, since '{engine.name}' gives no texts; give "
             "judgements, or name the fields of its texts."
         )
     return texts, ""
+
+
+async def _gives_texts(engine: SearchEngine, searches: Sequence[str]) -> bool:
+    """Return whether any document has a text that the first queries find."""
+    found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
+    ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))
+    return any(text_of(document).strip() for document in await engine.documents(ids))
 
 
 def _described(engine: SearchEngine) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def asked(inputs: Path, name: str, out: str) -> list[str]:
     return [
         *("audit", "--corpus", str(inputs / f"{name}.yaml"), "--attribute", "gender"),
         *("--queries", str(inputs / "queries.tsv"), "--qrels", str(inputs / "qrels")),
-        *("-k", str(K), "--depth", str(DEPTH), "-o", str(inputs / out)),
+        *("-k", str(K), "-o", str(inputs / out), "--depth", str(DEPTH)),
     ]
 
 
@@ -120,6 +120,29 @@ def test_a_planted_lean_is_found_with_its_size(inputs: Path, server: Server, qui
     assert low <= true_lean(server) <= high
     assert "female gets" in done.stdout
     assert 0.02 < true_lean(server) < 0.35
+
+
+@pytest.mark.model
+def test_without_judgements_relevance_comes_from_texts_over_a_widened_pool(
+    inputs: Path, quick: Main, minilm_cache: Path
+) -> None:
+    """The answers alone would say that women have little to offer, as the engine hides them."""
+    arguments = asked(inputs, "leaning", "out")
+    place = arguments.index("--qrels")
+    arguments = [*arguments[:place], *arguments[place + 2 :], "--depth", "15"]
+    done = quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
+    assert done.code == 0, done.stderr
+    assert f"{ASKED} queries for 'leaning', up to 230 requests" in done.stderr
+    audit = json.loads((inputs / "out/audit.json").read_text())
+    assert audit["relevance"] == "estimated"
+    female, male = audit["groups"]
+    assert (female["verdict"], male["verdict"]) == ("less", "more")
+    assert female["target"]["value"] == pytest.approx(0.4, abs=0.08)
+    assert female["lean"]["value"] > 0.04
+    with gzip.open(inputs / "out/raw/observations.jsonl.gz") as stream:
+        first = json.loads(next(stream))
+    assert len(first["ids"]) == 15
+    assert len(first["pool"]) > 25
 
 
 def test_an_engine_without_a_lean_is_not_accused(inputs: Path, quick: Main) -> None:

@@ -219,6 +219,7 @@ def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
     assert code == 0, stderr
     assert "Until then no gaps are measured" in stderr
     assert "Nothing says which documents are relevant." in stdout
+    assert "gender: of the exposure, male gets 100.0% and female gets 0.0%." in stdout
     groups = json.loads(Path("out/audit.json").read_text())["groups"]
     assert groups[0]["exposure"]["value"] == 0
     assert groups[0]["lean"]["value"] is None
