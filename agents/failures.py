@@ -25,7 +25,9 @@ class BrokenStreamError(ConnectionError):
 
 def no_answer_within(model: str, seconds: float) -> str:
     """Return the sentence about a model that took longer than it had."""
-    return f"The model {model} did not answer within {max(0.0, seconds):.3g} s."
+    if seconds <= 0:
+        return f"No time was left to ask the model {model}."
+    return f"The model {model} did not answer within {seconds:.3g} s."
 
 
 def translated(

@@ -130,7 +130,7 @@ class TestWeighing:
         await model.start()
         choice = await model.weigh(question(), ("A", "B"), deadline=0)
         assert choice.status == "timeout"
-        assert "did not answer within 0 s" in choice.message
+        assert "No time was left to ask the model" in choice.message
 
     async def test_a_model_that_fails_is_a_status(self, tiny_causal: Path, tmp_path: Path) -> None:
         """Here the tokenizer has pieces that the model has no vectors for."""
