@@ -142,7 +142,8 @@ class FairSearch:
             configured model. Methods that re-rank with a model use it too, and :meth:`probe`
             probes it.
         retriever: How documents are found, if ``source`` is no open engine; see
-            :func:`open_engine`.
+            :func:`open_engine`. With ``auto``, the method ``fair-qr`` searches by words, as the
+            paper's.
         ranker: Re-ranks instead of ``model``: the name of a model, a model, or a ranker.
         generator: Writes the answers: a generator, a LangChain chat model, or a name; defaults to
             ``model``.
