@@ -7,7 +7,6 @@ attributor judges which of them the answer can rest on.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pydantic import Field, model_validator
 
 from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypothesis_of
 from fairqr.agents.generators import GenerationRequest, Generator
+from fairqr.base.errors import FairqrError, IndexUnavailableError, SourceError, one_line
 from fairqr.base.statistics import stream
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
@@ -39,6 +39,9 @@ __all__ = [
 
 PROMPT = "cited_answer"
 """The id of the prompt."""
+
+LOOKED_AT = 20
+"""If the documents of so many queries have no text, the texts are not there."""
 
 _CITATION = re.compile(r"\[(\s*\d+(?:\s*[,;]\s*\d+)*\s*)\]")
 
@@ -119,12 +122,21 @@ class AnswerPlan:
         )
 
     async def answer(self, query: AuditQuery, observed: Observation) -> Done[AnsweredQuery]:
-        """Ask for one answer, and judge it."""
+        """Ask for one answer, and judge it.
+
+        Raises:
+            IndexUnavailableError: The engine, which gives the texts, is away.
+        """
         if observed.status != "ok":  # There is nothing to read.
             return Done(AnsweredQuery(query=query.id, status="empty"), (None,))
-        ids = observed.ids[: self.read]
-        found = {it.id: it for it in await self.engine.documents(ids)}
-        documents = [found.get(id_) for id_ in ids]
+        try:
+            documents = await self.documents(observed)
+        except IndexUnavailableError:
+            raise
+        except FairqrError as error:
+            message = one_line(error)
+            failed = AnsweredQuery(query=query.id, status="failed", message=message)
+            return Done(failed, (None,))
         size = min(self.shown, len(observed.ids))
         shown = {
             name: CodedMemberships(patterns=it["patterns"], rows=it["rows"][:size])
@@ -152,6 +164,12 @@ class AnswerPlan:
         )
         usage = sum((verdict.usage for verdict in verdicts), reply.usage)
         return Done(record, (None,), usage=usage)
+
+    async def documents(self, observed: Observation) -> list[Document | None]:
+        """Return the documents that the model reads; None for one that the engine lacks by now."""
+        ids = observed.ids[: self.read]
+        found = {it.id: it for it in await self.engine.documents(ids)}
+        return [found.get(id_) for id_ in ids]
 
     async def _judged(self, answer: str, documents: Sequence[Document | None]) -> list[Verdict]:
         hypothesis = hypothesis_of(_CITATION.sub("", answer))
@@ -196,7 +214,9 @@ async def run_answers(
         watcher: Told how far it is.
 
     Raises:
-        ModelError: The model is away; the answers until then are kept.
+        IndexUnavailableError: The engine is away; the answers until then are kept.
+        ModelError: The model is away; the same.
+        SourceError: The documents have no texts.
     """
     observed = observations(query.id for query in plan.queries)
 
@@ -210,7 +230,7 @@ async def run_answers(
             tasks=plan.queries,
             keys=lambda query: [(query.id,)],
             done=lines.done(),
-            start=lambda: asyncio.sleep(0),
+            start=lambda: _check_texts(plan, observed),
             do=do,
             lines=lines,
             pace="answers",
@@ -220,6 +240,23 @@ async def run_answers(
     if done < len(plan.queries):
         watcher.note(plan.cost(done))
     await run_stages(stages, watcher=watcher, at_once=concurrency)
+
+
+async def _check_texts(plan: AnswerPlan, observed: Mapping[str, Observation]) -> None:
+    """Look at the documents of a few queries before a model is asked.
+
+    Raises:
+        SourceError: None of them has a text.
+    """
+    answered = [it for it in observed.values() if it.status == "ok"][:LOOKED_AT]
+    for observation in answered:
+        if any(map(_premise, await plan.documents(observation))):
+            return
+    if answered:
+        raise SourceError(
+            f"'{plan.engine.name}' gives no texts, so a model has nothing to read; name the fields "
+            "of its texts, or leave --answers out."
+        )
 
 
 def _fields(document: Document | None, number: int) -> dict[str, str]:

@@ -302,4 +302,7 @@ def _on_pairs(outcome: AuditOutcome) -> Iterator[str]:
             f"'{lower}' of the same, by {abs(it.difference.value):.2f} standard deviations."
         )
     if not sure:
-        yield f"No difference between versions of the same document was found for '{scorer}'."
+        yield (
+            "Between versions of the same document, no difference in the scores of "
+            f"'{scorer}' could be told from chance."
+        )

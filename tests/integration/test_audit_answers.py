@@ -130,6 +130,22 @@ def test_answers_that_go_on_ask_only_what_is_missing(
     assert Path("half/audit.json").read_bytes() == Path("out/audit.json").read_bytes()
 
 
+def test_documents_without_texts_are_no_sources(
+    asked: tuple[str, ...], quick: Main, model_server: ModelServer
+) -> None:
+    Path("own.run").write_text(
+        "".join(f"{w} Q0 d{n:02} {n + 1} {80 - n} own\n" for w in WORDS for n in range(10))
+    )
+    Path("labels.csv").write_text(
+        "id,gender\n" + "".join(f"d{n:02},{'male' if n < 5 else 'female'}\n" for n in range(80))
+    )
+    of_run = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
+    run = quick("audit", *of_run, *asked[3:], "-o", "out")
+    assert run.code == 2
+    assert "gives no texts, so a model has nothing to read" in run.stderr
+    assert not model_server.asked
+
+
 def test_redacted_answers_name_no_query_and_keep_no_reply(
     asked: tuple[str, ...], quick: Main, model_server: ModelServer
 ) -> None:
