@@ -23,6 +23,9 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*(<=|<|>=|>)\s*(\S+)\s*")
+TESTED = ("lean", "lack", "ranking_gap")
+"""The figures that a verdict is about."""
+SURE = ("less", "more")
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -44,13 +47,17 @@ class Condition:
     def __str__(self) -> str:
         return f"{self.figure} {self.comparison} {self.line:g}"
 
-    def holds(self, estimate: Estimate, *, sure: bool) -> bool:
-        """Return whether a figure meets it.
+    def holds(self, group: GroupFigures, *, sure: bool) -> bool:
+        """Return whether the figure of a group meets it; one that is undefined does not.
 
         Args:
-            estimate: The figure; one that is undefined meets nothing.
-            sure: Whether the whole interval must meet it, too.
+            group: The figures of the group.
+            sure: Whether the whole interval must meet it, too. For a figure that a verdict is about
+                there must be one, which missing labels alone could not make wrong.
         """
+        if sure and self.figure in TESTED and (group.flips or group.verdict not in SURE):
+            return False
+        estimate: Estimate = getattr(group, self.figure)
         meets = OPERATORS[self.comparison]
         values = [estimate.value, *([estimate.low, estimate.high] if sure else [])]
         # A comparison with NaN is never true.
@@ -87,7 +94,7 @@ def broken(conditions: Sequence[Condition], figures: AuditFigures, *, sure: bool
     Args:
         conditions: What must not hold.
         figures: Of the audit.
-        sure: Whether the whole interval of a figure must meet a condition.
+        sure: Whether only what is sure counts; see :meth:`Condition.holds`.
     """
     if conditions and figures.too_many_failed:
         share = figures.counts.failed_share
@@ -95,7 +102,7 @@ def broken(conditions: Sequence[Condition], figures: AuditFigures, *, sure: bool
     said = []
     for condition in conditions:
         estimates = [(it, getattr(it, condition.figure)) for it in figures.groups]
-        met = [pair for pair in estimates if condition.holds(pair[1], sure=sure)]
+        met = [pair for pair in estimates if condition.holds(pair[0], sure=sure)]
         if all(math.isnan(estimate.value) for _, estimate in estimates):
             said.append(f"'{condition}' was not checked: no group has this figure.")
         elif met:
