@@ -111,8 +111,15 @@ def refined_queries(state: State, context: Context) -> list[QueryRecord]:
     keywords, topic = state["keywords"], state["topic_words"]
     query, adds = state["query"], not context.strategy.evidence
     if context.strategy.groups == "most":
-        words = [word for groups in keywords.values() for used in groups.values() for word in used]
-        return [_query(query, words, helped[0], adds=adds)]
+        used = {
+            (name, group): words
+            for name, groups in keywords.items()
+            for group, words in groups.items()
+        }
+        # A person may have replaced the words of the group that was asked about by another's.
+        sought = [key for key in (*helped, *used) if used.get(key)]
+        every = [word for words in used.values() for word in words]
+        return [_query(query, every, (sought or helped)[0], adds=adds)]
     queries = [
         _query(query, [*topic, *keywords[name][group]], (name, group), adds=adds)
         for name, group in state["lacking"]

@@ -55,6 +55,15 @@ def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_
     assert update["topic_words"] == ["atom", "quantum"]
 
 
+def test_words_that_a_person_gives_for_another_group_lead_to_that_group() -> None:
+    update = after_refinement(state(chosen=[MALE]), Context(), [answer("man")], [], Usage())
+    assert [query["group"] for query in asked(update)] == ["male"]
+    changed = update | {"keywords": {"gender": {"male": [], "female": ["woman"]}}}
+    assert [(shown(q), q["group"]) for q in asked(changed)] == [("physics woman", "female")]
+    both = update | {"keywords": {"gender": {"female": ["woman"], "male": ["man"]}}}
+    assert [(shown(q), q["group"]) for q in asked(both)] == [("physics woman man", "male")]
+
+
 def test_without_evidence_keywords_find_documents_themselves() -> None:
     context = Context(evidence=False, groups="lacking")
     update = after_refinement(state(), context, [answer("woman"), answer("man")], [], Usage())
