@@ -130,10 +130,14 @@ class Asker:
         pool = list(hits.ids)
         relevance: FloatArray | None = None
         levels: dict[str, float] = {}
+        warnings = hits.warnings
         if self.qrels is not None:
             judged = self.qrels.get(query.id)
             if judged is not None:
-                pool += await self._judged(table, [d for d, grade in judged.items() if grade > 0])
+                relevant = [id_ for id_, grade in judged.items() if grade > 0]
+                pool += await self._judged(table, relevant)
+                if any(id_ not in table for id_ in relevant):
+                    warnings += self._hidden
                 relevance = np.array([float(judged.get(id_, 0) > 0) for id_ in pool])
         elif self.texts is not None:
             searches = await self._within_groups(words)
@@ -150,7 +154,7 @@ class Asker:
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",
-            message=one_line(" ".join(hits.warnings)),
+            message=one_line(" ".join(warnings)),
             ids=tuple(hits.ids),
             scores=tuple(hits.scores),
             again=again,
@@ -162,7 +166,17 @@ class Asker:
             levels=levels,
             seconds=seconds,
         )
-        return observation, hits.warnings
+        return observation, warnings
+
+    @property
+    def _hidden(self) -> tuple[str, ...]:
+        """What to say of judged documents that the engine does not give."""
+        if "read_by_id" in self.engine.capabilities:
+            return ()  # They are not in the index, so no ranking could show them.
+        return (
+            f"'{self.engine.name}' gives only documents that it answered, so the groups of other "
+            "judged documents are not known and these are left out; what it hides is not seen.",
+        )
 
     async def _search(self, queries: Sequence[Query]) -> list[Hits]:
         await self.pace.wait()

@@ -149,6 +149,20 @@ async def test_judged_documents_are_looked_up_by_id(engine: Breaking, tmp_path: 
     assert female.target.queries == 8
 
 
+async def test_judged_documents_without_known_groups_are_spoken_of(
+    embedded: TantivyEngine, tmp_path: Path
+) -> None:
+    """An index lacks them; an engine that reads nothing by id may only hide them."""
+    qrels = {word: {f"{word}-00": 1, "nowhere": 1} for word in WORDS[:3]}
+    by_words = Breaking(embedded, without=["read_by_id"])
+    for engine, is_said in ((Breaking(embedded), False), (by_words, True)):
+        watcher = Watcher()
+        plan = await make_plan(SPEC, engine, queries(WORDS[:3]), qrels=qrels)
+        await carried_out(plan, tmp_path / str(is_said), watcher)
+        said = [note for note in watcher.notes if "what it hides is not seen" in note]
+        assert len(said) == is_said
+
+
 async def test_a_refused_query_is_counted(engine: Breaking, tmp_path: Path) -> None:
     engine.refused = frozenset(WORDS[:3])
     audit = await carried_out(await make_plan(SPEC, engine, queries()), tmp_path / "out")
