@@ -117,6 +117,7 @@ async def assemble(
         divergences=best.measured.divergences,
         unknown=best.measured.unknown,
         relevance=mean_relevance(best.ranking),
+        min_relevance=context.least_relevance if reached and known else None,
         supply=supply,
         gaps=_gaps(state["target"], best.measured.exposure, supply),
         without_model=_without_model(state, best) if refiner else None,

@@ -174,6 +174,8 @@ class SearchResult(_Frozen):
         unknown: For each attribute, the share of exposure that went to documents without a label.
         relevance: The mean probability of relevance in the ranking, weighted by the discount; None
             if the retriever does not estimate it.
+        min_relevance: Documents estimated below this were not put forward for a group; None if
+            nothing was estimated, or the method does not look at relevance.
         supply: For each attribute, the exposure nearest to the target that the relevant documents
             found could give; None if it was not computed.
         gaps: What each group still lacks; None without ``supply``.
@@ -207,6 +209,7 @@ class SearchResult(_Frozen):
     divergences: dict[str, float | None]
     unknown: dict[str, float]
     relevance: float | None = None
+    min_relevance: float | None = None
     supply: dict[str, dict[str, float]] | None = None
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None

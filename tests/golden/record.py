@@ -192,6 +192,7 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
     left_out = {"usage", "reranking", "supply", "without_model"}
     result = {key: value for key, value in result.items() if key not in left_out}
     assert result.pop("explanation") == []
+    assert result.pop("min_relevance") is None
     for one in result["iterations"]:
         assert one.pop("reached") is None
     for holder in (result, result["baseline"]):

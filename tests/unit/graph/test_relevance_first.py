@@ -152,7 +152,9 @@ async def test_a_target_of_ones_own_is_tried_in_full(hybrid: SearchEngine) -> No
     assert result.divergence <= 0.005
     assert any(place.id.startswith("s") for place in result.ranking)
     assert result.relevance < result.baseline.relevance - 0.1
+    assert result.min_relevance == 0.0
     held = await search(hybrid, ask="never", target=EVEN, min_relevance=0.5)
+    assert held.min_relevance == 0.5
     assert not any(place.id.startswith("s") for place in held.ranking)
 
 
