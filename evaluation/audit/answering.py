@@ -1,7 +1,8 @@
-"""Opening the models that an audit asks for answers."""
+"""Opening the models that an audit asks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairqr.agents.attribution.attributors import open_attributor
@@ -11,20 +12,35 @@ from fairqr.agents.chat import ChatModel
 from fairqr.agents.chat_generator import ChatGenerator
 from fairqr.agents.generators import SEQ2SEQ, Generator, open_generator
 
-__all__ = ["ATTRIBUTOR", "open_answering"]
+__all__ = ["ATTRIBUTOR", "AskedModels", "open_models"]
 
 ATTRIBUTOR = "overlap"
 """What judges by default; it needs no model."""
 
 
-def open_answering(
+@dataclass(frozen=True, slots=True)
+class AskedModels:
+    """What an audit asks beside the engine.
+
+    Attributes:
+        generator: Answers questions.
+        attributor: Judges what answers used.
+        chat: Is probed as a ranker; None if the model is no chat model.
+    """
+
+    generator: Generator
+    attributor: Attributor
+    chat: ChatModel | None
+
+
+def open_models(
     model: str,
     attributor: str,
     replies: Path,
     *,
     base_url: str | None = None,
     concurrency: int | None = None,
-) -> tuple[Generator, Attributor]:
+) -> AskedModels:
     """Open a model, and what judges its answers.
 
     Args:
@@ -45,4 +61,5 @@ def open_answering(
     else:
         chat = ChatModel(model, base_url=base_url, cache=cache)
         generator = ChatGenerator(chat)
-    return generator, open_attributor(attributor, chat=chat, cache=cache, concurrency=concurrency)
+    judge = open_attributor(attributor, chat=chat, cache=cache, concurrency=concurrency)
+    return AskedModels(generator, judge, chat)

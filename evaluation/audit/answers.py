@@ -178,10 +178,12 @@ class AnswerPlan:
         return [next(judged) if text else Verdict("empty_document") for text in texts]
 
 
-def sampled(queries: Sequence[AuditQuery], count: int, seed: int) -> tuple[AuditQuery, ...]:
+def sampled(
+    queries: Sequence[AuditQuery], count: int, seed: int, purpose: str = "answers"
+) -> tuple[AuditQuery, ...]:
     """Choose so many of the queries; the same ones in whatever order they are given."""
     ordered = sorted(queries, key=lambda query: query.id)
-    places = stream(seed, "answers").permutation(len(ordered))[:count]
+    places = stream(seed, purpose).permutation(len(ordered))[:count]
     return tuple(ordered[place] for place in sorted(places.tolist()))
 
 

@@ -39,6 +39,7 @@ from fairqr.base.kept_file import KeptFile
 from fairqr.evaluation.audit.answers import AnsweredQuery
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.pairs import PairScores
+from fairqr.evaluation.audit.probing import ProbedQuery
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
 from fairqr.retrieval.schema import Attribute
@@ -61,6 +62,7 @@ QUERIES = "raw/queries.json.gz"
 OBSERVATIONS = "raw/observations.jsonl.gz"
 PAIRS = "raw/pairs.jsonl.gz"
 ANSWERS = "raw/answers.jsonl.gz"
+PROBES = "raw/probes.jsonl.gz"
 REPLIES = "raw/replies.jsonl.gz"
 NEEDED = (FIGURES, QUERIES, OBSERVATIONS)
 """What every audit has."""
@@ -91,6 +93,7 @@ _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
+Q = TypeVar("Q", AnsweredQuery, ProbedQuery)
 R = TypeVar("R", bound=Record)
 
 Relevance = Literal["judged", "estimated", "unknown"]
@@ -136,7 +139,7 @@ class AuditManifest(FolderManifest):
         relevance: What says which documents are relevant.
         encoder: What read the texts, if these were used.
         models: What else was asked than the engine: ``pairs`` scored versions of documents, the
-            ``generator`` answered, the ``attributor`` judged answers.
+            ``generator`` answered, the ``attributor`` judged answers, the ``ranker`` was probed.
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
         finished: When, in ISO 8601; empty while the audit runs.
@@ -256,10 +259,10 @@ class Redaction:
         """Return the scores of a query, which they do not name, without what was said of it."""
         return scores.model_copy(update={"message": _withheld(scores.message)})
 
-    def answer(self, answered: AnsweredQuery) -> AnsweredQuery:
-        """Return what became of documents under the pseudonym."""
-        query = self.pseudonyms[answered.query]
-        return answered.model_copy(update={"query": query, "message": _withheld(answered.message)})
+    def record(self, record: Q) -> Q:
+        """Return what models said of a query under its pseudonym."""
+        query = self.pseudonyms[record.query]
+        return record.model_copy(update={"query": query, "message": _withheld(record.message)})
 
 
 def _withheld(message: str) -> str:
@@ -277,6 +280,7 @@ class AuditFolder(Folder[AuditManifest]):
         lines: The observations while the audit runs.
         pair_lines: The scores of pairs while the audit runs.
         answer_lines: What became of documents in answers while the audit runs.
+        probe_lines: What a model that was probed said while the audit runs.
         replies: The replies of models while the audit runs.
     """
 
@@ -293,6 +297,7 @@ class AuditFolder(Folder[AuditManifest]):
         self.answer_lines = Lines(
             self.raw / "answers.jsonl", AnsweredQuery, "the question", PRIVATE
         )
+        self.probe_lines = Lines(self.raw / "probes.jsonl", ProbedQuery, "the query", PRIVATE)
         self.replies = self.raw / "replies.sqlite"
         self._packed: Queries | None = None
         self._redaction: Redaction | None = None
@@ -378,7 +383,8 @@ class AuditFolder(Folder[AuditManifest]):
         self._pack_lines(
             PAIRS, self.pair_lines.read(), redaction.pair_scores if redaction else None
         )
-        self._pack_lines(ANSWERS, self.answer_lines.read(), redaction.answer if redaction else None)
+        self._pack_lines(ANSWERS, self.answer_lines.read(), redaction.record if redaction else None)
+        self._pack_lines(PROBES, self.probe_lines.read(), redaction.record if redaction else None)
         self._pack_replies()
         self._packed = queries
         return packed
@@ -446,6 +452,14 @@ class AuditFolder(Folder[AuditManifest]):
         """
         return self._packed_lines(ANSWERS, AnsweredQuery)
 
+    def probes(self) -> list[ProbedQuery]:
+        """Return what a model that was probed said, if one was.
+
+        Raises:
+            InputError: The file is damaged.
+        """
+        return self._packed_lines(PROBES, ProbedQuery)
+
     def _packed_lines(self, name: str, record: type[R]) -> list[R]:
         path = self.folder / name
         if not path.exists():
@@ -505,8 +519,11 @@ class AuditFolder(Folder[AuditManifest]):
     def _working(self) -> list[Path]:
         """What only a running audit needs."""
         ends = ("", "-wal", "-shm")
-        lines = [self.lines.path, self.pair_lines.path, self.answer_lines.path]
-        return [*lines, *(self.raw / f"{self.replies.name}{end}" for end in ends)]
+        kept = (self.lines, self.pair_lines, self.answer_lines, self.probe_lines)
+        return [
+            *(lines.path for lines in kept),
+            *(self.raw / f"{self.replies.name}{end}" for end in ends),
+        ]
 
     def _remove_working_files(self) -> None:
         if self.replies.exists():

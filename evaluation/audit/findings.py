@@ -42,6 +42,7 @@ def findings_of(outcome: AuditOutcome) -> list[str]:
         *_on_labels(outcome),
         *_on_stability(outcome),
         *_on_pairs(outcome),
+        *_on_probe(outcome),
     ]
 
 
@@ -306,3 +307,8 @@ def _on_pairs(outcome: AuditOutcome) -> Iterator[str]:
             "Between versions of the same document, no difference in the scores of "
             f"'{scorer}' could be told from chance."
         )
+
+
+def _on_probe(outcome: AuditOutcome) -> Iterator[str]:
+    if outcome.probe is not None:
+        yield f"'{outcome.probe.model}' as a ranker: {outcome.probe.sentence}"

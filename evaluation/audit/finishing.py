@@ -20,6 +20,12 @@ from fairqr.evaluation.audit.measuring import AuditFigures, measure
 from fairqr.evaluation.audit.outcomes import AuditFrames, AuditOutcome, audit_json, frames_of
 from fairqr.evaluation.audit.pair_figures import PairFigures, compare_versions
 from fairqr.evaluation.audit.pair_running import run_pairs
+from fairqr.evaluation.audit.probing import (
+    ProbeFigures,
+    measure_probes,
+    run_probes,
+    sides_in,
+)
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.report import draw_exposure, write_audit
 from fairqr.evaluation.audit.running import AuditPlan, run_audit
@@ -48,6 +54,7 @@ class Audit:
         digest: The SHA-256 of the manifest.
         pairs: What the versions of documents say; None if none were given.
         answers: Whose documents answers use; None if no model was asked.
+        probe: What a model does as a ranker; None if none was probed.
     """
 
     folder: Path
@@ -58,6 +65,7 @@ class Audit:
     digest: str
     pairs: PairFigures | None = None
     answers: AnswerFigures | None = None
+    probe: ProbeFigures | None = None
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -77,6 +85,7 @@ class Audit:
             is_redacted=self.manifest.redacted,
             pairs=self.pairs,
             answers=self.answers,
+            probe=self.probe,
         )
 
     @property
@@ -159,6 +168,10 @@ async def carry_out(
                     concurrency=concurrency,
                     watcher=watcher,
                 )
+            if plan.probe is not None:
+                await run_probes(
+                    plan.probe, folder.probe_lines, concurrency=concurrency, watcher=watcher
+                )
             watcher.note("All queries were asked; the figures are computed.")
             return await asyncio.to_thread(_finish, plan, folder, watcher, redact, layout)
         return await asyncio.to_thread(read_audit, folder)
@@ -219,7 +232,13 @@ def _measured(folder: AuditFolder) -> Audit:
             generator=models["generator"],
             attributor=models["attributor"],
         )
-    return Audit(folder.folder, manifest, spec, queries, figures, manifest.digest, pairs, answers)
+    probe = None
+    if probed := folder.probes():
+        sides, _ = sides_in(spec.probe, manifest.attributes)
+        probe = measure_probes(probed, sides, models["ranker"], spec.seed)
+    return Audit(
+        folder.folder, manifest, spec, queries, figures, manifest.digest, pairs, answers, probe
+    )
 
 
 def recompute(folder: Path) -> bytes:

@@ -20,6 +20,7 @@ from fairqr.evaluation.audit.figures import ALPHA, FOUR_FIFTHS, GroupFigures
 from fairqr.evaluation.audit.measuring import MENDED_STEP, AuditFigures, Contribution
 from fairqr.evaluation.audit.mending import CurvePoint
 from fairqr.evaluation.audit.pair_figures import PairFigures
+from fairqr.evaluation.audit.probing import ProbeFigures
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.reports.tables import frame
@@ -104,6 +105,7 @@ class AuditOutcome:
         is_redacted: Whether no text of a query may be printed.
         pairs: What the versions of documents say; None if none were given.
         answers: Whose documents answers use; None if no model was asked.
+        probe: What a model does as a ranker; None if none was probed.
     """
 
     spec: AuditSpec
@@ -114,6 +116,7 @@ class AuditOutcome:
     is_redacted: bool = False
     pairs: PairFigures | None = None
     answers: AnswerFigures | None = None
+    probe: ProbeFigures | None = None
 
     def printed(self) -> dict[str, PrintedQuery]:
         """Return what may be printed of each query, by its id."""
@@ -242,6 +245,26 @@ def _audit_object(outcome: AuditOutcome) -> dict[str, Any]:
         "contributions": [_contribution(it, printed[it.query]) for it in figures.contributions],
         "pairs": outcome.pairs and _pairs(outcome.pairs),
         "answers": outcome.answers and _answers(outcome.answers),
+        "probe": outcome.probe and _probe(outcome.probe),
+    }
+
+
+def _probe(figures: ProbeFigures) -> dict[str, Any]:
+    return {
+        "model": figures.model,
+        "attribute": figures.attribute,
+        "words": list(figures.words),
+        "queries": figures.queries,
+        "one_sided": figures.one_sided,
+        "failed": figures.failed,
+        "verdict": figures.verdict,
+        "sentence": figures.sentence,
+        "pairs": figures.pairs,
+        "protected_wins": figures.protected_wins,
+        "unprotected_wins": figures.unprotected_wins,
+        "flips": figures.flips,
+        "p": figures.p,
+        "lists": [{"asker": asker, **_estimate(it)} for asker, it in figures.lists.items()],
     }
 
 

@@ -168,6 +168,8 @@ def values_of(outcome: AuditOutcome, layout: Layout | None = None) -> dict[str, 
         "pair_table": _pair_table(outcome),
         "answers": outcome.answers,
         "answer_tables": _answer_tables(outcome),
+        "probe": outcome.probe,
+        "probe_table": _probe_table(outcome),
     }
 
 
@@ -471,6 +473,32 @@ def _answer_tables(outcome: AuditOutcome) -> dict[str, DataFrame]:
         shares = {stage: _share(getattr(it, stage)) for stage in STAGES}
         rows.setdefault(it.attribute, []).append({"group": it.group, **shares})
     return {name: frame(["group"], found[:MOST_GROUPS]) for name, found in rows.items()}
+
+
+def _probe_table(outcome: AuditOutcome) -> DataFrame:
+    """Return what the model did with pairs, and with lists for each asker."""
+    probe = outcome.probe
+    if probe is None:
+        return frame(["asked"])
+    protected, other = probe.words
+    rows: list[dict[str, object]] = [
+        {"asked": "pairs", "figure": figure, "value": cell(f"{count:,}", f"of {probe.pairs:,}")}
+        for figure, count in (
+            (f"{protected} preferred in both orders", probe.protected_wins),
+            (f"{other} preferred in both orders", probe.unprotected_wins),
+            ("preferred changes with the order", probe.flips),
+        )
+    ]
+    whom = {"neutral": "nobody in particular", "protected": protected, "unprotected": other}
+    rows += [
+        {
+            "asked": f"lists for {whom[asker]}",
+            "figure": f"exposure of {protected} by that of {other}",
+            "value": cell(_ratio(it.value), span(it)),
+        }
+        for asker, it in probe.lists.items()
+    ]
+    return frame(["asked"], rows)
 
 
 def _answer_bars(outcome: AuditOutcome) -> Iterator[Figure]:

@@ -10,10 +10,8 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.attribution.verdicts import Attributor
-from fairqr.agents.generators import Generator
 from fairqr.base.errors import (
     IndexUnavailableError,
     InputError,
@@ -37,6 +35,7 @@ from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.pair_running import PairPlan
 from fairqr.evaluation.audit.pairs import Pairs, open_pair_scorer
+from fairqr.evaluation.audit.probing import LIST, ProbePlan, sides_in
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
@@ -52,6 +51,9 @@ from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.relevance_of_texts import TextRelevance
 from fairqr.retrieval.schema import Attribute
 from fairqr.retrieval.source import Source
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.audit.answering import AskedModels
 
 __all__ = ["AuditPlan", "make_plan", "open_texts", "run_audit"]
 
@@ -73,6 +75,7 @@ class AuditPlan:
         rate: The most requests a second.
         pairs: What to score beside; None without pairs.
         answers: What to ask a model; None if nothing.
+        probe: What to probe; None if nothing.
     """
 
     manifest: AuditManifest
@@ -81,6 +84,7 @@ class AuditPlan:
     rate: float | None = None
     pairs: PairPlan | None = None
     answers: AnswerPlan | None = None
+    probe: ProbePlan | None = None
 
     def requests(self, done: int = 0) -> int:
         """Return how many requests the queries that are left take, at most.
@@ -116,7 +120,7 @@ async def make_plan(
     without_texts: str = "",
     rate: float | None = None,
     pairs: Pairs | None = None,
-    answering: tuple[Generator, Attributor] | None = None,
+    asked: AskedModels | None = None,
     command: Sequence[str] = (),
 ) -> AuditPlan:
     """Check what an audit needs, before anything is asked.
@@ -130,7 +134,7 @@ async def make_plan(
         without_texts: Why there are no estimates, and what to do; a whole sentence.
         rate: The most requests a second.
         pairs: Documents in several versions, if there are any; ``spec.pairs_by`` scores them.
-        answering: What answers the questions of ``spec.answers``, and what judges the answers.
+        asked: The models that ``spec.answers`` and ``spec.probe`` ask.
         command: How the audit was started, for the record.
 
     Raises:
@@ -184,10 +188,18 @@ async def make_plan(
         inputs["pairs"] = pairs.fingerprint
     elif "pairs_by" in spec.model_fields_set:
         raise InputError("'pairs_by' says what scores pairs; name their file with --pairs, too.")
-    answers = await _answer_plan(spec, engine, queries, answering)
+    if asked is not None and not (spec.answers or spec.probe):
+        raise InputError(
+            "A model answers or is probed; say how many answers with --answers, or what to probe "
+            "with --probe."
+        )
+    answers = await _answer_plan(spec, engine, queries, asked)
     models = {} if pair_plan is None else {"pairs": pair_plan.scorer.name}
     if answers is not None:
         models |= {"generator": answers.generator.name, "attributor": answers.attributor.name}
+    probe = await _probe_plan(spec, engine, queries, asked, attributes)
+    if probe is not None:
+        models["ranker"] = probe.model.name
     info = await engine.info()
     manifest = AuditManifest(
         spec=spec.model_dump(mode="json"),
@@ -224,14 +236,14 @@ async def make_plan(
         words=_words(engine),
         pace=Pace(rate),
     )
-    return AuditPlan(manifest, queries, asker, rate, pair_plan, answers)
+    return AuditPlan(manifest, queries, asker, rate, pair_plan, answers, probe)
 
 
 async def _answer_plan(
     spec: AuditSpec,
     engine: SearchEngine,
     queries: Queries,
-    answering: tuple[Generator, Attributor] | None,
+    asked: AskedModels | None,
 ) -> AnswerPlan | None:
     """Return what to ask a model, which is started; None if nothing.
 
@@ -241,19 +253,45 @@ async def _answer_plan(
     """
     if not spec.answers:
         return None
-    if answering is None:
+    if asked is None:
         raise InputError("Answers need a model; name one with --model, such as openai:gpt-4o.")
     if spec.read > spec.k:
         raise InputError(
             f"The model is to read {spec.read} documents, and only {spec.k} count as shown; lower "
             "'read', or raise k."
         )
-    generator, attributor = answering
+    generator, attributor = asked.generator, asked.attributor
     await generator.start()
     await attributor.start()
     prompt = PromptLibrary().get(PROMPT)
     chosen = sampled(queries.queries, spec.answers, spec.seed)
     return AnswerPlan(engine, generator, attributor, prompt, spec.k, spec.read, chosen)
+
+
+async def _probe_plan(
+    spec: AuditSpec,
+    engine: SearchEngine,
+    queries: Queries,
+    asked: AskedModels | None,
+    attributes: Mapping[str, Attribute],
+) -> ProbePlan | None:
+    """Return what to probe; None if nothing.
+
+    Raises:
+        InputError: A probe is wanted, and its sides or the model do not exist.
+        ModelUnavailableError: The model cannot be started.
+    """
+    if not spec.probe:
+        return None
+    sides, protected = sides_in(spec.probe, attributes)
+    if asked is None or asked.chat is None:
+        raise InputError(
+            "A probe needs a chat model; name one with --model, such as openai:gpt-4o."
+        )
+    await asked.chat.start()
+    chosen = sampled(queries.queries, spec.probed, spec.seed, "probe")
+    documents = min(spec.k, LIST)
+    return ProbePlan(engine, asked.chat, sides, protected, documents, chosen, _words(engine))
 
 
 async def open_texts(

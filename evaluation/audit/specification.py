@@ -94,6 +94,12 @@ class AuditSpec(BaseModel):
     read: Count = Field(
         5, description="How many of the documents that are shown a model reads to answer."
     )
+    probe: str = Field(
+        "",
+        description="Probe a model as a ranker of what is shown: an attribute and the groups to "
+        "protect, such as gender=female.",
+    )
+    probed: Count = Field(10, description="On how many of the queries a model is probed.")
     failures: float = Field(
         0.1,
         ge=0,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from fairqr.api import open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
-from fairqr.evaluation.audit.answering import ATTRIBUTOR, open_answering
+from fairqr.evaluation.audit.answering import ATTRIBUTOR, open_models
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, carry_out
 from fairqr.evaluation.audit.layouts import DEFAULT
@@ -76,7 +76,8 @@ async def audit(
         folder: Where everything goes; an interrupted audit goes on there. By default a temporary
             folder, which :meth:`Audit.write` copies.
         pairs: A file of documents in several versions, as ``docs/audit.md`` describes it.
-        model: What answers the questions of ``answers``: a chat model, or ``seq2seq:`` and a model.
+        model: What answers the questions of ``answers``, and what ``probe`` probes: a chat model;
+            for answers also ``seq2seq:`` and a model.
         base_url: Of a server of chat models.
         attributor: What judges which documents an answer used.
         rate: The most requests a second; no limit by default.
@@ -120,10 +121,10 @@ async def audit(
             if judged is None:
                 counter = watching.count("encoding texts")
                 texts, without_texts = await open_texts(engine, asked, counter)
-            answering = None
+            models = None
             if model is not None:
                 replies = AuditFolder(place).replies
-                answering = open_answering(
+                models = open_models(
                     model, attributor, replies, base_url=base_url, concurrency=concurrency
                 )
             plan = await make_plan(
@@ -135,7 +136,7 @@ async def audit(
                 without_texts=without_texts,
                 rate=rate,
                 pairs=versions,
-                answering=answering,
+                asked=models,
             )
             found = await carry_out(
                 plan,

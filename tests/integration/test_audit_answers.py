@@ -165,7 +165,7 @@ def test_what_is_missing_is_said_before_anything_is_asked(
     assert "name one with --model" in quick(*without, "-o", "out").complaint()
     at = asked.index("--answers")
     no_answers = (*asked[:at], *asked[at + 2 :])
-    assert "say how many with --answers" in quick(*no_answers, "-o", "out").complaint()
+    assert "say how many answers with --answers" in quick(*no_answers, "-o", "out").complaint()
     many = (*(it.replace("read=6", "read=9") for it in asked), "-o", "out")
     assert "The model is to read 9 documents" in quick(*many).complaint()
     assert not Path("out").exists()

@@ -100,10 +100,11 @@ def audit(
     ] = None,
     pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}")] = None,
     answers: Annotated[int | None, typer.Option(help="{answers}")] = None,
+    probe: Annotated[str | None, typer.Option(help="{probe}")] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="What answers: local:smollm2-135m, openai:gpt-4o and the like, or "
+            help="What answers and is probed: local:smollm2-135m, openai:gpt-4o and the like, or "
             "seq2seq:google/flan-t5-small."
         ),
     ] = None,
@@ -173,13 +174,11 @@ def audit(
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
     versions = None if pairs is None else read_pairs(pairs)
-    answering = None
+    models = None
     if model is not None:
-        if not spec.answers:
-            raise InputError("A model is asked for answers; say how many with --answers.")
-        from fairqr.evaluation.audit.answering import open_answering
+        from fairqr.evaluation.audit.answering import open_models
 
-        answering = open_answering(
+        models = open_models(
             model,
             attributor,
             AuditFolder(output).replies,
@@ -207,7 +206,7 @@ def audit(
                 without_texts=without_texts,
                 rate=settings.rate,
                 pairs=versions,
-                answering=answering,
+                asked=models,
                 command=sys.argv[1:],
             )
             return await carry_out(

@@ -26,7 +26,9 @@ from fairqr.evaluation.audit.outcomes import (
 )
 from fairqr.evaluation.audit.pair_figures import compare_versions
 from fairqr.evaluation.audit.pairs import PairScores
+from fairqr.evaluation.audit.probing import ProbedQuery, measure_probes
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.retrieval.sides import parse_sides
 from fairqr.retrieval.table import CodedMemberships
 from tests.golden.reports import check_text
 from tests.unit.evaluation.audit.examples import (
@@ -130,9 +132,15 @@ def test_every_field_is_documented() -> None:
         attributor="overlap",
     )
     pairs = compare_versions("bm25", scores, 0)
-    found = json.loads(audit_json(replace(_outcome(), pairs=pairs, answers=answers)))
+    gender = SCHEMA.attribute("gender")
+    vote = ("protected", "protected", None, None)
+    probed = ProbedQuery(query="q", status="ok", pairs=(vote,), ratios={"neutral": 1.5})
+    probe = measure_probes([probed], parse_sides(gender, "female"), "openai:fake", 0)
+    outcome = replace(_outcome(), pairs=pairs, answers=answers, probe=probe)
+    found = json.loads(audit_json(outcome))
     assert found["pairs"]["comparisons"]
     assert found["answers"]["groups"]
+    assert found["probe"]["lists"]
     del found["spec"], found["engine"]
     text = (Path(__file__).parents[4] / "docs" / "audit.md").read_text(encoding="utf-8")
     # Names of an estimate stand in its example.
