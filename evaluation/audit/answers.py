@@ -18,6 +18,7 @@ from fairqr.agents.attribution.verdicts import Attributor, Pair, Verdict, hypoth
 from fairqr.agents.generators import GenerationRequest, Generator
 from fairqr.base.errors import FairqrError, IndexUnavailableError, SourceError, one_line
 from fairqr.base.statistics import stream
+from fairqr.evaluation.audit.asking import Pace
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
@@ -203,6 +204,7 @@ async def run_answers(
     lines: Lines[AnsweredQuery],
     observations: Callable[[Iterable[str]], Mapping[str, Observation]],
     *,
+    pace: Pace,
     concurrency: int,
     watcher: StageWatcher,
 ) -> None:
@@ -212,6 +214,7 @@ async def run_answers(
         plan: What to ask.
         lines: Where they go.
         observations: Returns what the engine answered to queries, by their ids.
+        pace: Of the requests to the engine.
         concurrency: How many questions may be under way.
         watcher: Told how far it is.
 
@@ -223,6 +226,7 @@ async def run_answers(
     observed = observations(query.id for query in plan.queries)
 
     async def do(query: AuditQuery, keep: Keep[AnsweredQuery]) -> None:
+        await pace.wait()
         keep(await plan.answer(query, observed[query.id]))
 
     async def stages() -> AsyncIterator[Stage[AuditQuery, AnsweredQuery]]:

@@ -6,13 +6,14 @@ import asyncio
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit.answer_figures import AnswerFigures, measure_answers
 from fairqr.evaluation.audit.answers import run_answers
+from fairqr.evaluation.audit.asking import Pace
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
 from fairqr.evaluation.audit.findings import findings_of
 from fairqr.evaluation.audit.layouts import DEFAULT, load_layout
@@ -125,6 +126,14 @@ class Audit:
         return folder
 
 
+class _How(TypedDict):
+    """How fast models and the engine are asked, and who is told."""
+
+    pace: Pace
+    concurrency: int
+    watcher: StageWatcher
+
+
 async def carry_out(
     plan: AuditPlan,
     folder: AuditFolder,
@@ -155,23 +164,13 @@ async def carry_out(
         if not (folder.exists() and folder.manifest().finished):
             await run_audit(plan, folder, concurrency=concurrency, watcher=watcher)
             folder.begin(plan.manifest)
+            how = _How(pace=plan.asker.pace, concurrency=concurrency, watcher=watcher)
             if plan.pairs is not None:
-                pace = plan.asker.pace
-                await run_pairs(
-                    plan.pairs, folder, pace=pace, concurrency=concurrency, watcher=watcher
-                )
+                await run_pairs(plan.pairs, folder, **how)
             if plan.answers is not None:
-                await run_answers(
-                    plan.answers,
-                    folder.answer_lines,
-                    folder.observed,
-                    concurrency=concurrency,
-                    watcher=watcher,
-                )
+                await run_answers(plan.answers, folder.answer_lines, folder.observed, **how)
             if plan.probe is not None:
-                await run_probes(
-                    plan.probe, folder.probe_lines, concurrency=concurrency, watcher=watcher
-                )
+                await run_probes(plan.probe, folder.probe_lines, **how)
             watcher.note("All queries were asked; the figures are computed.")
             return await asyncio.to_thread(_finish, plan, folder, watcher, redact, layout)
         return await asyncio.to_thread(read_audit, folder)

@@ -19,6 +19,7 @@ from fairqr.agents.ranking.lean import PairOutcome, pair_figures
 from fairqr.agents.ranking.verdict import VerdictKind, verdict
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.statistics import stream
+from fairqr.evaluation.audit.asking import Pace
 from fairqr.evaluation.audit.estimates import Estimate, jackknifed
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
@@ -125,9 +126,21 @@ def sides_in(text: str, attributes: Mapping[str, Attribute]) -> tuple[Sides, str
 
 
 async def run_probes(
-    plan: ProbePlan, lines: Lines[ProbedQuery], *, concurrency: int, watcher: StageWatcher
+    plan: ProbePlan,
+    lines: Lines[ProbedQuery],
+    *,
+    pace: Pace,
+    concurrency: int,
+    watcher: StageWatcher,
 ) -> None:
     """Probe the model on all queries that have no record yet.
+
+    Args:
+        plan: What to probe.
+        lines: Where records go.
+        pace: Of the searches; reading documents comes on top.
+        concurrency: How many queries may be under way.
+        watcher: Told how far it is.
 
     Raises:
         ModelError: The model is away; what it said until then is kept.
@@ -144,6 +157,7 @@ async def run_probes(
     graph = build_probe_graph(plan.engine, plan.model, context=context)
 
     async def do(query: AuditQuery, keep: Keep[ProbedQuery]) -> None:
+        await pace.wait()
         state = await graph.ainvoke({"query": plan.words(query)}, context=context)
         keep(_done(query.id, ProbeResult.model_validate(state["probe"])))
 
