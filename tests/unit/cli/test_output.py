@@ -140,7 +140,9 @@ def test_groups_of_any_name_and_number_are_drawn(
     pytest.importorskip("matplotlib")
     drawn = grouped(names).model_copy(update={"query": "swimmer $^$ 泳ぐ人\x00", "corpus": "a$^b$"})
     draw(drawn, tmp_path / f"plot.{kind}")
-    assert [str(warning.message) for warning in recwarn] == []
+    # What other tests left open may be collected meanwhile.
+    given = [it for it in recwarn if not issubclass(it.category, ResourceWarning)]
+    assert [str(warning.message) for warning in given] == []
     content = (tmp_path / f"plot.{kind}").read_bytes()
     assert len(content) > 1000
     if kind == "html" and len(names) > 20:
