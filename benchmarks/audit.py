@@ -3,9 +3,9 @@
 ``python -m benchmarks.audit`` simulates engines. A query has 20 to 80 documents that may be
 relevant; each has a group and a probability of being relevant, whatever its group. The engine ranks
 what is relevant above the rest, with noise, and takes a planted amount from the scores of one
-group. An audit draws queries from 4,000 with weights of its own, as from a log in which some are
+group. An audit draws queries from 20,000 with weights of its own, as from a log in which some are
 asked much more often than others, and measures the first 20 documents. The true lean is the mean
-over all 4,000 by true relevance. Each cell is 1,000 audits.
+over all 20,000 by true relevance. Each cell is 1,000 audits.
 
 *Held*: the true lean of the group is in the interval of 95 %. *Found*: the audit says that the
 group surely gets less. *Accused*: without any planted lean it says of any group that it surely gets
@@ -29,7 +29,7 @@ from fairqr.retrieval.schema import Attribute
 estimates.PERMUTATIONS = 2_000
 """An audit draws 20,000 assignments of signs; fewer tell enough here, in a tenth of the time."""
 
-QUERIES = 4_000
+QUERIES = 20_000
 AUDITS = 1_000
 SIZES = (25, 50, 200)
 LEANS = (0.0, 0.25, 1.0)
