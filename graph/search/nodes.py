@@ -275,14 +275,16 @@ class Nodes:
     ) -> dict[str, float]:
         """Return the scores by the original query of what refined queries were to find.
 
-        That may be documents which the original query found too: an engine may look closer at
-        documents that it is asked about than at those far down in a long ranking.
+        If the engine estimates relevance, that may be documents which the original query found too:
+        it may look closer at documents that it is asked about than at those far down in a long
+        ranking.
         """
-        rescored = state.get("rescored", {})
-        if context.strategy.rerank != "relevance" or "rescore" not in self._engine.capabilities:
+        rescored, can = state.get("rescored", {}), self._engine.capabilities
+        if context.strategy.rerank != "relevance" or "rescore" not in can:
             return rescored
+        known = set(rescored) if "relevance" in can else {*rescored, *state["rankings"][0]["ids"]}
         sought = [id_ for record in found for id_ in sought_of(record, self._dimensions(context))]
-        ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in rescored))
+        ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
         return rescored | await scores_of_given(self._engine, state["query"], ids)
 
     async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
