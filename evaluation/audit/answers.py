@@ -8,7 +8,7 @@ attributor judges which of them the answer can rest on.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ from fairqr.base.statistics import stream
 from fairqr.evaluation.audit.asking import Pace
 from fairqr.evaluation.audit.observations import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
+from fairqr.evaluation.experiments.engine import Absence, Done, Keep, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.prompts.template import PromptTemplate
@@ -229,23 +229,18 @@ async def run_answers(
         await pace.wait()
         keep(await plan.answer(query, observed[query.id]))
 
-    async def stages() -> AsyncIterator[Stage[AuditQuery, AnsweredQuery]]:
-        yield Stage(
-            title="answers",
-            model=plan.generator.name,
-            tasks=plan.queries,
-            keys=lambda query: [(query.id,)],
-            done=lines.done(),
-            start=lambda: _check_texts(plan, observed),
-            do=do,
-            lines=lines,
-            pace="answers",
-        )
-
-    done = len(lines.done())
-    if done < len(plan.queries):
-        watcher.note(plan.cost(done))
-    await run_stages(stages, watcher=watcher, at_once=concurrency)
+    await run_tasks(
+        plan.queries,
+        do,
+        lines,
+        title="answers",
+        model=plan.generator.name,
+        key=lambda query: query.id,
+        start=lambda: _check_texts(plan, observed),
+        cost=plan.cost,
+        watcher=watcher,
+        at_once=concurrency,
+    )
 
 
 async def _check_texts(plan: AnswerPlan, observed: Mapping[str, Observation]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from fairqr.base.errors import (
@@ -23,7 +22,7 @@ from fairqr.evaluation.audit.pairs import (
     PairScores,
     scored,
 )
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
+from fairqr.evaluation.experiments.engine import Absence, Done, Keep, run_tasks
 from fairqr.evaluation.experiments.progress import StageWatcher
 
 __all__ = ["PairPlan", "run_pairs"]
@@ -91,24 +90,19 @@ async def run_pairs(
         else:
             keep(Done(record, (None,)))
 
-    async def stages() -> AsyncIterator[Stage[PairQuery, PairScores]]:
-        yield Stage(
+    try:
+        await run_tasks(
+            plan.pairs.queries,
+            do,
+            folder.pair_lines,
             title="pairs",
             model=f"'{plan.scorer.name}'",
-            tasks=plan.pairs.queries,
-            keys=lambda query: [(query.number,)],
-            done=folder.pair_lines.done(),
+            key=lambda query: query.number,
             start=lambda: asyncio.sleep(0),
-            do=do,
-            lines=folder.pair_lines,
-            pace="pairs",
+            cost=plan.cost,
+            watcher=watcher,
+            at_once=concurrency,
         )
-
-    done = len(folder.pair_lines.done())
-    if done < len(plan.pairs.queries):
-        watcher.note(plan.cost(done))
-    try:
-        await run_stages(stages, watcher=watcher, at_once=concurrency)
     except ModelError as error:
         if not plan.is_by_engine or error.status != "unavailable":
             raise

@@ -7,7 +7,7 @@ at a time and in both orders, and orders all of them. So it is asked what it wou
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +22,7 @@ from fairqr.base.statistics import stream
 from fairqr.evaluation.audit.asking import Pace
 from fairqr.evaluation.audit.estimates import Estimate, jackknifed
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, run_stages
+from fairqr.evaluation.experiments.engine import Absence, Done, Keep, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -161,23 +161,18 @@ async def run_probes(
         state = await graph.ainvoke({"query": plan.words(query)}, context=context)
         keep(_done(query.id, ProbeResult.model_validate(state["probe"])))
 
-    async def stages() -> AsyncIterator[Stage[AuditQuery, ProbedQuery]]:
-        yield Stage(
-            title="probes",
-            model=plan.model.name,
-            tasks=plan.queries,
-            keys=lambda query: [(query.id,)],
-            done=lines.done(),
-            start=plan.model.start,
-            do=do,
-            lines=lines,
-            pace="probes",
-        )
-
-    done = len(lines.done())
-    if done < len(plan.queries):
-        watcher.note(plan.cost(done))
-    await run_stages(stages, watcher=watcher, at_once=concurrency)
+    await run_tasks(
+        plan.queries,
+        do,
+        lines,
+        title="probes",
+        model=plan.model.name,
+        key=lambda query: query.id,
+        start=plan.model.start,
+        cost=plan.cost,
+        watcher=watcher,
+        at_once=concurrency,
+    )
 
 
 def _done(query: str, found: ProbeResult) -> Done[ProbedQuery]:

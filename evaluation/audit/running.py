@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from fairqr.evaluation.audit.pairs import Pairs, open_pair_scorer
 from fairqr.evaluation.audit.probing import LIST, ProbePlan, sides_in
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
+from fairqr.evaluation.experiments.engine import Keep, run_tasks
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.prompts.library import PromptLibrary
@@ -448,27 +448,22 @@ async def run_audit(
         labels.take(found.record)
         keep(found)
 
-    async def stages() -> AsyncIterator[Stage[AuditQuery, Observation]]:
-        yield Stage(
-            title="queries",
-            model=f"The engine '{plan.asker.engine.name}'",
-            tasks=queries,
-            keys=lambda query: [(query.id,)],
-            done=folder.lines.done(),
-            start=start,
-            do=do,
-            lines=folder.lines,
-            pace="queries",
-        )
-
     folder.check(plan.manifest)
     for sentence in plan.manifest.notes:
         watcher.note(sentence)
-    done = len(folder.lines.done())
-    if done < len(queries):
-        watcher.note(plan.cost(done))
     try:
-        await run_stages(stages, watcher=watcher, at_once=concurrency)
+        await run_tasks(
+            queries,
+            do,
+            folder.lines,
+            title="queries",
+            model=f"The engine '{plan.asker.engine.name}'",
+            key=lambda query: query.id,
+            start=start,
+            cost=plan.cost,
+            watcher=watcher,
+            at_once=concurrency,
+        )
     except ModelError as error:
         if error.status != "unavailable":
             raise

@@ -44,6 +44,7 @@ __all__ = [
     "by_job",
     "is_away",
     "run_stages",
+    "run_tasks",
 ]
 
 N = TypeVar("N")
@@ -389,6 +390,57 @@ async def run_stages(
         if stage.note:
             watcher.note(stage.note)
         await run.do(stage)
+
+
+async def run_tasks(
+    tasks: Sequence[T],
+    do: Callable[[T, Keep[R]], Awaitable[None]],
+    lines: Lines[R],
+    *,
+    title: str,
+    model: str,
+    key: Callable[[T], Hashable],
+    start: Callable[[], Awaitable[object]],
+    cost: Callable[[int], str],
+    watcher: StageWatcher,
+    at_once: int,
+) -> None:
+    """Do what is left of tasks that make one record each, after a sentence on what that costs.
+
+    Args:
+        tasks: All of them.
+        do: Does one task.
+        lines: Where the records go.
+        title: For the progress display.
+        model: What is asked, for error messages.
+        key: Returns the one value that tells the record of a task apart.
+        start: Makes ready what is asked; not called if nothing is left.
+        cost: Takes how many tasks are done, and says what the others cost.
+        watcher: Told of each record.
+        at_once: How many tasks may run at the same time.
+
+    Raises:
+        ModelError: What is asked is away.
+        FairqrError: What stopped a task; the records until then are kept.
+    """
+
+    async def stages() -> AsyncIterator[Stage[T, R]]:
+        yield Stage(
+            title=title,
+            model=model,
+            tasks=tasks,
+            keys=lambda task: [(key(task),)],
+            done=lines.done(),
+            start=start,
+            do=do,
+            lines=lines,
+            pace=title,
+        )
+
+    done = len(lines.done())
+    if done < len(tasks):
+        watcher.note(cost(done))
+    await run_stages(stages, watcher=watcher, at_once=at_once)
 
 
 @dataclass(slots=True)
