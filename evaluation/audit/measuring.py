@@ -381,7 +381,7 @@ class _Measuring:
             unlabelled={name: it.unlabelled() for name, it in self.gathered.items()},
             detectable={(it.attribute, it.group): _detectable(it, error) for it in groups},
             others=self._by_other_choices(groups),
-            varied_over=min(len(self.ids), VARIED_OVER),
+            varied_over=len(self.is_varied.intersection(self.ids)),
             stability=self._stability(),
             costs={
                 name: curve(*_columns(held), self.choices)

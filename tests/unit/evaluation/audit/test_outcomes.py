@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.evaluation.audit import measuring
 from fairqr.evaluation.audit.answer_figures import measure_answers
 from fairqr.evaluation.audit.answers import AnsweredQuery
 from fairqr.evaluation.audit.measuring import Unanswered, measure
@@ -264,3 +265,13 @@ def test_frames_have_the_same_figures() -> None:
     assert set(today.relevance) == {1.0}
     assert set(frames.contributions.group) >= {"female"}
     assert len(frames.contributions["shown"][0]) == 10
+
+
+def test_other_choices_say_over_how_many_answered_queries_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the five that are looked at, some found nothing."""
+    monkeypatch.setattr(measuring, "VARIED_OVER", 5)
+    figures = outcome_of(8, empty=("q1", "q2", "q3", "q4")).figures
+    queries = {other.lean.queries for other in figures.others}
+    assert max(queries) == figures.varied_over < 4
