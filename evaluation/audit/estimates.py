@@ -1,7 +1,7 @@
 """Figures over queries with weights: their intervals, and tests that a mean is 0.
 
 Each figure is a function of totals over queries, such as a mean or a ratio of two sums. Its
-interval is a delete-one-query jackknife (Miller 1974): the figure is computed anew without each
+interval is a delete-one-query jackknife (Miller 1974): the figure is computed again without each
 query, and the spread of these values says how much it depends on which queries were asked. A query
 is a cluster, so one that is asked a thousand times counts as one query with a weight of 1,000.
 
@@ -41,7 +41,8 @@ class Estimate:
         low: The lower end of the 95 % interval; NaN where there are too few queries to tell.
         high: The upper end.
         queries: How many queries it is over.
-        p: Of the test that it is 0, corrected for all tests of the audit; None where not tested.
+        p: The p value of the test that it is 0, corrected for all tests of the audit; None if
+            there was no test.
     """
 
     value: float
@@ -116,7 +117,7 @@ def randomisation_p(
         random: Draws the signs.
 
     Returns:
-        Two-sided p values, uncorrected; None where there are too few queries for any to reach .05.
+        Two-sided p values, uncorrected; None if there are too few queries for any to reach .05.
     """
     if too_few(int(effective_queries(weights)), 1 - LEVEL):
         return [None] * values.shape[1]

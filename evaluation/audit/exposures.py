@@ -49,7 +49,7 @@ class Answer:
             lacks to 1 is unknown.
         answered: How many documents of the pool the engine answered; they come first, by rank.
         relevance: The probability that each is relevant, in [0, 1], shape (P,); 0 or 1 where it was
-            judged. None where nothing is known.
+            judged. None if nothing is known.
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
         level: Documents less likely than this do not count for the target, nor as candidates: of
             some groups the pool has more of these than of others.

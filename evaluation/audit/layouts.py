@@ -49,7 +49,7 @@ class Layout(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    title: str = Field("", description="Of the legal text, empty if there is none.")
+    title: str = Field("", description="The title of the legal text; empty if there is none.")
     about: str = Field("", description="What the layout is for.")
     parts: tuple[LayoutPart, ...] = Field(description="In the order of the report.")
     not_covered: tuple[str, ...] = Field((), description="What the text asks for beyond.")

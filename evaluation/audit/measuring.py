@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 VARIED_OVER = 500
-"""Other choices are measured over so many queries at the most."""
+"""Other choices are measured over at most so many queries."""
 CONTRIBUTIONS = 10
 MENDED_STEP = 0.1
 """How much of today's divergence remains in the re-rankings that are shown."""

@@ -24,7 +24,7 @@ class Observation(Record):
         again: The ids of a second pass, which says how stable the engine is; None without one.
         pool: The documents that are looked at: ``ids`` first, then those that wider searches found.
         relevance: For each document of the pool, how likely it is relevant: judged (0 or 1), or
-            estimated from texts alone; None where neither is known.
+            estimated from texts alone; None if neither is known.
         groups: By attribute, the memberships of the pool.
         levels: By attribute, the estimate from which the pool has what there is of each group
             alike (:func:`fairqr.retrieval.relevance_of_texts.comparable_from`); 0 where missing.

@@ -377,7 +377,7 @@ def _words(engine: SearchEngine) -> Callable[[AuditQuery], str]:
 
 
 class _Labels:
-    """Notices an attribute of which no document has a label.
+    """Notices an attribute for which no document has a label.
 
     Args:
         engine: Its name, for the message.

@@ -148,7 +148,7 @@ class FieldHybridEngine(EngineOverWords):
         return engine if len(engine.background.vectors) else None
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        """Answer all queries, each with at most ``n`` hits, in three requests at the most."""
+        """Answer all queries, each with at most ``n`` hits, in at most three requests."""
         require_groups(self, queries)
         rankings = [query for query in queries if query.is_ranking]
         vectors = await asyncio.gather(*map(self._encoded, rankings))
